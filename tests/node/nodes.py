@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -132,19 +132,24 @@ class NodeProcess:
         return all(str(run / "out") in open_files for run in (self.folder / "node" / "runs").iterdir())
 
     def shims(self) -> list[int]:
-        """Return the shims that lead a session; a fork of one has its command line for a moment."""
-        return [pid for pid in self._find_processes("shim.sh", str(self.folder / "node")) if is_session_leader(pid)]
+        """Return the shims, which lead a session.
+
+        A fork of one has its command line for a moment, then becomes the task and leads a session of its own. So the
+        command lines are read last.
+        """
+        leaders = [pid for pid in list_pids() if is_session_leader(pid)]
+        return self._find_processes("shim.sh", str(self.folder / "node"), leaders)
 
     @staticmethod
-    def _find_processes(program: str, folder: str) -> list[int]:
+    def _find_processes(program: str, folder: str, pids: Iterable[int] | None = None) -> list[int]:
         """Return the processes with an argument that ends with `program`, and one that begins with `folder`."""
-        pids = []
-        for pid in list_pids():
+        found = []
+        for pid in list_pids() if pids is None else pids:
             with suppress(OSError):
                 arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
                 if any(a.endswith(program) for a in arguments) and any(a.startswith(folder) for a in arguments):
-                    pids.append(pid)
-        return pids
+                    found.append(pid)
+        return found
 
     def list_processes(self, allocations: list[str]) -> list[int]:
         """Return the processes that belong to these allocations."""

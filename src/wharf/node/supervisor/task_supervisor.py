@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.node.processes import Process, find_process, kill_process, read_boot_id
+from wharf.node.processes import Process, find_process, is_session_leader, kill_process, read_boot_id
 from wharf.node.supervisor import messages
 from wharf.node.supervisor.log_pipe import PIPE_BYTES
 from wharf.node.supervisor.process_tracker import ProcessTracker
@@ -470,7 +470,8 @@ class TaskSupervisor:
         Folders of runs that were never started are deleted. A run whose folder cannot be read keeps its processes.
         """
         runs_folder = self._folder / RUNS_FOLDER
-        shims = {folder: pid for pid, folder in sorted(find_shims(), reverse=True)}
+        # A fork of a shim has its command line for a moment, but only the shim leads a session.
+        shims = {folder: pid for pid, folder in sorted(find_shims(), key=lambda each: is_session_leader(each[0]))}
         for entry in sorted(runs_folder.iterdir()):
             try:
                 self._adopt(RunFolder(entry), shims)
@@ -481,11 +482,15 @@ class TaskSupervisor:
         self._tracker.sweep_unknown_runs(known_runs)
 
     def _kill_unknown_shims(self, known_runs: Collection[str]) -> None:
-        """Kill the shims of runs that are not in `known_runs`: they are in no control group, and would wait forever."""
-        prefix = f"{self._folder / RUNS_FOLDER}/"
+        """Kill the shims of runs that are not in `known_runs`: they are in no control group, and would wait forever.
+
+        Shims of a lost data folder, which had the same path, continue: their tasks do (decision 76).
+        """
+        runs_folder = self._folder / RUNS_FOLDER
+        prefix = f"{runs_folder}/"
         for pid, folder in find_shims():
             if folder.startswith(prefix) and folder[len(prefix) :] not in known_runs:
-                kill_process(pid, partial(is_shim_of, pid, folder))
+                kill_process(pid, partial(_is_shim_below, runs_folder, pid, folder))
 
     def _adopt(self, folder: RunFolder, shims: Mapping[str, int]) -> None:
         """Track a stored run; delete its folder if the program was never started.
@@ -528,6 +533,17 @@ class TaskSupervisor:
         path = str(folder.path)
         pid = folder.read_shim_pid()
         return find_process(pid if pid is not None and is_shim_of(pid, path) else shims.get(path, 0))
+
+
+def _is_shim_below(runs_folder: Path, pid: int, folder: str) -> bool:
+    """Return whether the process is the shim of the run with this folder, which was deleted from `runs_folder`.
+
+    The kernel knows the parent of the shim's working folder even if both were deleted.
+    """
+    try:
+        return is_shim_of(pid, folder) and os.path.samestat(os.stat(f"/proc/{pid}/cwd/.."), os.stat(runs_folder))
+    except OSError:
+        return False
 
 
 def _describe_start_error(error: OSError | ValueError) -> str:
