@@ -6,6 +6,7 @@ only for GraphQL requests and for batches of large files.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
@@ -235,10 +236,13 @@ class _AsgiCall:
             )
 
     async def _receive_disconnect(self) -> Message:
-        """Wait for the message that the caller has disconnected, end the request, and return the message."""
-        message = await self._receive()
+        """Wait for the message that the caller has disconnected, end the request, and return such a message.
+
+        The body is complete, so that no other message may come. The application receives this one again and again.
+        """
+        await self._receive()
         await self._decision_service.end_request(self._admitted)
-        return message
+        return {"type": "http.disconnect"}
 
     def stop(self) -> None:
         """Stop waiting for the caller's disconnect."""
@@ -363,19 +367,30 @@ def _is_machine(scope: Scope) -> bool:
 
 
 async def _read_body(receive: Receive) -> tuple[bytes, Receive]:
-    """Return a pair: the body, or its first part if it exceeds `MAX_BODY_BYTES`, and a `receive` that returns it again."""
-    messages: list[Message] = []
-    body = b""
-    while len(body) <= MAX_BODY_BYTES:
+    """Return a pair: the body, or its begin if it exceeds `MAX_BODY_BYTES`, and a `receive` that returns it again.
+
+    The application receives what was read as one part: to return a million small parts again would take minutes.
+    """
+    buffer = bytearray()
+    messages: deque[Message] = deque()
+    more = True
+    while more and len(buffer) <= MAX_BODY_BYTES:
         message = await receive()
-        messages.append(message)
-        body += message.get("body", b"")
-        if message["type"] != "http.request" or not message.get("more_body", False):
+        if message["type"] != "http.request":
+            messages.append(message)
             break
+        part = message.get("body", b"")
+        buffer += part
+        more = bool(message.get("more_body"))
+        if not part:
+            await asyncio.sleep(0)  # Empty parts do not count, and may be ready without a wait.
+    body = bytes(buffer)
+    if body or not messages:
+        messages.appendleft({"type": "http.request", "body": body, "more_body": more})
 
     async def receive_again() -> Message:
         """Return the next message that was read already; receive one if there are no more of them."""
-        return messages.pop(0) if messages else await receive()
+        return messages.popleft() if messages else await receive()
 
     return body, receive_again
 

@@ -1,4 +1,4 @@
-"""Websockets: relayed to another region, and rejected with the reply of the plain request."""
+"""Websockets: relayed to another region, and rejected at paths that have none."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -231,18 +231,53 @@ def _outgoing() -> RelayRequest:
     return RelayRequest("GET", EXEC.encode(), [(b"x-cluster-token", b"a-token")])
 
 
+async def shake_hands(app: Any, path: str, query: str = "") -> tuple[int, bytes]:
+    """Return status and body of the reply that rejects a handshake."""
+    caller = WebSocketCaller(app, path, query)
+    reply = await caller.refusal()
+    await caller.wait_closed()
+    return reply
+
+
+NO_WEBSOCKET = (400, b"this endpoint has no websocket: send the request without an upgrade")
+
+
 @in_virtual_time
-async def test_a_handshake_without_a_websocket_endpoint_gets_the_reply_of_the_plain_request() -> None:
+async def test_a_handshake_at_a_path_without_an_endpoint_gets_the_reply_of_the_plain_request() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        async def result(path: str, query: str = "") -> tuple[int, bytes]:
-            caller = WebSocketCaller(server.api, path, query)
-            matches = await caller.refusal()
-            await caller.wait_closed()
-            return matches
+        replies = [await shake_hands(server.api, path) for path in ("/v1/nowhere", "//v1/jobs", "/v1/job/")]
 
-        assert await result("/v1/nowhere") == (404, b"no API endpoint at /v1/nowhere; /v1/docs lists the endpoints")
-        assert await result("/v1/jobs", "index=x") == (400, b"Invalid index")
-        assert await result("/v1/jobs") == (400, b"this endpoint has no websocket: send the request without an upgrade")
-        assert (await result("/v1/job/none"))[0] == 404
+    assert replies == [
+        (404, b"no API endpoint at /v1/nowhere; /v1/docs lists the endpoints"),
+        (307, b'<a href="/v1/jobs">Temporary Redirect</a>.\n\n'),
+        (404, b"job not found"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("/v1/jobs", ""),
+        ("/v1/jobs", "index=x"),
+        ("/v1/job/none", ""),
+        ("/v1/namespaces", "index=99999999"),
+        ("/v1/event/stream", ""),
+        ("/v1/agent/monitor", ""),
+        ("/v1/operator/snapshot", ""),
+        ("/ui/", ""),
+    ],
+)
+def test_a_handshake_at_an_endpoint_without_a_websocket_is_refused_and_never_executed(path: str, query: str) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            began_s = server.world.monotonic_s()
+
+            reply = await shake_hands(server.api, path, query)
+
+            assert (reply, server.world.monotonic_s() - began_s) == (NO_WEBSOCKET, 0.0)
+
+    run()

@@ -124,9 +124,7 @@ class Api:
             is_nomad_compatible=is_nomad_compatible,
         )
         self._access = AccessWatcher(server, self._authorizer)
-        self._websockets = WebSocketDispatcher(
-            self, server, self._router, self._replies, self._authorizer, self._access
-        )
+        self._websockets = WebSocketDispatcher(server, self._router, self._replies, self._authorizer, self._access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection event of the ASGI server."""

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from wharf.cluster.api.asgi import App, HeaderList, Message, Receive, Scope, Send
 from wharf.cluster.api.replies.cors import build_cors_headers, build_preflight_headers, list_cors_methods
 from wharf.cluster.api.replies.sender import build_extra_headers, build_refusal_headers, format_error_text
+from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.requests.parameters import parse_query
 from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, MAX_REASON_BYTES, STOPPING_TEXT, refuse_handshake
 from wharf.cluster.server.region_replies import InvalidRegionReply
@@ -204,20 +205,18 @@ class _CallerReceiver:
 
     async def receive_all(self) -> None:
         """Queue the parts of the body, then wait until the client disconnects."""
-        is_complete = False
         while (message := await self._receive())["type"] != "http.disconnect":
-            if is_complete:
-                continue
             await self._parts.put(message.get("body", b""))
-            is_complete = not message.get("more_body")
-            if is_complete:
+            if not message.get("more_body"):
                 await self._parts.put(None)
+                await wait_for_disconnect(self._receive)
+                return
 
     def open_body(self, scope: Scope) -> AsyncIterator[bytes] | None:
         """Return the parts of the body as they arrive, or `None` if the request has none."""
         headers = dict(scope["headers"])
         if headers.get(b"content-length", b"") in EMPTY_CONTENT_LENGTHS and b"transfer-encoding" not in headers:
-            self._parts = asyncio.Queue()  # Unlimited, because nothing reads the empty body.
+            self._parts = asyncio.Queue(maxsize=2)  # Nothing reads the only part, which is empty, and the end.
             return None
         return self._iterate_body()
 

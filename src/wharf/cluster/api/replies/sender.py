@@ -125,7 +125,7 @@ class ReplySender:
         """The parts of large bodies are compressed and sent in `loop_slots`."""
         self._world = world
         self._loop_slots = loop_slots
-        self._extra_headers = build_extra_headers(extra_headers)
+        self.extra_headers = build_extra_headers(extra_headers)
         self.is_nomad_compatible = is_nomad_compatible
         self._closing = asyncio.Event()
 
@@ -145,7 +145,7 @@ class ReplySender:
     async def send(self, reply: HttpReply, context: "ReplyContext") -> None:
         """Send the reply, compressed if the client accepts that."""
         headers = context.headers
-        reply_headers = [*reply.headers, *self._extra_headers]
+        reply_headers = [*reply.headers, *self.extra_headers]
         if self.is_nomad_compatible:
             reply_headers += [
                 (NOMAD_HEADER_PREFIX + name[len(HEADER_PREFIX) :], value)

@@ -91,6 +91,10 @@ async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: 
                     raise build_too_large_refusal(max_body_bytes)
                 if not message.get("more_body"):
                     return bytes(body)
+                if not part:
+                    await asyncio.sleep(
+                        0
+                    )  # Without it, no time limit could end a loop over parts that are always ready.
                 time_limit.reschedule((time_limit.when() or 0) + len(part) / MIN_BYTES_PER_S)
     except TimeoutError:
         raise BodyTimeout from None
@@ -125,6 +129,8 @@ async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
             raise BodyTimeout
         if part:
             yield part
+        else:
+            await asyncio.sleep(0)
         more = bool(message.get("more_body"))
 
 
@@ -171,6 +177,16 @@ def build_too_large_refusal(limit_bytes: int) -> Refusal:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client disconnects; other messages are ignored."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    """Wait until the client disconnects. Further parts of its body are dropped.
+
+    A message after the end of the body counts as a disconnect. By the ASGI specification no such message exists, and an
+    HTTP server or middleware whose `receive` always returns one at once would otherwise hold the event loop for ever.
+    """
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        if not message.get("more_body"):
+            break
+        await asyncio.sleep(0)  # Parts may be ready without a wait.
+    await receive()

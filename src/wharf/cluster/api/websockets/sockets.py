@@ -1,15 +1,12 @@
-"""Websocket connections to callers, and rejection of their handshakes.
-
-A handshake is rejected with the reply that the same request without an upgrade would get.
-"""
+"""Websocket connections to callers, and rejection of their handshakes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from wharf.cluster.api.asgi import App, Message, Receive, Scope, Send
+from wharf.cluster.api.asgi import Message, Receive, Scope, Send
 from wharf.cluster.api.connection import WEBSOCKET_EXTENSION, WebSocketConnection
-from wharf.cluster.api.replies.sender import TEXT_HEADER, build_refusal_headers
+from wharf.cluster.api.replies.sender import build_refusal_headers
 from wharf.cluster.api.requests.request import Request
 from wharf.contract.client.relay.port import RawHeaders
 from wharf.contract.model.refusal import Refusal
@@ -23,7 +20,6 @@ MAX_REASON_BYTES: Final = 120
 """Limits the reason of a close frame, which the websocket protocol limits to 123 bytes."""
 HANDSHAKE_REPLY_EXTENSION: Final = "websocket.http.response"
 STOPPING_TEXT: Final = "this server is stopping"
-NO_WEBSOCKET_TEXT: Final = b"this endpoint has no websocket: send the request without an upgrade"
 
 
 class CallerSocket:
@@ -117,29 +113,6 @@ WebSocketHandler = Callable[[Request, CallerSocket], Awaitable[None]]
 """Handles an authorized request until its websocket closes. Raises `Refusal`."""
 
 WebSocketHandlers = Mapping[str, WebSocketHandler]
-
-
-async def reply_as_request(app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    """Reject a websocket handshake with the reply that `app` sends to a plain GET of the same path.
-
-    If that reply would be a success, reject it with a 400.
-    """
-    await receive()
-    reply: list[Message] = []
-
-    async def receive_empty_body() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def collect(message: Message) -> None:
-        reply.append(message)
-
-    await app({**scope, "type": "http", "method": "GET", "scheme": "http"}, receive_empty_body, collect)
-    start, *parts = reply
-    if start["status"] < 300:
-        await refuse_handshake(send, scope, 400, [TEXT_HEADER], NO_WEBSOCKET_TEXT)
-        return
-    body = b"".join(part.get("body", b"") for part in parts)
-    await refuse_handshake(send, scope, start["status"], start["headers"], body)
 
 
 async def refuse_handshake(send: Send, scope: Scope, status: int, headers: RawHeaders, body: bytes) -> None:
