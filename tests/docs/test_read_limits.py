@@ -8,7 +8,8 @@ from wharf.cluster.api.access_control import MAX_CHARS_COMPILED_ON_LOOP
 from wharf.cluster.api.lists.pages import MAX_STEPS_ON_LOOP
 from wharf.cluster.api.settings import ApiSettings
 from wharf.cluster.server.cpu_budget import MAX_OFF_LOOP_REQUESTS, SLICE_S, ReadLimits
-from wharf.cluster.server.security.logins import MAX_LOGIN_TOKEN_CHARS, MAX_PROVIDER_KEYS
+from wharf.cluster.server.security.login_keys import MAX_LOGIN_KEYS
+from wharf.cluster.server.security.logins import MAX_LOGIN_TOKEN_CHARS
 from wharf.languages import patterns
 from wharf.languages.filters.compiler import MAX_FILTER_INSTRUCTIONS
 from wharf.languages.filters.scope import MAX_STEPS
@@ -35,7 +36,7 @@ PAGE = " ".join((Path(__file__).parents[2] / "docs" / "read-limits.md").read_tex
         f"| instructions of all expressions of one filter | {MAX_FILTER_INSTRUCTIONS:,} |",
         f"more than {patterns.MAX_MATCH_STEPS:,} steps",
         f"| characters of the token of an identity provider | {MAX_LOGIN_TOKEN_CHARS:,} |",
-        f"| public keys of one identity provider | {MAX_PROVIDER_KEYS} |",
+        f"| public keys of one identity provider | {MAX_LOGIN_KEYS} |",
     ],
 )
 def test_the_page_states_a_limit_of_the_program(statement: str) -> None:

@@ -1,14 +1,16 @@
 """What callers without a token can cause with logins: requests to the provider, CPU time on the event loop, and slots."""
 
 import asyncio
+import base64
 import json
+from random import Random
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from joserfc import jwt
-from joserfc.jwk import ECKey, RSAKey
+from joserfc.jwk import ECKey, KeySet, RSAKey
 
 from tests.cluster.api.login_provider import CLIENT_ID
 from tests.cluster.api.test_logins import HERE, LoginSetup, a_login
@@ -18,8 +20,8 @@ from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.admission import DEFAULT_LIMITS, AdmissionController, AdmissionLimit, RequestClass
 from wharf.cluster.api.app import Api
+from wharf.cluster.server.security.login_keys import MAX_LOGIN_KEYS
 from wharf.cluster.server.security.login_providers import ProviderReply, ProviderRequest, ProviderUnreachable
-from wharf.cluster.server.security.logins import MAX_PROVIDER_KEYS
 
 JWKS = {"JWKSURL": "https://login.example/keys", "BoundAudiences": [CLIENT_ID]}
 LONG_EXPONENT = {
@@ -109,6 +111,23 @@ async def test_a_provider_that_does_not_answer_gets_one_request_in_five_seconds(
         assert provider.request_count == 1
 
 
+@in_virtual_time
+async def test_keys_that_cannot_be_used_are_fetched_again_after_ten_seconds() -> None:
+    async with ACluster() as cluster:
+        login, provider = await a_login_with(cluster, {"keys": [LONG_EXPONENT]})
+        await login.rule()
+        token = login.provider.identity()
+        refused = [await login.log_in(token) for _ in range(50)]
+        fetch_count = provider.request_count
+
+        provider.document = KeySet([login.provider.key]).as_dict(private=False)
+        await pass_time(11)
+        accepted, _ = await login.log_in(token)
+
+        assert {status for status, _ in refused} == {401}
+        assert (fetch_count, accepted) == (1, 200)
+
+
 # -- slots -----------------------------------------------------------------------------------------------------------
 
 
@@ -178,7 +197,7 @@ def a_signed_token(login: LoginSetup, key: ECKey, algorithm: str) -> str:
 async def test_many_expensive_keys_of_a_provider_hold_the_event_loop_only_shortly() -> None:
     async with MeasuredCluster() as cluster:
         login = await a_login(cluster)
-        keys = [ECKey.generate_key("P-521").as_dict(private=False) for _ in range(MAX_PROVIDER_KEYS)]
+        keys = [ECKey.generate_key("P-521").as_dict(private=False) for _ in range(MAX_LOGIN_KEYS)]
         provider = FixedProvider({"keys": keys})
         login.operator.server.server.access.providers = provider
         await login.method("JWT", config={**JWKS, "SigningAlgs": ["ES512"]})
@@ -214,10 +233,24 @@ async def test_an_rsa_key_that_is_too_long_is_refused() -> None:
 
 
 @in_virtual_time
+async def test_a_private_key_of_a_provider_holds_the_event_loop_only_shortly() -> None:
+    async with MeasuredCluster() as cluster:
+        number = base64.urlsafe_b64encode(Random(1).randbytes(1_024)).decode().rstrip("=")
+        key = {"kty": "RSA", "kid": "one", "n": number, "e": "AQAB", "d": number}
+        login, _ = await a_login_with(cluster, {"keys": [key]})
+
+        with measure_holds() as holds:
+            status, _ = await login.log_in(login.provider.identity())
+
+        assert status == 401
+        holds.require_short("a login with a private key of a provider")
+
+
+@in_virtual_time
 async def test_an_auth_method_with_too_many_public_keys_accepts_no_login() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
-        await login.jwt(JWTValidationPubKeys=[login.provider.public_pem] * (MAX_PROVIDER_KEYS + 1))
+        await login.jwt(JWTValidationPubKeys=[login.provider.public_pem] * (MAX_LOGIN_KEYS + 1))
 
         status, text = await login.log_in(login.provider.identity())
 

@@ -23,8 +23,9 @@ from tests.kit.exchange import send_raw
 from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.server.cpu_budget import ReadLimits
+from wharf.cluster.server.security.login_keys import MAX_LOGIN_KEYS
 from wharf.cluster.server.security.login_providers import ProviderReply, ProviderRequest, ProviderUnreachable
-from wharf.cluster.server.security.logins import MAX_LOGIN_TOKEN_CHARS, MAX_PROVIDER_KEYS
+from wharf.cluster.server.security.logins import MAX_LOGIN_TOKEN_CHARS
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES, ACL_TOKENS
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.times import SECOND
@@ -406,7 +407,7 @@ async def test_a_token_above_the_limit_of_characters_is_refused() -> None:
         assert (refused[0], "the token is longer than 16,384 characters" in refused[1]) == (401, True)
 
 
-@pytest.mark.parametrize(("key_count", "status"), [(MAX_PROVIDER_KEYS, 200), (MAX_PROVIDER_KEYS + 1, 401)])
+@pytest.mark.parametrize(("key_count", "status"), [(MAX_LOGIN_KEYS, 200), (MAX_LOGIN_KEYS + 1, 401)])
 def test_a_provider_with_too_many_keys_is_refused(key_count: int, status: int) -> None:
     @in_virtual_time
     async def log_in() -> None:

@@ -8,19 +8,15 @@ import asyncio
 import base64
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import msgspec
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
+from joserfc.jwk import KeySet
 
 from wharf.cluster.operations.keyring import make_auth_method_context
 from wharf.cluster.server.security.jose import (
@@ -31,6 +27,7 @@ from wharf.cluster.server.security.jose import (
     read_unverified_claims,
 )
 from wharf.cluster.server.security.keyring import Keyring
+from wharf.cluster.server.security.login_keys import UnusableKeys, load_assertion_key, load_pem_keys, read_key_set
 from wharf.cluster.server.security.login_providers import (
     LoginProviders,
     ProviderReply,
@@ -59,14 +56,8 @@ MAX_LOGIN_TOKEN_CHARS: Final = 16_384
 """The length of a token of an identity provider. Limits the work that callers without a token can cause."""
 MAX_TIME_CLAIM_S: Final = 10**15
 """The largest time in a token; protects the arithmetic of times from numbers of any length."""
-MAX_PROVIDER_KEYS: Final = 100
-"""The keys of one identity provider or auth method. All of them are tried, each for 0.05 ms, on a token that names no known key."""
-MAX_RSA_KEY_BITS: Final = 8_192
-"""The longest RSA key of an identity provider or auth method; limits the CPU time of one signature."""
-MAX_RSA_EXPONENT_BITS: Final = 64
-"""A check of a signature takes 0.1 ms with an ordinary exponent, and 6 ms with one that is as long as its key."""
-MAX_CACHED_KEY_SETS: Final = 16
-"""Limits the memory of parsed key sets. Parsing one of the largest size takes 4 ms."""
+MAX_CACHED_URI_LISTS: Final = 16
+"""Limits the memory of parsed redirect addresses, of which a list has up to 1,000."""
 VERIFIER_BYTES: Final = 48
 STATE_CONTEXT: Final = "login state"
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
@@ -244,9 +235,9 @@ class LoginVerifier:
         if assertion.private_key is not None and assertion.private_key.key_id:
             header[assertion.private_key.key_id_header or "kid"] = assertion.private_key.key_id
         try:
-            key = _load_assertion_key(secrets.assertion_key)
+            key = load_assertion_key(secrets.assertion_key)
             return jwt.encode(header, claims, key, algorithms=[header["alg"]])
-        except (JoseError, ValueError, UnsupportedAlgorithm) as error:
+        except (UnusableKeys, JoseError, ValueError) as error:
             raise LoginRejected(f"cannot sign with the private key of the auth method: {error}") from error
 
     async def _fetch_user_info(
@@ -271,7 +262,7 @@ class LoginVerifier:
         ca_pem = (config.jwks_ca_cert,) if config.jwks_ca_cert else config.discovery_ca_pem or ()
         issuers = config.bound_issuer or ()
         if config.jwt_validation_pub_keys:
-            keys = _make_fixed_source(_load_pem_keys(config.jwt_validation_pub_keys))
+            keys = _make_fixed_source(_load_method_keys(config.jwt_validation_pub_keys))
         elif config.jwks_url:
             keys = self._make_key_source(config.jwks_url, ca_pem)
         else:
@@ -377,9 +368,14 @@ class LoginVerifier:
         """Return the source of the public keys in the JSON Web Key set at the URL."""
 
         async def load_keys(must_refresh: bool) -> KeySet:
-            """Return the keys. Raises `LoginRejected`."""
-            load_document = self._documents.refresh if must_refresh else self._documents.get
-            return _read_key_set(await load_document(url, ca_pem), url)
+            """Return the keys. If those in the cache cannot be used, fetch them again. Raises `LoginRejected`."""
+            if not must_refresh:
+                with suppress(UnusableKeys):
+                    return read_key_set(await self._documents.get(url, ca_pem), url)
+            try:
+                return read_key_set(await self._documents.refresh(url, ca_pem), url)
+            except UnusableKeys as error:
+                raise LoginRejected(str(error)) from None
 
         return load_keys
 
@@ -451,7 +447,7 @@ def _check_redirect(config: AuthMethodConfig, redirect_uri: str) -> None:
     raise invalid_request(f"unauthorized redirect_uri: {redirect_uri}")
 
 
-@lru_cache(maxsize=MAX_CACHED_KEY_SETS)
+@lru_cache(maxsize=MAX_CACHED_URI_LISTS)
 def _list_local_uris(uris: tuple[str, ...]) -> frozenset[tuple[str, str | None, str]]:
     """Return scheme, host and path of those URIs that name the local machine by `http`."""
     split = [parts for uri in uris if uri.startswith("http:") and (parts := _split_url(uri)) is not None]
@@ -496,35 +492,12 @@ def _names_known_key(text: str, keys: KeySet) -> bool:
         return True
 
 
-@lru_cache(maxsize=MAX_CACHED_KEY_SETS)
-def _read_key_set(body: bytes, url: str) -> KeySet:
-    """Return the public keys in this JSON Web Key set, which comes from the URL. Raises `LoginRejected`."""
-    found = _decode_json(body, dict[str, Any], what="its keys")
-    keys = found.get("keys")
-    if isinstance(keys, list) and len(keys) > MAX_PROVIDER_KEYS:
-        raise LoginRejected(f"{url} has {len(keys)} keys, more than {MAX_PROVIDER_KEYS}")
+def _load_method_keys(texts: tuple[str, ...]) -> KeySet:
+    """Return the public keys of an auth method, from PEM texts. Raises `LoginRejected` if one cannot be used."""
     try:
-        imported = KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
-    except (JoseError, ValueError, KeyError, TypeError) as error:
-        raise LoginRejected(
-            f"cannot read the keys at {url}: {describe_jose_error(error, default='wrong key')}"
-        ) from None
-    for key in imported.keys:
-        if problem := _find_key_problem(key):
-            raise LoginRejected(f"cannot use the keys at {url}: {problem}")
-    return imported
-
-
-def _find_key_problem(key: object) -> str:
-    """Return why signatures of a public key take too long to check; empty if they do not."""
-    if not isinstance(key, RSAKey):
-        return ""
-    numbers = key.public_key.public_numbers()
-    if numbers.n.bit_length() > MAX_RSA_KEY_BITS:
-        return f"an RSA key has {numbers.n.bit_length()} bits, more than {MAX_RSA_KEY_BITS}"
-    if numbers.e.bit_length() > MAX_RSA_EXPONENT_BITS:
-        return f"the exponent of an RSA key has {numbers.e.bit_length()} bits, more than {MAX_RSA_EXPONENT_BITS}"
-    return ""
+        return load_pem_keys(texts)
+    except UnusableKeys as error:
+        raise LoginRejected(str(error)) from None
 
 
 def _make_fixed_source(keys: KeySet) -> KeySource:
@@ -534,52 +507,6 @@ def _make_fixed_source(keys: KeySet) -> KeySource:
         return keys
 
     return load_keys
-
-
-@lru_cache(maxsize=MAX_CACHED_KEY_SETS)
-def _load_pem_keys(texts: tuple[str, ...]) -> KeySet:
-    """Return the public keys of an auth method, from PEM texts. Raises `LoginRejected` if one cannot be used."""
-    if len(texts) > MAX_PROVIDER_KEYS:
-        raise LoginRejected(f"the auth method has {len(texts)} public keys, more than {MAX_PROVIDER_KEYS}")
-    found: list[RSAKey | ECKey | OKPKey] = []
-    for text in texts:
-        key = _load_pem_key(text)
-        if key is None:
-            raise LoginRejected("cannot read a public key of the auth method: expected PEM")
-        if problem := _find_key_problem(key):
-            raise LoginRejected(f"cannot use a public key of the auth method: {problem}")
-        found.append(key)
-    return KeySet(found)  # type: ignore[arg-type]  # a list of one kind each is asked for, and any kind is taken
-
-
-def _load_pem_key(text: str) -> RSAKey | ECKey | OKPKey | None:
-    """Return the public key of a PEM text; `None` if it is invalid or of an unsupported type."""
-    try:
-        key = load_pem_public_key(text.encode())
-    except (ValueError, UnsupportedAlgorithm):
-        return None
-    match key:
-        case RSAPublicKey():
-            return RSAKey.import_key(key)
-        case EllipticCurvePublicKey():
-            return ECKey.import_key(key)
-        case Ed25519PublicKey():
-            return OKPKey.import_key(key)
-    return None
-
-
-def _load_assertion_key(text: str) -> RSAKey:
-    """Return the private RSA key of a PEM text. Raises `ValueError` or `UnsupportedAlgorithm` if it cannot be used.
-
-    The library does not check that the parts of the key fit, which takes 37 ms for 2,048 bits and 260 ms for 4,096. With
-    parts that do not fit, the provider rejects the signature.
-    """
-    key = load_pem_private_key(text.encode(), password=None, unsafe_skip_rsa_key_validation=True)
-    if not isinstance(key, RSAPrivateKey):
-        raise ValueError("expected an RSA key")
-    if key.key_size > MAX_RSA_KEY_BITS:
-        raise ValueError(f"it has {key.key_size} bits, more than {MAX_RSA_KEY_BITS}")
-    return RSAKey.import_key(key)
 
 
 def _decode_json(body: bytes, reply_type: type[T], *, what: str) -> T:
