@@ -15,6 +15,7 @@ from typing import Any, Final
 import httpcore2
 import httpx2
 
+from wharf.world.reply_decoders import ACCEPTED_CODINGS, limit_decoding, limit_decoding_async
 from wharf.world.reply_pieces import ReplySplitter, ReplyTooLarge
 from wharf.world.tls_contexts import NO_VERIFICATION, SYSTEM_TRUST, get_client_context
 
@@ -48,6 +49,7 @@ def build_async_client(**options: Any) -> httpx2.AsyncClient:  # The options of 
     Unix socket of the server.
     """
     client = httpx2.AsyncClient(**_complete_options(options, httpx2.AsyncHTTPTransport), follow_redirects=False)
+    client.event_hooks["response"].append(limit_decoding_async)
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx2.AsyncHTTPTransport):
             pool: Any = transport._pool
@@ -62,6 +64,7 @@ def build_client(**options: Any) -> httpx2.Client:  # The options of the library
     The options are those of `build_async_client`.
     """
     client = httpx2.Client(**_complete_options(options, httpx2.HTTPTransport), follow_redirects=False)
+    client.event_hooks["response"].append(limit_decoding)
     for transport in (client._transport, *client._mounts.values()):
         if isinstance(transport, httpx2.HTTPTransport):
             pool: Any = transport._pool
@@ -71,9 +74,10 @@ def build_client(**options: Any) -> httpx2.Client:  # The options of the library
 
 
 def _complete_options(options: dict[str, Any], make_transport: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options of the library: with a TLS context, and with a transport for the Unix socket if there is one."""
+    """Return the options of the library: with a TLS context, the accepted codings, and a transport for a Unix socket."""
     socket_path = options.pop("socket_path", "")
     options["verify"] = _select_context(False if socket_path else options.get("verify", True))
+    options["headers"] = {"accept-encoding": ACCEPTED_CODINGS, **options.get("headers", {})}
     if socket_path:
         limits = options.pop("limits", httpx2.Limits())
         options["transport"] = make_transport(uds=socket_path, verify=options["verify"], limits=limits)
@@ -140,7 +144,11 @@ async def read_body(reply: httpx2.Response, *, timeout_s: float, max_bytes: int)
     `httpx2.RequestError` if the body is too slow, has more than `max_bytes` bytes, or is incomplete.
     """
     limit = _BodyLimit(timeout_s, max_bytes)
-    return b"".join([limit.add(part) async for part in reply.aiter_bytes()])
+    parts = []
+    async for part in reply.aiter_bytes():
+        parts.append(limit.add(part))
+        await asyncio.sleep(0)  # One received piece can be 64 MB of content, whose parts come without a wait.
+    return b"".join(parts)
 
 
 def read_body_blocking(reply: httpx2.Response, *, timeout_s: float, max_bytes: int) -> bytes:

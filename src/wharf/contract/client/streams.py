@@ -31,6 +31,8 @@ from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.contract.wire.events import EventLine
 from wharf.world.failover import Attempt
 
+MAX_REFUSAL_BYTES: Final = 256 * 1024
+"""How much is read of a refusal that is sent instead of a stream; protects memory from a server that never ends it."""
 MAX_SILENCE_S: Final = 75.0
 """After this silence a finite reply counts as broken. Protects callers from servers that freeze during a download."""
 MAX_SILENCE_S_BY_ENDPOINT: Final = MappingProxyType(
@@ -154,16 +156,16 @@ def _open_stream(state: ClientState, request: ClientRequest, *, is_repeatable: b
 
 
 def _read_body(streamed_reply: Any) -> Flow[bytes]:
-    """Read the remaining body of a streamed reply, close it, and return the body.
+    """Read the remaining body of a streamed reply up to `MAX_REFUSAL_BYTES`, close it, and return the body.
 
     This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
     """
     body = b""
-    while chunk := (yield ReadChunk(streamed_reply)):
+    while len(body) < MAX_REFUSAL_BYTES and (chunk := (yield ReadChunk(streamed_reply))):
         assert isinstance(chunk, bytes)
         body += chunk
     yield CloseStream(streamed_reply)
-    return body
+    return body[:MAX_REFUSAL_BYTES]
 
 
 class StreamDecoder(Protocol):
