@@ -1,5 +1,6 @@
 """Which evaluations are small enough to be planned between other steps of the leader, without a worker process."""
 
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.builders import a_constraint, a_group, a_job, a_system_job
 from tests.kit.state import AState, a_node, an_allocation, an_evaluation
 from wharf.cluster.engines.port import WriteLimits
 from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.constraints import evaluate_comparison
 from wharf.cluster.scheduling.scheduler import (
     GROUP_STEPS,
     MAX_SMALL_STEPS,
@@ -17,6 +19,7 @@ from wharf.cluster.scheduling.scheduler import (
     is_small_evaluation,
 )
 from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
+from wharf.contract.model.jobs.constraints import Constraint
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.log import WRITE_INDEX
@@ -101,3 +104,34 @@ def test_existing_allocations_are_counted_even_if_the_job_was_deleted(*, is_dele
         results.append(is_small(state, job))
 
     assert results == [True, False, False]
+
+
+UNIQUE = "${node.unique.name}"
+LONG_LIST = ",".join(f"x{number}" for number in range(2_500))
+
+
+@pytest.mark.parametrize(
+    ("constraint", "most"),
+    [
+        (a_constraint(UNIQUE, "x"), 600),
+        (a_constraint(UNIQUE, "n[0-9]+", "regexp"), 15),
+        (a_constraint(UNIQUE, LONG_LIST, "set_contains_any"), 6),
+        (a_constraint("${attr.kernel.name}", LONG_LIST, "set_contains_any"), 6),
+    ],
+    ids=["equal", "pattern", "unique list", "list"],
+)
+def test_a_job_with_expensive_constraints_is_not_small(constraint: Constraint, most: int) -> None:
+    jobs = [replace(a_job("shop", a_group("web")), constraints=(constraint,) * count) for count in (most, 3 * most)]
+
+    assert [is_small(make_state(job), job) for job in jobs] == [True, False]
+
+
+@pytest.mark.parametrize("operand", ["set_contains_any", "set_contains_all"])
+def test_a_long_list_is_split_once_for_all_nodes(operand: str) -> None:
+    lists = [f"{LONG_LIST},y{number}" for number in range(20)]
+    began_s = time.thread_time()
+
+    results = {evaluate_comparison(operand, f"n{node}", text) for text in lists for node in range(1_000)}
+
+    assert results == {False}
+    assert time.thread_time() - began_s < 1.0  # Splitting each time takes over ten seconds.

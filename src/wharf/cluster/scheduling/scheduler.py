@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.quotas import get_remaining_quota
+from wharf.cluster.scheduling.constraints import estimate_comparison_steps, list_group_comparisons
 from wharf.cluster.scheduling.feasibility.checker import has_unique_constraints
 from wharf.cluster.scheduling.placement.executor import PlacementExecutor
 from wharf.cluster.scheduling.placement.placer import Placer
@@ -309,8 +310,8 @@ class _EvaluationPlanner:
 def is_small_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Evaluation) -> bool:
     """Return whether the plan of the evaluation takes a few milliseconds at most, by a rough estimate of its steps.
 
-    The estimate counts what the time depends on: allocations of the job, requested allocations, groups, and nodes where each
-    node is checked on its own.
+    The estimate counts what the time depends on: allocations of the job, requested allocations, groups, constraints, and nodes
+    where each node is checked on its own.
     """
     key = (evaluation.namespace, evaluation.job_id)
     job = snapshot.get(JOBS, *key)
@@ -327,7 +328,10 @@ def is_small_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Ev
         or is_preemption_enabled(snapshot, job)
         or any(group.volumes for group in job.groups)
     )
+    compared_count = node_count if is_checked_by_node else len(cache.fleet.kind_examples)
+    job_comparisons = estimate_comparison_steps((*(job.constraints or ()), *(job.affinities or ())), compared_count)
     for group in job.groups:
+        steps += job_comparisons + estimate_comparison_steps(list_group_comparisons(group), compared_count)
         requested_count = group.count * (node_count if job.runs_on_every_node else 1)
         steps += GROUP_STEPS + node_count // NODES_PER_STEP + requested_count * STEPS_PER_PLACEMENT
         if is_checked_by_node:

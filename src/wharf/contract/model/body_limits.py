@@ -78,10 +78,16 @@ class FieldLimits(msgspec.Struct, frozen=True):
 
 _SOURCE_CHARS: Final = 32 * 1024 * 1024
 _DOCUMENT_CHARS: Final = 4 * 1024 * 1024
+_COMPARED_CHARS: Final = 16_384
+_COMPARED_TEXT: Final = "compared with a value of each node"
 
 LIMITS_BY_FIELD: Final[Mapping[str, FieldLimits]] = {
     "Job.TaskGroups": FieldLimits("each group is validated and scheduled separately", max_items=1_000),
     "TaskGroup.Tasks": FieldLimits("each task is validated separately", max_items=1_000),
+    "Constraint.LTarget": FieldLimits(_COMPARED_TEXT, max_text_chars=_COMPARED_CHARS),
+    "Constraint.RTarget": FieldLimits(_COMPARED_TEXT, max_text_chars=_COMPARED_CHARS),
+    "Affinity.LTarget": FieldLimits(_COMPARED_TEXT, max_text_chars=_COMPARED_CHARS),
+    "Affinity.RTarget": FieldLimits(_COMPARED_TEXT, max_text_chars=_COMPARED_CHARS),
     "JobSource.Source": FieldLimits("a source above `job_max_source_size` is not stored", max_text_chars=_SOURCE_CHARS),
     "JobSource.Variables": FieldLimits("part of the source of the job", max_text_chars=_SOURCE_CHARS),
     "JobParseRequest.JobHCL": FieldLimits("a whole job file", max_text_chars=_DOCUMENT_CHARS),
