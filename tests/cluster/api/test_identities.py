@@ -19,10 +19,14 @@ from tests.kit.requests import get
 from tests.kit.state import a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.agent.access_control import generate_rsa_key
+from wharf.cluster.operations.nodes.introductions import Introduction, NodeAdmission
+from wharf.cluster.server.rpc.handlers.nodes import REGISTER_NODE, RegistrationRequest
 from wharf.cluster.server.security.identities import WorkloadIdentitySpec
-from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, NODE_POOLS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.log import Cause, CauseKind, Write
+from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.times import MINUTE
 
 WEB = an_allocation(a_job("web"), id="11111111-1111-4111-8111-111111111111", task_group="front")
@@ -176,6 +180,8 @@ def test_a_text_signed_by_an_unknown_key_is_refused(spoil: Any) -> None:
 
 # -- introductions
 
+NODE_ID = "5f0c8a9e-0000-4000-8000-000000000001"
+
 
 async def create_introduction(operator: ApiCaller, **body: Any) -> str:
     status, result = await operator.put("/v1/acl/identity/client-introduction-token", body)
@@ -185,7 +191,7 @@ async def create_introduction(operator: ApiCaller, **body: Any) -> str:
 
 
 async def register(operator: ApiCaller, token: str = "", *, secret: str = "s", **fields: Any) -> int:
-    node = replace(a_node("5f0c8a9e-0000-4000-8000-000000000001"), name="n1", **fields)
+    node = replace(a_node(NODE_ID), **{"name": "n1", **fields})
     body = msgspec.json.encode({"Node": node, "SecretID": secret})
     headers = {"X-Cluster-Token": token} if token else {}
     reply = await send_raw(operator.server.api, "PUT", f"/v1/node/{node.id}/register", headers=headers, body=body)
@@ -229,6 +235,54 @@ async def test_an_introduction_is_bound_to_its_pool_and_node() -> None:
         assert await register(operator, await create_introduction(operator, NodeName="n2")) == 403
         assert operator.server.replica.count_records(NODES) == 0
         assert await register(operator, await create_introduction(operator, NodeName="n1")) == 200
+
+
+@in_virtual_time
+async def test_a_registered_node_cannot_move_to_another_pool_or_create_one_by_its_secret() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await register(operator, await create_introduction(operator))
+
+        statuses = [
+            await register(operator, node_pool="gpu"),
+            await register(operator, name="n2"),
+            await register(operator),
+        ]
+
+        node = operator.server.replica.get(NODES, NODE_ID)
+        assert statuses == [403, 403, 200]
+        assert node is not None
+        assert (node.name, node.node_pool, operator.server.replica.get(NODE_POOLS, "gpu")) == ("n1", "default", None)
+        assert await register(operator, await create_introduction(operator, NodePool="gpu"), node_pool="gpu") == 200
+        assert await register(operator, node_pool="gpu") == 200
+
+
+@in_virtual_time
+async def test_a_registration_that_is_under_way_while_its_node_is_purged_does_not_bring_the_node_back() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        monitor = operator.server.brain.node_monitor
+        await register(operator, await create_introduction(operator))
+        node = operator.server.replica.get(NODES, NODE_ID)
+        assert node is not None
+        await operator.put(f"/v1/node/{NODE_ID}/purge")
+
+        with pytest.raises(Refusal, match="a new node needs an introduction token"):
+            await monitor.register_node(node, NodeAdmission(introduction=None))
+
+        assert operator.server.replica.get(NODES, NODE_ID) is None
+
+
+def test_leaders_of_an_older_version_can_read_a_registration() -> None:
+    node = a_node(NODE_ID, name="n1")
+    request = RegistrationRequest(
+        **msgspec.structs.asdict(node), admission=NodeAdmission(Introduction(node_pool="gpu"))
+    )
+    encoded = msgspec.msgpack.encode(request)
+
+    assert msgspec.msgpack.decode(encoded, type=Node) == node
+    assert REGISTER_NODE.decode_request(encoded) == request
+    assert REGISTER_NODE.decode_request(msgspec.msgpack.encode(node)).to_node() == node
 
 
 @in_virtual_time

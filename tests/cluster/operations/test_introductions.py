@@ -68,3 +68,45 @@ def test_an_introduction_admits_only_the_node_and_the_pool_that_it_names(
 
     assert found.endswith(refusal)
     assert bool(found) is bool(refusal)
+
+
+def with_registered_node() -> AState:
+    state = AState()
+    state.put(NODES.build_put(a_node("n1", name="n1", node_pool="default", secret_digest="s")))
+    return state
+
+
+def test_a_registered_node_that_stays_in_its_pool_needs_no_introduction() -> None:
+    state = with_registered_node()
+
+    assert find_refusal(state, None, name="n1", node_pool="", secret_digest="s") == ""
+    assert find_refusal(state, Introduction(node_pool="gpu"), name="n1", secret_digest="s") == ""
+
+
+@pytest.mark.parametrize("change", [{"name": "n2"}, {"node_pool": "secure"}])
+def test_a_registered_node_changes_its_name_or_pool_only_with_an_introduction(change: dict[str, str]) -> None:
+    state = with_registered_node()
+    changed = {"name": "n1", "secret_digest": "s", **change}
+
+    assert find_refusal(state, None, **changed).startswith("Permission denied: ")
+    assert find_refusal(state, Introduction(node_name="n1"), **changed).startswith("Permission denied: ")
+    assert find_refusal(state, Introduction(node_name="n1", node_pool="gpu"), **changed).startswith(
+        "Permission denied: "
+    )
+    assert find_refusal(state, INTRODUCED, **changed) == ""
+
+
+def test_an_introduction_does_not_replace_the_secret_of_a_registered_node() -> None:
+    refusal = find_refusal(with_registered_node(), INTRODUCED, name="n1", node_pool="gpu", secret_digest="t")
+
+    assert refusal == "node secret ID does not match"
+
+
+def test_the_refusal_of_a_moved_node_names_the_change_and_both_ways_out() -> None:
+    refusal = find_refusal(with_registered_node(), None, name="n1", node_pool="secure", secret_digest="s")
+
+    assert refusal == (
+        'Permission denied: this node changed client.node_pool from "default" to "secure", and that needs an introduction '
+        "token; make one with `wharf node intro create` (/v1/acl/identity/client-introduction-token) and set it as "
+        "client.intro_token, or undo the change"
+    )

@@ -146,3 +146,15 @@ def test_no_pool_is_created_for_a_node_with_a_wrong_secret() -> None:
     ensure_pool(state, a_node(node_pool="gpu", secret_digest="another"))
 
     assert state.replica.get(NODE_POOLS, "gpu") is None
+
+
+def test_nodes_create_no_further_pools_in_a_cluster_with_very_many() -> None:
+    state = AState()
+    while state.replica.count_records(NODE_POOLS) < node_pools.MAX_POOLS_FOR_REGISTRATIONS:
+        ensure_pool(state, a_node(node_pool=f"pool-{state.replica.index}"))
+
+    refusal = expect_refusal(state, ensure_pool, a_node(node_pool="one-more"))
+
+    assert "wharf node pool apply one-more" in refusal[1]
+    assert store(state, "one-more") == state.replica.index
+    assert ensure_pool(state, a_node(node_pool="one-more")) == state.replica.index

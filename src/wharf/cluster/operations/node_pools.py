@@ -19,6 +19,9 @@ DELETED_WRITE_KIND: Final = "node-pool-deleted"
 """The name in the log of a write that deletes a node pool."""
 MAX_NAMED_BLOCKERS: Final = 10
 """Number of nodes or jobs that an error text names."""
+MAX_POOLS_FOR_REGISTRATIONS: Final = 1_000
+"""Number of pools from which on nodes create no further pool by their registration; operators still may. Each pool stays until
+an operator deletes it, every server holds it in memory, and other regions copy it."""
 
 
 def store_node_pool(snapshot: Replica, requested: NodePool, *, cause: str = "") -> Decision[int]:
@@ -46,12 +49,17 @@ def ensure_node_pool(snapshot: Replica, node: Node, *, cause: str = "") -> Decis
     """Return the decision that creates the node pool that a registering node names, if it does not exist.
 
     No pool is created for a node whose registration will be refused because of a wrong secret (nodes-allocations.md
-    1.5).
+    1.5). Raises if the cluster has `MAX_POOLS_FOR_REGISTRATIONS` pools.
     """
     stored = snapshot.get(NODES, node.id)
     is_refused = stored is not None and stored.secret_digest != node.secret_digest
     if is_refused or snapshot.get(NODE_POOLS, node.node_pool) is not None:
         return Decision(None, lambda index: index)
+    if snapshot.count_records(NODE_POOLS) >= MAX_POOLS_FOR_REGISTRATIONS:
+        raise invalid_request(
+            f'node pool "{node.node_pool}" does not exist, and nodes create no more pools because there are '
+            f"{MAX_POOLS_FOR_REGISTRATIONS:,}: create it with `wharf node pool apply {node.node_pool}`, or delete unused pools"
+        )
     return store_node_pool(snapshot, NodePool(name=node.node_pool), cause=cause)
 
 

@@ -1,14 +1,16 @@
-"""Which nodes may join while access control is on: nodes with an introduction token, and nodes that are registered.
+"""Which nodes may register while access control is on: nodes with an introduction token, and registered nodes.
 
-A registered node identifies itself by its secret and needs no introduction token again (architecture 9).
+A registered node identifies itself by its secret. It needs an introduction again only to change its name or its node pool.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import NODES
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
@@ -25,6 +27,15 @@ class Introduction(msgspec.Struct, frozen=True):
 
     node_name: str = ""  # The only node that it admits; empty: any name.
     node_pool: str = DEFAULT_NODE_POOL  # The only pool whose nodes it admits; empty: any pool.
+
+
+class NodeAdmission(msgspec.Struct, frozen=True):
+    """What a server checked before it passed a registration to the leader, which checks it again on the newest state.
+
+    Otherwise a registration that is under way when an operator purges the node would register it again as a new one.
+    """
+
+    introduction: Introduction | None = None  # That of a valid introduction token of the node.
 
 
 def resolve_introduction_ttl(ttl_ns: int) -> int:
@@ -47,31 +58,47 @@ def check_node_admission(
 ) -> None:
     """Raise unless the node may register.
 
-    A registered node must show the secret with which it registered. A new node needs an introduction that admits its
-    name and pool. `has_token`: whether the node sent a token; `introduction` is `None` if that token is not valid.
+    A registered node must show the secret with which it registered. A new node, and one that changes its name or its node
+    pool, needs an introduction that admits its name and pool. `has_token`: whether the node sent a token; `introduction` is
+    `None` if that token is not valid.
     """
     stored = snapshot.get(NODES, node.id)
-    if stored is not None:
-        if stored.secret_digest and stored.secret_digest == node.secret_digest:
-            return
+    if stored is not None and not (stored.secret_digest and stored.secret_digest == node.secret_digest):
         raise Refusal(RefusalCode.FORBIDDEN, "node secret ID does not match")
+    changes = _list_changes(stored, node) if stored is not None else []
+    if stored is not None and not changes:
+        return
     if introduction is None:
-        cause = (
-            "the introduction token is invalid or has expired"
-            if has_token
-            else "a new node needs an introduction token"
-        )
-        raise Refusal(
-            RefusalCode.FORBIDDEN,
-            f"Permission denied: {cause}; make one with `wharf node intro create` "
-            "(/v1/acl/identity/client-introduction-token) and set it as client.intro_token",
-        )
-    if introduction.node_pool and introduction.node_pool != (node.node_pool or DEFAULT_NODE_POOL):
-        raise Refusal(
-            RefusalCode.FORBIDDEN,
-            f'Permission denied: the introduction is for the node pool "{introduction.node_pool}"',
-        )
-    if introduction.node_name and introduction.node_name != node.name:
-        raise Refusal(
-            RefusalCode.FORBIDDEN, f'Permission denied: the introduction is for the node "{introduction.node_name}"'
-        )
+        problem = _describe_missing_introduction(changes, has_token=has_token)
+    elif introduction.node_pool and introduction.node_pool != _get_pool(node):
+        problem = f'the introduction is for the node pool "{introduction.node_pool}"'
+    elif introduction.node_name and introduction.node_name != node.name:
+        problem = f'the introduction is for the node "{introduction.node_name}"'
+    else:
+        return
+    raise Refusal(RefusalCode.FORBIDDEN, f"Permission denied: {problem}")
+
+
+def _describe_missing_introduction(changes: Sequence[str], *, has_token: bool) -> str:
+    """Return what a node lacks that is new or has made these changes, and how to fix it."""
+    remedy = "make one with `wharf node intro create` (/v1/acl/identity/client-introduction-token) and set it as client.intro_token"
+    lack = "the introduction token is invalid or has expired" if has_token else "a new node needs an introduction token"
+    if not changes:
+        return f"{lack}; {remedy}"
+    lack = "its introduction token is invalid or has expired" if has_token else "that needs an introduction token"
+    return f"this node changed {' and '.join(changes)}, and {lack}; {remedy}, or undo the change"
+
+
+def _list_changes(stored: Node, node: Node) -> list[str]:
+    """Return a text for each change, by a registered node, of what an introduction admits."""
+    values = (("its name", stored.name, node.name), ("client.node_pool", _get_pool(stored), _get_pool(node)))
+    return [
+        f'{subject} from "{cut_echo(before)}" to "{cut_echo(after)}"'
+        for subject, before, after in values
+        if before != after
+    ]
+
+
+def _get_pool(node: Node) -> str:
+    """Return the name of the node's pool: an empty name means the default pool."""
+    return node.node_pool or DEFAULT_NODE_POOL

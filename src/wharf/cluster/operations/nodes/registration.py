@@ -9,6 +9,7 @@ from wharf.cluster.operations import volumes as host_volumes
 from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.nodes import reports
+from wharf.cluster.operations.nodes.introductions import NodeAdmission, check_node_admission
 from wharf.cluster.operations.nodes.status import update_contact_status
 from wharf.cluster.operations.nodes.writes import NodeWriteResult as NodeWriteResult
 from wharf.cluster.operations.nodes.writes import (
@@ -55,13 +56,18 @@ FEASIBILITY_FIELDS: Final = ("name", "datacenter", "node_class", "attributes", "
 
 
 def register_node(
-    snapshot: Replica, reported: Node, context: DecisionContext, *, max_evaluations: int
+    snapshot: Replica,
+    reported: Node,
+    context: DecisionContext,
+    *,
+    max_evaluations: int,
+    admission: NodeAdmission | None = None,
 ) -> Decision[NodeWriteResult]:
     """Return the decision that stores what a node reports about itself, with its events.
 
     Fields that servers own are not changed. If the node's agent has restarted, it sends a `reports_from` above 0 and
     gets the number of its next report in the reply. Up to `max_evaluations` affected jobs are evaluated. Raises if the
-    node has another secret than before.
+    node has another secret than before, or if `admission` does not admit it; `None` admits every node.
     """
     if not reported.id or not reported.secret_digest:
         raise invalid_request("cannot register the node: it must send an ID and a secret")
@@ -69,6 +75,8 @@ def register_node(
     stored = snapshot.get(NODES, reported.id)
     if stored is not None and stored.secret_digest != reported.secret_digest:
         raise Refusal(RefusalCode.FORBIDDEN, f"node {reported.id} is registered with another secret")
+    if admission is not None:
+        check_node_admission(snapshot, reported, admission.introduction)
     previous = stored if stored is not None else Node(id=reported.id, create_index=WRITE_INDEX)
     server_fields: dict[str, Any] = {name: getattr(previous, name) for name in SERVER_OWNED_FIELDS}
     node = add_new_node_events(

@@ -18,6 +18,7 @@ from wharf.cluster.controllers.heartbeats import HeartbeatDeadlines, HeartbeatSe
 from wharf.cluster.controllers.reception import PULSE_INTERVAL_S, ReceptionClock
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes import registration, reports, status
+from wharf.cluster.operations.nodes.introductions import NodeAdmission
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.server.leader.node_write_batcher import NodeOperation, NodeWriteBatcher, NodeWriteKind
 from wharf.cluster.server.leader.term import LeaderTerm
@@ -246,8 +247,10 @@ class NodeMonitor:
 
     # -- messages of nodes -----------------------------------------------------------------------------------------
 
-    async def register_node(self, node: Node) -> tuple[status.NodeWriteResult, float]:
-        """Register a node and start its heartbeat deadline.
+    async def register_node(
+        self, node: Node, admission: NodeAdmission | None = None
+    ) -> tuple[status.NodeWriteResult, float]:
+        """Register a node and start its heartbeat deadline. Raises `Refusal` if `admission` does not admit it any more.
 
         Return the result of the write and the heartbeat TTL in seconds.
         """
@@ -255,7 +258,9 @@ class NodeMonitor:
         written = await self._write(
             NodeWriteKind.REGISTRATION,
             node.id,
-            lambda snapshot, context: registration.register_node(snapshot, node, context, max_evaluations=limit),
+            lambda snapshot, context: registration.register_node(
+                snapshot, node, context, max_evaluations=limit, admission=admission
+            ),
         )
         if node.reports_from:
             self._renumbered[node.id] = epoch

@@ -16,7 +16,7 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, find_record
 from wharf.cluster.operations import node_pools
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
-from wharf.cluster.operations.nodes.introductions import check_node_admission
+from wharf.cluster.operations.nodes.introductions import NodeAdmission, check_node_admission
 from wharf.cluster.operations.nodes.registration import check_node_pool_name
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
@@ -27,6 +27,7 @@ from wharf.cluster.server.rpc.handlers.nodes import (
     REGISTER_NODE,
     NodeLease,
     RecordNodeReportRequest,
+    RegistrationRequest,
 )
 from wharf.cluster.server.security.identities import build_node_spec, build_workload_specs
 from wharf.cluster.server.server import Server
@@ -138,9 +139,11 @@ class NodeProtocolActions:
         if registration.node.id != request.get_path_value("node_id"):
             raise invalid_request("Node ID does not match request path")
         node = msgspec.structs.replace(registration.node, secret_digest=hash_secret(registration.secret_id))
-        await self._check_admission(request, node)
+        admission = await self._check_admission(request, node)
         await self._ensure_pool(node, request)
-        lease = await self._server.leader.call(REGISTER_NODE, node)
+        lease = await self._server.leader.call(
+            REGISTER_NODE, RegistrationRequest(**msgspec.structs.asdict(node), admission=admission)
+        )
         if not self._read_cluster_id():  # At the first start of a cluster, the replica may lag.
             await self._server.reader.catch_up()
         return _build_lease_result(lease, self._read_cluster_id())
@@ -162,20 +165,21 @@ class NodeProtocolActions:
                 lambda snapshot, _context: node_pools.ensure_node_pool(snapshot, node, cause=request.id)
             )
 
-    async def _check_admission(self, request: Request, node: Node) -> None:
-        """Raise a `Refusal` unless the node may register.
+    async def _check_admission(self, request: Request, node: Node) -> NodeAdmission | None:
+        """Return what admits the node; `None` without access control. Raises `Refusal` if it may not register.
 
-        While access control is on, a node that is not registered yet needs a valid introduction token.
+        While access control is on, a node that is new or changes its name or pool needs a valid introduction token.
         """
         access = self._server.access
         if not access.settings.is_enabled:
-            return
+            return None
         await self._server.reader.catch_up()
         token, context = get_request_token(request.headers), self._server.writer.read_clock()
         introduction = (
             access.identity_signer.verify_introduction(self._server.replica, token, context) if token else None
         )
         check_node_admission(self._server.replica, node, introduction, has_token=bool(token))
+        return NodeAdmission(introduction)
 
     async def record_heartbeat(self, request: Request) -> ActionResult:
         """Record the node's heartbeat on the leader.

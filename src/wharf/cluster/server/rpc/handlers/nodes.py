@@ -10,6 +10,7 @@ import msgspec
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes import drains, evaluations, registration
 from wharf.cluster.operations.nodes.drains import DrainRequest
+from wharf.cluster.operations.nodes.introductions import NodeAdmission
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.brain import Brain
@@ -64,6 +65,17 @@ class ReceivedNodeReport(msgspec.Struct, frozen=True):
     number: int = 0
 
 
+class RegistrationRequest(Node):
+    """The record of a node that registers, as the node sent it."""
+
+    admission: NodeAdmission | None = None
+    """What admits the node; `None` if any node may register, or from servers of an older version."""
+
+    def to_node(self) -> Node:
+        """Return only the record of the node."""
+        return Node(**{name: getattr(self, name) for name in Node.__struct_fields__})
+
+
 class SetEligibilityRequest(msgspec.Struct, frozen=True):
     """A request to set whether new allocations may be placed on a node."""
 
@@ -108,7 +120,7 @@ MAX_REPORT_BYTES_ON_LOOP: Final = 64 * 1024
 """A report about one allocation that is larger is decoded off the event loop. Usual ones have some hundred bytes."""
 _decode_report = msgspec.msgpack.Decoder(AllocationReport).decode
 
-REGISTER_NODE: Final = RpcMethod("register-node", Node, NodeLease, is_repeatable=True)
+REGISTER_NODE: Final = RpcMethod("register-node", RegistrationRequest, NodeLease, is_repeatable=True)
 RECORD_HEARTBEAT: Final = RpcMethod("heartbeat", HeartbeatRequest, NodeLease, is_repeatable=True)
 RECORD_HEARTBEATS: Final = RpcMethod("heartbeats", HeartbeatsRequest, NodeLeases, is_repeatable=True)
 RECORD_NODE_REPORT: Final = RpcMethod(
@@ -127,9 +139,9 @@ class NodeHandlers:
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def register_node(self, node: Node) -> NodeLease:
+    async def register_node(self, request: RegistrationRequest) -> NodeLease:
         """Store the node's registration and start its heartbeat TTL. Return the TTL and what the node must report."""
-        written, ttl_s = await self._brain.node_monitor.register_node(node)
+        written, ttl_s = await self._brain.node_monitor.register_node(request.to_node(), request.admission)
         return NodeLease(ttl_s, written.index, written.must_report, written.reports_from)
 
     async def record_heartbeat(self, request: HeartbeatRequest) -> NodeLease:
