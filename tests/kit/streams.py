@@ -41,8 +41,10 @@ class AStream:
         self._task = cluster.start(self._run(server, scope), name="stream")
 
     async def _run(self, server: OneServer, scope: dict[str, Any]) -> None:
-        await server.api(scope, self._receive, self._send)
-        self.is_over = True
+        try:
+            await server.api(scope, self._receive, self._send)
+        finally:
+            self.is_over = True
 
     async def _receive(self) -> Any:
         await self.disconnected.wait()

@@ -190,7 +190,7 @@ def test_a_log_that_cannot_be_resumed_fails(spec: StreamSpec[bytes], chunks: lis
 
 
 def test_a_reply_that_is_no_log_is_refused() -> None:
-    with pytest.raises(UnexpectedReply, match="not a log frame"):
+    with pytest.raises(UnexpectedReply, match="not a JSON object"):
         read_values("client.fs_logs", log_spec(), ScriptedStream(b"<html>"), values=1)
 
 

@@ -134,6 +134,10 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
         if on_end is not None:
             on_end()
 
+    def abort(self) -> None:
+        """Drop the connection, also if output is unsent."""
+        self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.stop_counting()
         self._unprocessed, self._position = b"", 0

@@ -45,6 +45,10 @@ class WebSocketConnection(Protocol):
         """Stop counting the connection for its client address, because its client is a registered node."""
         ...
 
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        ...
+
 
 def take_connection(scope: Scope) -> HttpConnection | None:
     """Return the connection extension of the ASGI scope, or `None` if the HTTP server offers none.

@@ -1,6 +1,5 @@
 """Streamed replies: decoding chunks into values, and resuming a stream after a broken connection."""
 
-import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
@@ -29,6 +28,7 @@ from wharf.contract.wire.agents import MonitorFrame
 from wharf.contract.wire.allocations.log_frames import LogFrame, LogFrameSplitter
 from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.contract.wire.events import EventLine
+from wharf.contract.wire.json_objects import JsonObjectSplitter
 from wharf.world.failover import Attempt
 
 MAX_REFUSAL_BYTES: Final = 256 * 1024
@@ -46,9 +46,6 @@ every 30 s only: it is reopened meanwhile, and loses no event.
 
 LOG_RESUME_LIMIT_S: Final = 30.0
 """Seconds after the last part of a followed log in which a broken stream is opened again. The caller then gets the error."""
-
-_decode_first_object = json.JSONDecoder().raw_decode
-"""Returns the first JSON value of a text, and the position after it."""
 
 
 def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[None]:
@@ -260,24 +257,21 @@ class JsonObjectDecoder:
     """
 
     def __init__(self) -> None:
-        self._buffer = ""
+        self._objects = JsonObjectSplitter()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the decoded data of each JSON object that this chunk completes."""
-        self._buffer += chunk.decode("latin-1")  # One character for each byte: a chunk may end inside a character.
-        while self._buffer.startswith("{"):
-            try:
-                _, end = _decode_first_object(self._buffer)
-            except ValueError:
-                return  # The object is not complete yet.
-            frame, self._buffer = self._buffer[:end].encode("latin-1"), self._buffer[end:].lstrip()
-            data = msgspec.json.decode(frame, type=MonitorFrame).data
-            if data:
-                yield b64decode(data)
+        try:
+            for encoded in self._objects.feed(chunk):
+                data = msgspec.json.decode(encoded, type=MonitorFrame).data
+                if data:
+                    yield b64decode(data)
+        except ValueError as error:
+            raise UnexpectedReply(f"unexpected reply: {error}", is_sent=True) from error
 
     def resume(self, _: RequestSpec) -> None:
         """Prepare for a reopened stream: drop the incomplete object at the end of the broken one."""
-        self._buffer = ""
+        self._objects.reset()
 
 
 class EndlessJsonObjectDecoder(_EndlessStream, JsonObjectDecoder):

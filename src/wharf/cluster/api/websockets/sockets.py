@@ -94,6 +94,15 @@ class CallerSocket:
                 self.is_open = False
                 await self._send_message({"type": "websocket.close", "code": code, "reason": _shorten_reason(reason)})
 
+    async def close_at_once(self, code: int, reason: str = "") -> None:
+        """Close the websocket and its connection without waiting for the caller, which may not answer.
+
+        Without the extension of the HTTP server for this, the caller has the usual time to answer.
+        """
+        await self.close(code, reason)
+        if self._connection is not None:
+            self._connection.abort()
+
     async def _send_message(self, message: Message) -> None:
         try:
             await self._send(message)

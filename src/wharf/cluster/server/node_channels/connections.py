@@ -5,18 +5,31 @@ Calls are numbered, so that many can be in flight on one connection.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final
 
 from wharf.cluster.server.node_channels.directory import HeldNodesReporter
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 
+MAX_UNREAD_BYTES: Final = channel.WINDOW_BYTES + channel.MAX_PART_BYTES
+"""Bytes of one stream that may wait for its reader. The last part of a node may exceed its credit."""
+MAX_UNREAD_PARTS: Final = 16_384
+"""Parts of one stream that may wait for its reader. Each takes memory beside its bytes, which are limited separately."""
+UNREAD_PARTS_TEXT: Final = (
+    f"the caller has not read {MAX_UNREAD_PARTS:,} parts of the node's reply; retry and read them"
+)
+
+
+class ChannelViolation(Exception):
+    """The error for a node that breaks the rules of the channel. Its connection must be closed."""
+
 
 class _ChannelCall:
     """One call to a node that is in flight: its first reply, the parts that arrived, and its input credit.
 
-    The input credit is how many bytes of input the node accepts now. The node limits the size of `parts`: it sends no more than
-    it has credit for.
+    The input credit is how many bytes of input the node accepts now. The node sends no more parts than it has credit for;
+    `add_part` checks this.
     """
 
     def __init__(self) -> None:
@@ -24,11 +37,45 @@ class _ChannelCall:
             asyncio.get_running_loop().create_future()
         )
         self.parts: asyncio.Queue[bytes | Refusal | None] = asyncio.Queue()
+        self.has_begun = False
+        """Whether the first message of the reply has arrived."""
         self.is_over = False
+        self._unread_bytes = 0
+        """Bytes of parts for which the node has not got credit again."""
+        self._has_too_many_parts = False
         self.input_credit = channel.EXEC_WINDOW_BYTES
         self.inputs_in_flight = 0
         """Messages of input that the node has not processed."""
         self.credit_event = asyncio.Event()
+
+    def add_part(self, part: bytes) -> None:
+        """Queue a part for the reader. Raises `ChannelViolation` if the node had no credit for it.
+
+        A reader that does not read very many short parts gets a refusal after them.
+        """
+        self._unread_bytes += len(part)
+        if self._unread_bytes > MAX_UNREAD_BYTES:
+            raise ChannelViolation(f"the node sent more than {MAX_UNREAD_BYTES:,} bytes of a reply without credit")
+        if self._has_too_many_parts:
+            return
+        if self.parts.qsize() >= MAX_UNREAD_PARTS:
+            self._has_too_many_parts = True
+            self.parts.put_nowait(Refusal(RefusalCode.UNAVAILABLE, UNREAD_PARTS_TEXT))
+            return
+        self.parts.put_nowait(part)
+
+    def on_part_read(self, part: bytes) -> None:
+        """Count a part as read: the node gets credit for as many bytes."""
+        self._unread_bytes -= len(part)
+
+    def add_input_credit(self, count: int) -> None:
+        """Let the sender of input continue, because the node has processed a message of `count` bytes.
+
+        Credit beyond the limits of a new call is ignored.
+        """
+        self.input_credit = min(channel.EXEC_WINDOW_BYTES, self.input_credit + max(0, count))
+        self.inputs_in_flight = max(0, self.inputs_in_flight - 1)
+        self.credit_event.set()
 
     async def wait_input_credit(self, count: int) -> None:
         """Wait until the node accepts more input or the call is over, then subtract `count` bytes from the credit.
@@ -52,7 +99,8 @@ class NodeConnection:
         self._send = send
         self._pending_calls: dict[int, _ChannelCall] = {}
         self._last_number = 0
-        self._is_disconnected = False
+        self.disconnected_event = asyncio.Event()
+        """Set when the connection is closed, or replaced by a newer connection of the node."""
 
     async def call(self, request: NodeCall) -> NodeReply:
         """Call the node and return its reply, whole or in parts. Raises `Refusal`."""
@@ -80,23 +128,27 @@ class NodeConnection:
         return ConnectionStream(self._read_parts(number, call), lambda data: self._send_input(number, call, data))
 
     def receive(self, data: bytes) -> None:
-        """Process one message from the node. Raises `msgspec.MsgspecError` if it cannot be decoded."""
+        """Process one message from the node.
+
+        Raises `msgspec.MsgspecError` if it cannot be decoded, and `ChannelViolation` if the node may not send it.
+        """
         message = channel.decode_message_to_server(data)
         call = self._pending_calls.get(message.id)
         if call is None:
             return  # The caller canceled.
         match message:
-            case channel.WholeReply() | channel.StreamBegin():
-                if not call.first_reply.done():
-                    call.first_reply.set_result(message)
-                if isinstance(message, channel.WholeReply):
-                    self._remove_call(message.id, call)
-            case channel.StreamPart(_, part):
-                call.parts.put_nowait(part)
+            case channel.WholeReply():
+                self._begin_reply(call, message)
+                call.parts.put_nowait(None)
+                self._remove_call(message.id, call)
+            case channel.StreamBegin():
+                self._begin_reply(call, message)
             case channel.InputCredit(_, count):
-                call.input_credit += count
-                call.inputs_in_flight -= 1
-                call.credit_event.set()
+                call.add_input_credit(count)
+            case channel.StreamPart() | channel.StreamEnd() if not call.has_begun:
+                raise ChannelViolation("the node sent a part of a reply before its begin")
+            case channel.StreamPart(_, part):
+                call.add_part(part)
             case channel.StreamEnd():
                 call.parts.put_nowait(None)
                 self._remove_call(message.id, call)
@@ -105,9 +157,18 @@ class NodeConnection:
 
     def disconnect(self) -> None:
         """Fail every call in flight, because the connection is closed."""
-        self._is_disconnected = True
+        self.disconnected_event.set()
         for number, call in list(self._pending_calls.items()):
             self._fail(number, call, _build_disconnect_refusal())
+
+    @staticmethod
+    def _begin_reply(call: _ChannelCall, message: channel.WholeReply | channel.StreamBegin) -> None:
+        """Pass the first message of a reply to the caller. Raises `ChannelViolation` if the reply has begun already."""
+        if call.has_begun:
+            raise ChannelViolation("the node began a reply twice")
+        if not call.first_reply.done():  # The caller may be cancelled.
+            call.first_reply.set_result(message)
+        call.has_begun = True
 
     async def _start_call(self, request: NodeCall) -> tuple[int, _ChannelCall]:
         """Send a request to the node. Return its call number and the call."""
@@ -130,6 +191,7 @@ class NodeConnection:
                     raise part
                 yield part
                 # The reader has taken the part, so the node may send as many bytes again.
+                call.on_part_read(part)
                 if not call.is_over:
                     await self._send_message(channel.OutputCredit(number, len(part)))
         finally:
@@ -140,7 +202,7 @@ class NodeConnection:
         if call.is_over:
             return
         self._remove_call(number, call)
-        if not self._is_disconnected:
+        if not self.disconnected_event.is_set():
             await self._send_message(channel.CancelRequest(number))
 
     async def _send_input(self, number: int, call: _ChannelCall, data: bytes) -> None:
@@ -151,7 +213,7 @@ class NodeConnection:
 
     async def _send_message(self, message: channel.MessageToNode) -> None:
         """Send a message. Raises `Refusal` if the connection is closed."""
-        if self._is_disconnected:
+        if self.disconnected_event.is_set():
             raise _build_disconnect_refusal()
         await self._send(channel.encode_message(message))
 

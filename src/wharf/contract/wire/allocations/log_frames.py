@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from wharf.contract.wire.json_objects import JsonObjectSplitter
+
 HEARTBEAT_FRAME: Final = b"{}"
 """A frame without content, which only shows that the stream is alive."""
-MAX_FRAME_BYTES: Final = 1 << 20
-"""Limit of an incomplete frame; protects the memory of its reader. A node sends 64 KiB of data in a frame."""
 
 
 class LogFrame(
@@ -51,23 +51,13 @@ class LogFrameSplitter:
     """Splits the chunks of a log stream into frames. A chunk may contain several frames, or a part of one."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._objects = JsonObjectSplitter()
 
     def feed(self, chunk: bytes) -> Iterator[EncodedLogFrame]:
         """Yield the frames that this chunk completes. Raises `ValueError` if the stream does not consist of frames."""
-        buffer, begin, search_from = self._buffer + chunk, 0, 0
-        while (end := buffer.find(b"}", search_from) + 1) > 0:
-            search_from = end
-            try:
-                frame = msgspec.json.decode(buffer[begin:end], type=LogFrame)
-            except msgspec.DecodeError:
-                continue  # The brace is part of a file name.
-            yield EncodedLogFrame(buffer[begin:end].strip(), frame)
-            begin = end
-        self._buffer = buffer[begin:].lstrip()
-        if len(self._buffer) > MAX_FRAME_BYTES or not b"{".startswith(self._buffer[:1]):
-            raise ValueError(f"not a log frame: {self._buffer[:40]!r}")
+        for encoded in self._objects.feed(chunk):
+            yield EncodedLogFrame(encoded, msgspec.json.decode(encoded, type=LogFrame))
 
     def reset(self) -> None:
         """Drop the incomplete frame at the end of a broken stream."""
-        self._buffer = b""
+        self._objects.reset()

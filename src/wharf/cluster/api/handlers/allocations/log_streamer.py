@@ -5,7 +5,7 @@ Only the server that the client called resumes a stream. A server that received 
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Final
 
 from wharf.cluster.api.handlers.allocations.node_calls import NodeCaller
@@ -96,14 +96,14 @@ class _FollowedLog:
             splitter, resumed_at = LogFrameSplitter(), self._position
             try:
                 async for part in parts:
-                    for encoded, frame in splitter.feed(part):
-                        if resumed_at is not None and frame.data:
+                    for encoded, frame, data in _decode_frames(splitter, part):
+                        if resumed_at is not None and data:
                             if not is_continuation(resumed_at, frame):  # It would repeat what the caller has.
                                 raise Refusal(RefusalCode.NOT_IMPLEMENTED, UNSUPPORTED_TEXT)
                             resumed_at = None
                         if frame.file:
                             self._position = frame
-                        yield base64.b64decode(frame.data) if is_plain else encoded
+                        yield data if is_plain else encoded
                 return
             except Refusal as refusal:
                 if not _may_return(refusal) or not self._can_resume:
@@ -130,6 +130,15 @@ class _FollowedLog:
     def _can_resume(self) -> bool:
         """Whether the position is known. A stream from the start of a log that has sent nothing begins there again."""
         return self._position is not None or self._request.get_text("origin") != "end"
+
+
+def _decode_frames(splitter: LogFrameSplitter, part: bytes) -> Iterator[tuple[bytes, LogFrame, bytes]]:
+    """Yield the frames that a part of the node's reply completes, each with its data. Raises `Refusal` if it is no log."""
+    try:
+        for encoded, frame in splitter.feed(part):
+            yield encoded, frame, base64.b64decode(frame.data)
+    except ValueError as error:
+        raise Refusal(RefusalCode.OUTCOME_UNKNOWN, f"the node sent a log that cannot be decoded: {error}") from error
 
 
 async def _iterate_once(body: bytes) -> AsyncGenerator[bytes, None]:

@@ -1,0 +1,215 @@
+"""Node agents that break the rules of their channel: they hold no event loop, no memory and few connections."""
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.api.test_node_channels import CHANNEL, EXEC, NODE, RUNS, SECRET, OpenNode, with_node
+from tests.cluster.api.test_websocket_relay import WebSocketCaller
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.loop_holds import MeasuredCluster, measure_holds
+from tests.kit.requests import get
+from tests.kit.streams import AStream
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.server.node_channels.connections import MAX_UNREAD_BYTES, MAX_UNREAD_PARTS
+from wharf.contract.wire.nodes import channel
+
+LOGS = f"/v1/client/fs/logs/{RUNS}"
+LOG_QUERY = [("task", "server"), ("type", "stdout"), ("origin", "start")]
+PART = b"x" * 200_000
+
+
+class HostileNode:
+    """A node with an open channel that sends any message."""
+
+    def __init__(self, server: OneServer) -> None:
+        self.caller = WebSocketCaller(server.api, CHANNEL, headers=[(b"x-cluster-node-secret", SECRET.encode())])
+
+    async def open(self) -> None:
+        await self.caller.expect("websocket.accept")
+
+    async def receive_request(self) -> channel.ChannelRequest:
+        message = channel.decode_message_to_node((await self.caller.expect("websocket.send"))["bytes"])
+        assert isinstance(message, channel.ChannelRequest)
+        return message
+
+    def send(self, message: channel.MessageToServer) -> None:
+        self.caller.send(type="websocket.receive", bytes=channel.encode_message(message))
+
+    async def close(self) -> None:
+        self.caller.send(type="websocket.disconnect", code=1006)
+        await self.caller.wait_closed()
+
+    async def expect_close(self) -> dict[str, Any]:
+        """Return the message with which the server closes the channel; messages before it are ignored."""
+        while (message := await self.caller.received.get())["type"] != "websocket.close":
+            pass
+        await self.caller.wait_closed()
+        return message
+
+
+async def an_open_log(server: OneServer, cluster: ACluster, *, follow: bool = True) -> tuple[HostileNode, int, AStream]:
+    """Return a node whose log a caller reads, the number of that request, and the caller's stream."""
+    node = HostileNode(server)
+    await node.open()
+    cluster.expect_failure("stream")
+    stream = AStream(cluster, server, LOGS, [*LOG_QUERY, ("follow", str(follow).lower())])
+    request = await node.receive_request()
+    node.send(channel.StreamBegin(request.id, "application/json"))
+    return node, request.id, stream
+
+
+@in_virtual_time
+async def test_a_hostile_log_holds_no_event_loop() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await with_node(cluster)
+        node, number, stream = await an_open_log(server, cluster)
+
+        with measure_holds() as holds:
+            node.send(channel.StreamPart(number, b'{"Data":"' + b"}" * 250_000))
+            node.send(channel.StreamPart(number, b'","File":"}"}' + b"{}" * 10_000))
+            node.send(channel.StreamPart(number, b"no log"))
+            await stream.wait_end()
+
+        holds.require_short("a log of braces")
+        await node.close()
+        assert len(stream.parts) == 10_001
+        assert not stream.has_proper_end
+
+
+@in_virtual_time
+async def test_many_short_frames_of_a_log_hold_no_event_loop() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await with_node(cluster)
+        node, number, stream = await an_open_log(server, cluster)
+
+        with measure_holds() as holds:
+            node.send(channel.StreamPart(number, b"{}" * 30_000))
+            node.send(channel.StreamEnd(number))
+            await stream.wait_end()
+
+        holds.require_short("a log of empty frames")
+        await node.close()
+        assert len(stream.parts) == 30_000
+
+
+@in_virtual_time
+async def test_a_node_that_sends_without_credit_loses_its_channel() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node, number, stream = await an_open_log(server, cluster, follow=False)
+        stream.reads.clear()
+
+        for _ in range(MAX_UNREAD_BYTES // len(PART) + 2):
+            node.send(channel.StreamPart(number, PART))
+        end = await node.expect_close()
+
+        assert (end["code"], "without credit" in end["reason"]) == (1008, True)
+        stream.reads.set()
+        await stream.wait_end()
+        assert not stream.has_proper_end
+        assert len(b"".join(stream.parts)) <= MAX_UNREAD_BYTES + len(PART)
+
+
+@in_virtual_time
+async def test_very_many_empty_parts_end_only_their_own_stream() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node, number, stream = await an_open_log(server, cluster, follow=False)
+        stream.reads.clear()
+
+        for _ in range(3 * MAX_UNREAD_PARTS):
+            node.send(channel.StreamPart(number, b""))
+        stats = cluster.start(get(server, "/v1/client/stats", f"node_id={NODE}"), name="stats")
+        request = await node.receive_request()
+        node.send(channel.WholeReply(request.id, "application/json", b"{}"))
+
+        assert (await stats).body == b"{}"
+        stream.reads.set()
+        await stream.wait_end()
+        await node.close()
+        assert not stream.has_proper_end
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [channel.StreamPart(1, b"early")],
+        [channel.StreamEnd(1)],
+        [channel.StreamBegin(1, "text/plain"), channel.StreamBegin(1, "text/plain")],
+        [channel.StreamBegin(1, "text/plain"), channel.WholeReply(1, "text/plain", b"")],
+    ],
+)
+def test_messages_in_a_wrong_order_end_the_channel_and_the_call(messages: list[channel.MessageToServer]) -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with ACluster() as cluster:
+            server = await with_node(cluster)
+            node = HostileNode(server)
+            await node.open()
+            cluster.expect_failure("stream")
+            stream = AStream(cluster, server, LOGS, LOG_QUERY)
+            await node.receive_request()
+
+            for message in messages:
+                node.send(message)
+
+            assert (await node.expect_close())["code"] == 1008
+            await stream.wait_end()
+            assert not stream.has_proper_end or stream.status == 503
+
+    scenario()
+
+
+@in_virtual_time
+async def test_a_whole_reply_ends_a_command() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node = HostileNode(server)
+        await node.open()
+        caller = WebSocketCaller(server.api, EXEC, 'task=server&command=["sh"]')
+        await caller.expect("websocket.accept")
+        request = await node.receive_request()
+
+        node.send(channel.WholeReply(request.id, "application/json", b""))
+
+        assert (await caller.expect("websocket.close"))["code"] == 1000
+        await caller.wait_closed()
+        await node.close()
+
+
+@in_virtual_time
+async def test_forged_credit_does_not_make_the_server_send_input_without_limit() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node = HostileNode(server)
+        await node.open()
+        caller = WebSocketCaller(server.api, EXEC, 'task=server&command=["sh"]')
+        await caller.expect("websocket.accept")
+        request = await node.receive_request()
+        node.send(channel.StreamBegin(request.id, "application/json"))
+
+        node.send(channel.InputCredit(request.id, 1 << 60))
+        for _ in range(20):
+            caller.send(type="websocket.receive", text="x" * 65_536)
+        await pass_time(60)
+
+        assert node.caller.received.qsize() <= channel.EXEC_WINDOW_BYTES // 65_536 + 1
+        await node.close()
+        await caller.wait_closed()
+
+
+@in_virtual_time
+async def test_a_newer_channel_of_a_node_closes_the_older_one() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        older = HostileNode(server)
+        await older.open()
+        newer = OpenNode(cluster, server)
+        await newer.open()
+
+        end = await older.expect_close()
+
+        assert (end["code"], end["reason"]) == (1008, "the node opened a newer channel, which replaces this one")
+        assert (await get(server, "/v1/client/stats", f"node_id={NODE}")).status == 200
+        await newer.close()
