@@ -15,6 +15,7 @@ from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.waiting import WITHIN_S, wait_on_loop_until
 from wharf.agent.http.protocol import build_protocol
 from wharf.agent.http.websockets import FRAMES_PER_STEP, MAX_FRAGMENTS, STALLED_TIMEOUT_S, FrameBoundaryFinder
+from wharf.cluster.api.websockets.sockets import CallerSocket
 
 MASK = b"\x80\x00\x00\x00\x00"
 """Second byte of an empty frame with its mask."""
@@ -253,6 +254,22 @@ async def test_a_client_that_does_not_complete_the_closing_handshake_is_disconne
         await pass_time(2)
 
         assert (was_closed, wire.is_closed) == (False, True)
+
+
+@in_virtual_time
+async def test_a_dropped_connection_does_not_wait_for_its_client() -> None:
+    async def drop(scope: Any, receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+        socket = CallerSocket(scope, receive, send, asyncio.Event())
+        await socket.accept()
+        await receive()
+        await socket.close_at_once(1008, "replaced")
+
+    async with open_websocket(drop) as wire:
+        wire.receive(TEXT)
+        await pass_time(0.001)
+
+        assert wire.is_aborted
+        assert b"replaced" in wire.sent_frames
 
 
 class NotTakingPort(Port):

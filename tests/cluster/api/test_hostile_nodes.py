@@ -8,12 +8,16 @@ from tests.cluster.api.test_node_channels import CHANNEL, EXEC, NODE, RUNS, SECR
 from tests.cluster.api.test_websocket_relay import WebSocketCaller
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.loop_holds import MeasuredCluster, measure_holds
-from tests.kit.requests import get
+from tests.kit.requests import commit, get
+from tests.kit.state import a_node
 from tests.kit.streams import AStream
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.server.node_channels.connections import MAX_UNREAD_BYTES, MAX_UNREAD_PARTS
+from wharf.cluster.state.tables import NODES
+from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.nodes import channel
 
+OTHER_NODE = "8a6f0c44-0000-0000-0000-000000000002"
 LOGS = f"/v1/client/fs/logs/{RUNS}"
 LOG_QUERY = [("task", "server"), ("type", "stdout"), ("origin", "start")]
 PART = b"x" * 200_000
@@ -22,8 +26,9 @@ PART = b"x" * 200_000
 class HostileNode:
     """A node with an open channel that sends any message."""
 
-    def __init__(self, server: OneServer) -> None:
-        self.caller = WebSocketCaller(server.api, CHANNEL, headers=[(b"x-cluster-node-secret", SECRET.encode())])
+    def __init__(self, server: OneServer, node: str = NODE) -> None:
+        path = CHANNEL.replace(NODE, node)
+        self.caller = WebSocketCaller(server.api, path, headers=[(b"x-cluster-node-secret", SECRET.encode())])
 
     async def open(self) -> None:
         await self.caller.expect("websocket.accept")
@@ -213,3 +218,20 @@ async def test_a_newer_channel_of_a_node_closes_the_older_one() -> None:
         assert (end["code"], end["reason"]) == (1008, "the node opened a newer channel, which replaces this one")
         assert (await get(server, "/v1/client/stats", f"node_id={NODE}")).status == 200
         await newer.close()
+
+
+@in_virtual_time
+async def test_a_process_refuses_the_channels_of_further_nodes_when_half_of_its_files_are_in_use() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        await commit(server, NODES.build_put(a_node(OTHER_NODE, secret_digest=hash_secret(SECRET))))
+        server.server.local_channels.max_connections = 1
+        node = HostileNode(server)
+        await node.open()
+
+        status, text = await HostileNode(server, OTHER_NODE).caller.refusal()
+        again = OpenNode(cluster, server)
+        await again.open()
+
+        assert (status, b"holds the channels of 1 nodes" in text) == (503, True)
+        await again.close()

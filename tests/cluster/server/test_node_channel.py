@@ -11,7 +11,13 @@ from wharf.cluster.server.node_channels.connections import NodeConnection
 from wharf.cluster.server.node_channels.port import NodeCall, NodeReply
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, not_found
 from wharf.contract.wire.nodes import channel
-from wharf.node.channel.endpoint import MAX_QUEUED_INPUTS, ChannelEndpoint, ChannelReply
+from wharf.node.channel.endpoint import (
+    MAX_OPEN_REQUESTS,
+    MAX_QUEUED_INPUTS,
+    ChannelEndpoint,
+    ChannelReply,
+    TooManyRequests,
+)
 from wharf.world import SimulatedWorld
 
 
@@ -362,3 +368,39 @@ async def test_the_reason_of_a_refusal_crosses_the_channel() -> None:
         await Wire().call("forbidden")
 
     assert (caught.value.code, caught.value.reason) == (RefusalCode.FORBIDDEN, RefusalReason.SECRET_FILE)
+
+
+@in_virtual_time
+async def test_a_node_refuses_requests_beyond_its_limit_and_leaves_a_server_that_goes_on() -> None:
+    wire = Wire()
+    slow = [asyncio.ensure_future(wire.call("slow")) for _ in range(MAX_OPEN_REQUESTS)]
+    await pass_time(1)
+
+    with pytest.raises(Refusal, match="the node handles 4,096 requests at a time"):
+        await wire.call("echo")
+
+    def send_requests(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            wire.end.receive_message(channel.encode_message(channel.ChannelRequest(number, "slow", "", {}, b"")))
+
+    with pytest.raises(TooManyRequests):
+        send_requests(10_000, MAX_OPEN_REQUESTS + 1)
+    wire.link.disconnect()
+    await asyncio.gather(*slow, return_exceptions=True)
+    await wire.end.close()
+
+
+@in_virtual_time
+async def test_a_repeated_request_or_cancellation_starts_no_further_task() -> None:
+    wire = Wire()
+    reply = await wire.call("stubborn")
+    before = len(asyncio.all_tasks())
+
+    for _ in range(100):
+        wire.end.receive_message(channel.encode_message(channel.ChannelRequest(1, "slow", "", {}, b"")))
+        wire.end.receive_message(channel.encode_message(channel.CancelRequest(1)))
+
+    assert len(asyncio.all_tasks()) - before == 1
+    assert isinstance(reply.parts, AsyncGenerator)
+    await reply.parts.aclose()
+    await wire.end.close()

@@ -14,7 +14,7 @@ from tests.cluster.api.test_node_channels import NODE, RUNS, SECRET, with_node
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import get
 from tests.kit.sockets import InMemorySockets
-from tests.kit.virtual_time import in_virtual_time, now_s, until
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.contract.model.refusal import invalid_request
 from wharf.node.channel.connection import ChannelConnection
 from wharf.node.channel.endpoint import RequestDispatcher
@@ -163,3 +163,22 @@ async def test_a_node_retries_a_refused_channel(tmp_path: Path) -> None:
         await until(lambda: now_s() > started_s + 20, what="20 seconds have passed")
 
         assert not node.connection.is_open.is_set()
+
+
+@with_folder
+async def test_two_agents_with_the_same_node_connect_at_most_once_a_second(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        open_count = 0
+
+        async def count(*arguments: Any) -> None:
+            nonlocal open_count
+            open_count += 1
+            await server.api(*arguments)
+
+        for name in ("a", "b"):
+            ChannelNode(cluster, tmp_path / name, InMemorySockets(count))
+
+        await pass_time(300)
+
+        assert 10 < open_count < 300

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import ssl
 import sys
 from pathlib import Path
@@ -78,6 +79,7 @@ async def run(context: ProcessContext) -> None:
         ),
     )
     folder = os.open(context.order.data_folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    server.local_channels.max_connections = _compute_max_channels()
     server.local_channels.reporter = HeldNodesReporter(
         context.world, server.replica, server.leader, ProcessAddress(server.identity.member_id, context.order.name)
     )
@@ -134,6 +136,12 @@ async def run(context: ProcessContext) -> None:
     await peer_transports.close()
     await server.relay.close()
     await server.engine.close()
+
+
+def _compute_max_channels() -> int:
+    """Return how many nodes may have a channel to this process: half of its open files, so that callers have the others."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit // 2
 
 
 def _build_transport(address: str, tls: ssl.SSLContext | None) -> Transport:

@@ -28,6 +28,7 @@ from wharf.cli.common.terminal import render_for_terminal, style
 from wharf.cli.common.waiting_notices import NodeNotices
 from wharf.cli.completion import complete_jobs
 from wharf.world.backoff import Backoff
+from wharf.world.lines import LineSplitter
 from wharf.world.tasks import cancel_tasks
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 STREAMS: Final = ("stdout", "stderr")
 PREFIX_COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
+MAX_LINE_BYTES: Final = 1 << 20
+"""A longer line is printed in parts: a task may never end its line."""
 POLL_WAIT_S: Final = 5.0
 """How long one blocking query for new allocations waits while logs are followed."""
 MIN_PAUSE_S: Final = 1.0
@@ -280,8 +283,7 @@ class LogSource:
         """The pauses between attempts to open a log that does not exist yet."""
         self._position: LogChunk | None = None
         """The last chunk that was printed: the log continues after it."""
-        self._rest = b""
-        """The beginning of a line whose end was not received yet."""
+        self._lines = LineSplitter(sys.maxsize)
         label = (
             f"{session.shorten_id(allocation.id)} {allocation.task_group}[{allocation.name.rpartition('[')[2]} {task}"
         )
@@ -348,10 +350,12 @@ class LogSource:
             self._backoff.reset()
             self._outage.end()
             self._position = chunk
-            *complete_lines, self._rest = (self._rest + chunk).split(b"\n")
+            complete_lines = self._lines.feed(chunk)
+            if self._lines.rest_bytes > MAX_LINE_BYTES:
+                complete_lines.append(self._lines.take_rest())
             self._print(complete_lines)
-        if self._rest:
-            self._print([self._rest])
+        if rest := self._lines.take_rest():
+            self._print([rest])
 
     async def _measure_last_lines(self, lines: int) -> int:
         """Return the size of the last lines in bytes: read more of the log's end until it has enough lines."""

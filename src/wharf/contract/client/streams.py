@@ -30,6 +30,7 @@ from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.contract.wire.events import EventLine
 from wharf.contract.wire.json_objects import JsonObjectSplitter
 from wharf.world.failover import Attempt
+from wharf.world.lines import LineSplitter, LineTooLong
 
 MAX_REFUSAL_BYTES: Final = 256 * 1024
 """How much is read of a refusal that is sent instead of a stream; protects memory from a server that never ends it."""
@@ -44,6 +45,8 @@ Servers send a heartbeat every 10 s, and nodes send one every second. The event 
 every 30 s only: it is reopened meanwhile, and loses no event.
 """
 
+MAX_EVENT_LINE_BYTES: Final = 256 << 20
+"""Limit of the events of one log index; protects the memory of the caller. A write has up to 1,000 records."""
 LOG_RESUME_LIMIT_S: Final = 30.0
 """Seconds after the last part of a followed log in which a broken stream is opened again. The caller then gets the error."""
 
@@ -217,7 +220,7 @@ class EventLineDecoder(_EndlessStream):
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._buffer = b""
+        self._lines = LineSplitter(MAX_EVENT_LINE_BYTES)
         self._index = 0
         self._yielded_count = 0
         """Number of events of `_index` that were yielded."""
@@ -229,7 +232,10 @@ class EventLineDecoder(_EndlessStream):
 
         An incomplete last line is kept until the next chunk.
         """
-        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        try:
+            lines = self._lines.feed(chunk)
+        except LineTooLong as error:
+            raise UnexpectedReply(f"unexpected reply: {error}", is_sent=True) from error
         for text in lines:
             if not text or text == b"{}":
                 continue
@@ -244,7 +250,7 @@ class EventLineDecoder(_EndlessStream):
 
     def resume(self, spec: RequestSpec) -> None:
         """Change `spec` to continue at the last index, and skip the events of that index that were already yielded."""
-        self._buffer = b""
+        self._lines.take_rest()
         self._skip_count = self._yielded_count
         if self._index:
             spec.query["index"] = str(self._index)

@@ -9,9 +9,15 @@ from typing import Final
 import msgspec
 
 from wharf.contract.client.relay.port import RelayRequest
-from wharf.contract.client.relay.websockets import CLOSE_INTERNAL_ERROR, HandshakeRefused, SocketRelay, WebSocket
+from wharf.contract.client.relay.websockets import (
+    CLOSE_INTERNAL_ERROR,
+    CLOSE_POLICY_VIOLATION,
+    HandshakeRefused,
+    SocketRelay,
+    WebSocket,
+)
 from wharf.contract.client.transport import Unreachable
-from wharf.node.channel.endpoint import ChannelEndpoint, RequestHandler
+from wharf.node.channel.endpoint import ChannelEndpoint, RequestHandler, TooManyRequests
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 from wharf.world.backoff import Backoff
@@ -24,6 +30,9 @@ SECRET_HEADER: Final = b"x-cluster-node-secret"
 # Short delays: after a network failure, a node must be reachable again within five seconds.
 MIN_RETRY_DELAY_S: Final = 0.25
 MAX_RETRY_DELAY_S: Final = 3.0
+STABLE_AFTER_S: Final = 10.0
+"""A channel that closes earlier counts as a failure. Otherwise two agents with the same node, each of which replaces the channel
+of the other, would connect several times a second."""
 OPEN_TIMEOUT_S: Final = 10.0
 """Seconds for opening the channel, divided among the servers. Protects the node from servers that never reply."""
 
@@ -61,10 +70,12 @@ class ChannelConnection:
             try:
                 async with self._open_socket(budget) as (socket, position):
                     log.info("node channel is open")
-                    backoff.reset()
+                    opened_s = self._world.monotonic_s()
                     budget = self._addresses.start_call(OPEN_TIMEOUT_S)
                     self.is_open.set()
                     await self._handle_until_silent(socket, position)
+                if self._world.monotonic_s() - opened_s >= STABLE_AFTER_S:
+                    backoff.reset()
             except (Unreachable, HandshakeRefused) as error:
                 log.info("failed to open node channel error=%s", error)
             finally:
@@ -111,5 +122,10 @@ class ChannelConnection:
         except msgspec.MsgspecError as error:
             log.warning("closing node channel: undecodable message error=%s", error)
             await socket.close(CLOSE_INTERNAL_ERROR)
+        except TooManyRequests as error:
+            log.warning("closing node channel: too many requests error=%s", error)
+            await socket.close(CLOSE_POLICY_VIOLATION)
         finally:
+            if socket.close_reason:
+                log.info("server closed the node channel reason=%s", socket.close_reason)
             await endpoint.close()

@@ -27,12 +27,19 @@ MAX_QUEUED_INPUT_BYTES: Final = 4 << 20
 MAX_QUEUED_INPUTS: Final = 65_536
 """Limits of the input of a request that waits to be processed. Servers of this version stop long before, see
 `channel.EXEC_WINDOW_BYTES`. A request for which a server sends more is refused, which protects the memory of the node."""
+MAX_OPEN_REQUESTS: Final = 4_096
+"""Requests that the node handles at a time; protects its memory. Commands, files and logs have lower limits of their own."""
+TOO_MANY_REQUESTS_TEXT: Final = f"the node handles {MAX_OPEN_REQUESTS:,} requests at a time: end some, or retry later"
 NO_OPEN_FILES_ERRORS: Final = (errno.EMFILE, errno.ENFILE)
 NO_OPEN_FILES_TEXT: Final = (
     "the node agent cannot open more files: retry later; if this happens often, raise its limit of open files, such as "
     "LimitNOFILE= of its systemd unit"
 )
 TOO_MUCH_INPUT_TEXT: Final = "the server sent more input than the node has permitted"
+
+
+class TooManyRequests(Exception):
+    """The error for a server that sends requests although the node refuses them. Its connection must be closed."""
 
 
 class ChannelReply(msgspec.Struct, frozen=True):
@@ -90,6 +97,7 @@ class _RequestInProgress:
         self.credit_bytes = window_bytes
         self.credit_granted = asyncio.Event()
         self.has_too_much_input = False
+        self.is_canceled = False
 
     def add_input(self, data: bytes) -> bool:
         """Queue input that the caller has sent. Return false if the server has sent too much."""
@@ -143,19 +151,12 @@ class ChannelEndpoint:
     def receive_message(self, data: bytes) -> None:
         """Handle one message from the server: start a request, or pass input, credit or a cancellation to one.
 
-        Messages for finished requests are ignored. Raises `msgspec.MsgspecError` if the message cannot be decoded.
+        Messages for finished requests are ignored. Raises `msgspec.MsgspecError` if the message cannot be decoded, and
+        `TooManyRequests`.
         """
         message = channel.decode_message_to_node(data)
         if isinstance(message, channel.ChannelRequest):
-            number = message.id
-            progress = _RequestInProgress(
-                lambda count: self._send_message(channel.InputCredit(number, count)),
-                window_bytes=channel.EXEC_WINDOW_BYTES if message.verb == EXEC_VERB else channel.WINDOW_BYTES,
-            )
-            task = start_supervised(
-                self._world, self._run_request(message, progress), name=f"node request {message.verb}"
-            )
-            self._open[message.id] = (progress, task)
+            self._start_request(message)
             return
         open_request = self._open.get(message.id)
         if open_request is None:
@@ -164,15 +165,32 @@ class ChannelEndpoint:
         match message:
             case channel.ChannelInput(_, data):
                 if not progress.add_input(data):
-                    self._cancel(message.id, task)
+                    self._cancel(message.id, progress, task)
             case channel.OutputCredit(_, count):
                 progress.credit_bytes += count
                 progress.credit_granted.set()
             case channel.CancelRequest():
-                self._cancel(message.id, task)
+                self._cancel(message.id, progress, task)
 
-    def _cancel(self, number: int, task: asyncio.Task[None]) -> None:
+    def _start_request(self, request: channel.ChannelRequest) -> None:
+        """Start a task for the request, unless one with its number is in progress."""
+        number = request.id
+        if number in self._open:
+            return
+        if len(self._open) >= 2 * MAX_OPEN_REQUESTS:  # The refusals are not read.
+            raise TooManyRequests(f"{len(self._open):,} requests are open")
+        progress = _RequestInProgress(
+            lambda count: self._send_message(channel.InputCredit(number, count)),
+            window_bytes=channel.EXEC_WINDOW_BYTES if request.verb == EXEC_VERB else channel.WINDOW_BYTES,
+        )
+        task = start_supervised(self._world, self._run_request(request, progress), name=f"node request {request.verb}")
+        self._open[number] = (progress, task)
+
+    def _cancel(self, number: int, progress: _RequestInProgress, task: asyncio.Task[None]) -> None:
         """Cancel a request, again at intervals until it has ended: a library may swallow a cancellation."""
+        if progress.is_canceled:
+            return
+        progress.is_canceled = True
         ending = start_supervised(self._world, cancel_tasks(task), name=f"end of node request {number}")
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
@@ -190,6 +208,8 @@ class ChannelEndpoint:
         number = request.id
         release: Callable[[], Awaitable[None]] | None = None
         try:
+            if len(self._open) > MAX_OPEN_REQUESTS:
+                raise Refusal(RefusalCode.UNAVAILABLE, TOO_MANY_REQUESTS_TEXT, RefusalReason.OVERLOADED)
             reply = await self._request_handler.handle_request(request, progress.iter_inputs())
             release = reply.release
             if reply.chunks is None and len(reply.body) <= channel.MAX_PART_BYTES:

@@ -4,12 +4,13 @@ Calls are numbered, so that many can be in flight on one connection.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final
 
 from wharf.cluster.server.node_channels.directory import HeldNodesReporter
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 
 MAX_UNREAD_BYTES: Final = channel.WINDOW_BYTES + channel.MAX_PART_BYTES
@@ -19,6 +20,10 @@ MAX_UNREAD_PARTS: Final = 16_384
 UNREAD_PARTS_TEXT: Final = (
     f"the caller has not read {MAX_UNREAD_PARTS:,} parts of the node's reply; retry and read them"
 )
+
+
+CAPACITY_RETRY_AFTER_S: Final = 10
+"""When a node may return for which this process had no place."""
 
 
 class ChannelViolation(Exception):
@@ -260,8 +265,19 @@ class LocalNodeChannels:
         self._connections: dict[str, NodeConnection] = {}
         self.address_of: Callable[[str], str] = lambda process: process
         """Returns the address of another process of this server. Set by the wiring if there are several."""
+        self.max_connections = sys.maxsize
+        """Nodes that may have a connection at a time, so that callers find free file descriptors. Set by the wiring."""
         self.reporter: HeldNodesReporter | None = None
         """Reports held connections to the leader. Set by the wiring if other processes may need them."""
+
+    def check_capacity(self, node_id: str) -> None:
+        """Raise `Overloaded` if this process has no place for a connection to the node. One of another server may have."""
+        if node_id not in self._connections and len(self._connections) >= self.max_connections:
+            raise Overloaded(
+                f"this server process holds the channels of {self.max_connections:,} nodes",
+                CAPACITY_RETRY_AFTER_S,
+                ", use another server, or raise the limit of open files of this one",
+            )
 
     def add_connection(self, node_id: str, connection: NodeConnection) -> None:
         """Use this connection for the node. An older connection is disconnected and its calls fail."""

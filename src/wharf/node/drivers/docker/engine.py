@@ -19,6 +19,7 @@ from wharf.node.drivers.docker.exec_connection import ExecConnection, open_exec_
 from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder
 from wharf.node.threads import ThreadGroup, run_in_thread
 from wharf.world.http_clients import build_async_client
+from wharf.world.lines import LineSplitter, LineTooLong
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ API_VERSION: Final = "v1.40"
 """The oldest supported version of the API; newer engines accept it."""
 VERSION_HEADERS: Final = ("server", "api-version", "libpod-api-version")
 """Headers of the response to a ping that change when the engine is replaced by another version."""
+MAX_LINE_BYTES: Final = 1 << 20
+"""Limit of one event or progress message of the engine, which may pass on text of a registry; protects memory."""
 RESPONSE_TIMEOUT_S: Final = 60.0
 CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -286,11 +289,13 @@ def _decode(data: bytes, response_type: type[T]) -> T:
 
 async def _split_lines(response: httpx2.Response) -> AsyncIterator[bytes]:
     """Yield the non-empty lines of a streamed response, without their line feeds."""
-    rest = b""
-    async for piece in response.aiter_raw():
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield line
-    if rest.strip():
+    splitter = LineSplitter(MAX_LINE_BYTES)
+    try:
+        async for piece in response.aiter_raw():
+            for line in splitter.feed(piece):
+                if line.strip():
+                    yield line
+    except LineTooLong as error:
+        raise EngineUnreachable(f"the container engine returned an invalid response: {error}") from error
+    if rest := splitter.take_rest().strip():
         yield rest

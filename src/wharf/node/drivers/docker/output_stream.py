@@ -29,7 +29,7 @@ class OutputFrameDecoder:
 
     def __init__(self, *, is_tty: bool) -> None:
         self._is_tty = is_tty
-        self._buffer = b""
+        self._incomplete_header = b""
         self._stream: Literal["stdout", "stderr"] = "stdout"
         self._is_frame_start = False
         self._remaining_bytes = 0
@@ -41,17 +41,20 @@ class OutputFrameDecoder:
             if data:
                 yield ContainerOutput("stdout", data)
             return
-        self._buffer += data
-        while self._buffer:
+        buffer, position = self._incomplete_header + data, 0
+        self._incomplete_header = b""
+        while position < len(buffer):
             if not self._remaining_bytes:
-                if len(self._buffer) < FRAME_HEADER_BYTES:
+                if len(buffer) - position < FRAME_HEADER_BYTES:
+                    self._incomplete_header = buffer[position:]
                     return
-                stream_number, self._remaining_bytes = _HEADER.unpack_from(self._buffer)
+                stream_number, self._remaining_bytes = _HEADER.unpack_from(buffer, position)
                 self._stream = "stderr" if stream_number == 2 else "stdout"
-                self._buffer = self._buffer[FRAME_HEADER_BYTES:]
+                position += FRAME_HEADER_BYTES
                 self._is_frame_start = True
                 continue
-            piece, self._buffer = self._buffer[: self._remaining_bytes], self._buffer[self._remaining_bytes :]
+            piece = buffer[position : position + self._remaining_bytes]
+            position += len(piece)
             self._remaining_bytes -= len(piece)
             is_frame_start, self._is_frame_start = self._is_frame_start, False
             yield ContainerOutput(self._stream, piece, is_frame_start)

@@ -35,6 +35,7 @@ class NodeChannelHandler:
     async def serve_channel(self, request: Request, socket: CallerSocket) -> None:
         """Register the node's connection, and receive its messages until the node disconnects or this server stops."""
         node = await authenticate_node(self._server, request)
+        self._channels.check_capacity(node.id)
         await socket.accept()
         socket.stop_counting()  # Many nodes may share an address, and each has a secret.
         connection = NodeConnection(socket.send)
