@@ -13,11 +13,15 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import commit
 from tests.kit.streams import AStream
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.access import UNCHECKED_CALLER
+from wharf.cluster.api.app import MAX_STREAMS_PER_CALLER
+from wharf.cluster.api.caller_slots import CallerSlots
 from wharf.cluster.api.continued_access import CHECK_INTERVAL_S, MIN_CHECK_INTERVAL_S
 from wharf.cluster.api.handlers.allocations.exec import HANDSHAKE_TIMEOUT_S, MAX_SESSIONS, MAX_SESSIONS_PER_CALLER
 from wharf.cluster.state.tables import ACL_TOKENS, ALLOCATIONS
 from wharf.contract.model.acl.tokens import Token
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.model.times import to_datetime
 from wharf.contract.wire.nodes import channel
@@ -45,6 +49,10 @@ class FollowingNodeHandler(FakeNodeHandler):
     async def _follow(self) -> AsyncGenerator[bytes, None]:
         async for part in self._log(follows=True):
             yield part
+
+
+def open_event_stream(cluster: ACluster, server: OneServer, headers: dict[str, str]) -> AStream:
+    return AStream(cluster, server, "/v1/event/stream", [("topic", "Job")], headers)
 
 
 def get_token(server: OneServer, headers: dict[str, str]) -> Token:
@@ -283,3 +291,37 @@ async def test_a_process_limits_the_number_of_its_sessions() -> None:
             caller.send(type="websocket.disconnect", code=1000)
             await caller.wait_closed()
         await node.close()
+
+
+@in_virtual_time
+async def test_one_token_does_not_use_up_all_streams_of_a_process() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(access=True)
+        greedy, modest = await a_token(server, RULES), await a_token(server, RULES)
+        streams = [open_event_stream(cluster, server, greedy) for _ in range(MAX_STREAMS_PER_CALLER)]
+        await until(lambda: all(stream.status for stream in streams), what="all streams")
+
+        refused = open_event_stream(cluster, server, greedy)
+        await refused.wait_end()
+        other = open_event_stream(cluster, server, modest)
+        await streams[0].disconnect()
+        late = open_event_stream(cluster, server, greedy)
+        await until(lambda: other.status and late.status, what="the streams of others and the late one")
+
+        assert (refused.status, b"".join(refused.parts)) == (
+            503,
+            b"this token reads through this server process 512 streams: end some, or retry later",
+        )
+        assert (other.status, late.status) == (200, 200)
+        for stream in (*streams, other, late):
+            stream.disconnected.set()
+        await until(lambda: all(stream.is_over for stream in streams), what="the end of all streams")
+
+
+def test_a_slot_is_free_again_when_its_stream_is_never_sent() -> None:
+    slots = CallerSlots(1, 1, process_verb="sends", caller_verb="reads", noun="streams")
+
+    slots.take(UNCHECKED_CALLER)  # Nothing refers to the slot.
+
+    with slots.take(UNCHECKED_CALLER), pytest.raises(Refusal, match="this server process sends 1 streams"):
+        slots.take(UNCHECKED_CALLER)

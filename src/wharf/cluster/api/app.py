@@ -21,6 +21,7 @@ from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
 from wharf.cluster.api.admission import PACED_ENDPOINTS, AdmissionController, QueryPass
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord, hide_secrets
+from wharf.cluster.api.caller_slots import CallerSlots
 from wharf.cluster.api.connection import HttpConnection, take_connection
 from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.acl.logins import LOGIN_ENDPOINTS
@@ -75,6 +76,15 @@ MAX_HEADER_BYTES: Final = 1024 * 1024
 """Limits the total size of header names and values."""
 TOO_MANY_HEADERS_TEXT: Final = "431 Request Header Fields Too Large"
 BODY_METHODS: Final = frozenset(("PUT", "POST", "DELETE"))
+MAX_STREAMS: Final = 4_096
+"""Streamed replies, such as followed logs and events, that an api process sends at a time. Protects its memory and open files."""
+MAX_STREAMS_PER_CALLER: Final = 512
+"""The part of them for one token, or for the tasks of one allocation. Without access control, all callers count as one."""
+STREAM_ENDPOINTS: Final = frozenset((
+    "agent.monitor", "agent.monitor_export", "client.fs_cat", "client.fs_logs", "client.fs_read_at", "client.fs_stream",
+    "event.stream", "operator.save_snapshot",
+))  # fmt: skip
+"""Endpoints whose replies may last as long as their callers want."""
 ROUTINE_ENDPOINTS: Final = frozenset(("node.heartbeat", "node.fetch", "node.report"))
 """Requests that every node repeats all the time. They are audited only if they are refused."""
 BLOCKED_READ_KIND: Final = "blocked"
@@ -109,6 +119,13 @@ class Api:
         self._router = Router(ENDPOINTS)
         authenticator = authenticator or CallerAuthenticator(server.world)
         self._admission = admission or AdmissionController(server)
+        self._streams = CallerSlots(
+            MAX_STREAMS,
+            MAX_STREAMS_PER_CALLER,
+            process_verb="sends",
+            caller_verb="reads through this server process",
+            noun="streams",
+        )
         self._node_slots = LoopSlots(REQUESTS_PER_ITERATION)
         self._authorizer = RequestAuthorizer(server, authenticator)
         off_loop = OffLoopExecutor(worker or InlineRequestWorker())
@@ -267,7 +284,7 @@ class Api:
                         request = msgspec.structs.replace(
                             request, wait_for_disconnect=partial(wait_for_disconnect, receive)
                         )
-                    reply = self._watch_access(await self.actions.execute(scope, request), request)
+                    reply = await self._execute_action(scope, request)
             finally:
                 if gate is not None:
                     gate.leave()
@@ -297,6 +314,24 @@ class Api:
         self._server.meter.record_request(series, began_s=began_s)
         self._record_audit(scope, request, reply, error)
         return reply
+
+    async def _execute_action(self, scope: Scope, request: Request) -> HttpReply:
+        """Execute a request that is not a read. A stream takes a slot of its caller. Raises `Refusal`, also if none is free.
+
+        The slot is taken first: a stream that has begun holds resources of other processes until it is sent.
+        """
+        if request.endpoint.name not in STREAM_ENDPOINTS:
+            return self._watch_access(await self.actions.execute(scope, request), request)
+        slot = self._streams.take(request.caller)
+        try:
+            reply = self._watch_access(await self.actions.execute(scope, request), request)
+        except BaseException:
+            slot.release()
+            raise
+        if not isinstance(reply.body, StreamedBody):
+            slot.release()
+            return reply
+        return msgspec.structs.replace(reply, body=msgspec.structs.replace(reply.body, slot=slot))
 
     def _watch_access(self, reply: HttpReply, request: Request) -> HttpReply:
         """Return the reply; if it is a stream, with the check that cuts it off when its caller loses access."""

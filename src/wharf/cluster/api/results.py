@@ -5,6 +5,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from wharf.cluster.api.caller_slots import CallerSlot
 from wharf.cluster.api.lists.listing import Listing, return_record
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -92,6 +93,8 @@ class StreamedBody(msgspec.Struct, frozen=True):
     """Whether `parts` ends itself when the caller loses access. Otherwise the reply is cut off then."""
     wait_until_access_lost: Callable[[], Awaitable[object]] | None = None
     """Waits until the caller has lost access. Set for every stream by the application."""
+    slot: CallerSlot | None = None
+    """The slot of the caller that the stream takes until it ends. Set for every stream by the application."""
     can_compress: bool = False
     """Whether the parts are text, which is compressed for a caller that accepts it. Each part is sent at once all the same."""
 

@@ -197,6 +197,8 @@ class ReplySender:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await cancel_tasks(*tasks)
+            if body.slot is not None:
+                body.slot.release()
         if not sending.cancelled():
             sending.result()
         elif self._closing.is_set() and not body.is_cut_at_shutdown:

@@ -4,14 +4,13 @@ The websocket is accepted first and closed with a code and a reason if access is
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Final
 
 import msgspec
 
-from wharf.cluster.access.caller import Caller, CallerKind
+from wharf.cluster.api.caller_slots import CallerSlots
 from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.allocations.node_calls import (
     NodeCaller,
@@ -39,7 +38,7 @@ from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.acl.permissions import EXEC_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.world.tasks import run_until_first
 
 HANDSHAKE_VERSION: Final = 1
@@ -121,45 +120,28 @@ class ExecWebSocketHandlers:
     ) -> None:
         self._server = server
         self._access = access
-        self._sessions = Counter[str]()
-        """The open sessions of each caller: by accessor id of its token, by allocation, or empty without a token."""
+        self._sessions = CallerSlots(
+            MAX_SESSIONS,
+            MAX_SESSIONS_PER_CALLER,
+            process_verb="runs",
+            caller_verb="runs through this server process",
+            noun="commands",
+        )
         self._exec = ExecActions(server)
         self._job_actions = JobActionResolver(server)
         self._authorize = authorize
 
     async def serve_exec(self, request: Request, socket: CallerSocket) -> None:
         authorized = await self._accept(request, socket)
-        with self._count_session(authorized.caller):
+        with self._sessions.take(authorized.caller):
             await self._run_command(authorized, socket)
 
     async def serve_action(self, request: Request, socket: CallerSocket) -> None:
         """Run the command of a job action in a running allocation of the job."""
         authorized = await self._accept(request, socket)
-        with self._count_session(authorized.caller):
+        with self._sessions.take(authorized.caller):
             await self._server.reader.catch_up()
             await self._run_command(self._job_actions.build_exec_request(authorized), socket)
-
-    @contextmanager
-    def _count_session(self, caller: Caller) -> Iterator[None]:
-        """Count a session of the caller while the context is open. Raises `Refusal` if it or all callers have too many."""
-        key = caller.accessor_id or (caller.claims.alloc_id if caller.claims is not None else "")
-        limits = [(self._sessions.total(), MAX_SESSIONS, "this server process runs")]
-        if caller.kind is not CallerKind.UNCHECKED:
-            limits.append((self._sessions[key], MAX_SESSIONS_PER_CALLER, "this token runs through this server process"))
-        for count, limit, subject in limits:
-            if count >= limit:
-                raise Refusal(
-                    RefusalCode.UNAVAILABLE,
-                    f"{subject} {limit} commands: end some, or retry later",
-                    RefusalReason.OVERLOADED,
-                )
-        self._sessions[key] += 1
-        try:
-            yield
-        finally:
-            self._sessions[key] -= 1
-            if not self._sessions[key]:
-                del self._sessions[key]
 
     async def _accept(self, request: Request, socket: CallerSocket) -> Request:
         """Accept the websocket and return the request with its caller. Raises `Refusal` without access."""
