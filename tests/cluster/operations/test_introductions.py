@@ -107,6 +107,6 @@ def test_the_refusal_of_a_moved_node_names_the_change_and_both_ways_out() -> Non
 
     assert refusal == (
         'Permission denied: this node changed client.node_pool from "default" to "secure", and that needs an introduction '
-        "token; make one with `wharf node intro create` (/v1/acl/identity/client-introduction-token) and set it as "
-        "client.intro_token, or undo the change"
+        "token; make one with `wharf node intro create --node-pool secure` (/v1/acl/identity/client-introduction-token) and "
+        "set it as client.intro_token, or undo the change"
     )

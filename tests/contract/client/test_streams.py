@@ -18,7 +18,7 @@ from wharf.contract.client.flow import (
     RetryPolicy,
     YieldValue,
 )
-from wharf.contract.client.streams import read_stream
+from wharf.contract.client.streams import MAX_REFUSAL_BYTES, read_stream
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.wire.allocations.log_frames import LogFrame, is_continuation
 from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
@@ -228,3 +228,12 @@ def test_an_endless_stream_is_not_reopened_after_the_longest_outage() -> None:
         play()
 
     assert 60.0 <= now_s < 75.0
+
+
+def test_only_the_beginning_of_an_endless_refusal_is_read() -> None:
+    stream = ScriptedStream(*[b"x" * 65_536] * 100, status=403)
+
+    with pytest.raises(Forbidden):
+        read_values("event.stream", event_spec(), stream, values=1)
+
+    assert len(stream.chunks) == 100 - MAX_REFUSAL_BYTES // 65_536

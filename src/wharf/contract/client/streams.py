@@ -47,6 +47,8 @@ every 30 s only: it is reopened meanwhile, and loses no event.
 
 MAX_EVENT_LINE_BYTES: Final = 256 << 20
 """Limit of the events of one log index; protects the memory of the caller. A write has up to 1,000 records."""
+MAX_REFUSAL_BYTES: Final = 1 << 20
+"""Limit of the error text in place of a stream; protects the memory of the caller."""
 LOG_RESUME_LIMIT_S: Final = 30.0
 """Seconds after the last part of a followed log in which a broken stream is opened again. The caller then gets the error."""
 
@@ -156,16 +158,16 @@ def _open_stream(state: ClientState, request: ClientRequest, *, is_repeatable: b
 
 
 def _read_body(streamed_reply: Any) -> Flow[bytes]:
-    """Read the remaining body of a streamed reply up to `MAX_REFUSAL_BYTES`, close it, and return the body.
+    """Read the remaining body of a streamed reply, close it, and return the body, or its first `MAX_REFUSAL_BYTES`.
 
     This is a flow: a generator that yields steps, such as `SendRequest`, which a runner performs.
     """
-    body = b""
+    body = bytearray()
     while len(body) < MAX_REFUSAL_BYTES and (chunk := (yield ReadChunk(streamed_reply))):
         assert isinstance(chunk, bytes)
         body += chunk
     yield CloseStream(streamed_reply)
-    return body[:MAX_REFUSAL_BYTES]
+    return bytes(body[:MAX_REFUSAL_BYTES])
 
 
 class StreamDecoder(Protocol):

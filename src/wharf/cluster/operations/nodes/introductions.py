@@ -21,6 +21,8 @@ DEFAULT_INTRODUCTION_TTL_NS: Final = 5 * MINUTE
 MAX_INTRODUCTION_TTL_NS: Final = 30 * MINUTE
 """Limits how long a leaked token can admit nodes."""
 
+INTRODUCTION_USE_TEXT: Final = "(/v1/acl/identity/client-introduction-token) and set it as client.intro_token"
+
 
 class Introduction(msgspec.Struct, frozen=True):
     """The content of an introduction token: which new nodes it admits."""
@@ -69,7 +71,7 @@ def check_node_admission(
     if stored is not None and not changes:
         return
     if introduction is None:
-        problem = _describe_missing_introduction(changes, has_token=has_token)
+        problem = _describe_missing_introduction(node, changes, has_token=has_token)
     elif introduction.node_pool and introduction.node_pool != _get_pool(node):
         problem = f'the introduction is for the node pool "{introduction.node_pool}"'
     elif introduction.node_name and introduction.node_name != node.name:
@@ -79,14 +81,21 @@ def check_node_admission(
     raise Refusal(RefusalCode.FORBIDDEN, f"Permission denied: {problem}")
 
 
-def _describe_missing_introduction(changes: Sequence[str], *, has_token: bool) -> str:
+def _describe_missing_introduction(node: Node, changes: Sequence[str], *, has_token: bool) -> str:
     """Return what a node lacks that is new or has made these changes, and how to fix it."""
-    remedy = "make one with `wharf node intro create` (/v1/acl/identity/client-introduction-token) and set it as client.intro_token"
-    lack = "the introduction token is invalid or has expired" if has_token else "a new node needs an introduction token"
     if not changes:
-        return f"{lack}; {remedy}"
+        lack = (
+            "the introduction token is invalid or has expired"
+            if has_token
+            else "a new node needs an introduction token"
+        )
+        return f"{lack}; make one with `wharf node intro create` {INTRODUCTION_USE_TEXT}"
     lack = "its introduction token is invalid or has expired" if has_token else "that needs an introduction token"
-    return f"this node changed {' and '.join(changes)}, and {lack}; {remedy}, or undo the change"
+    pool = cut_echo(_get_pool(node))
+    return (
+        f"this node changed {' and '.join(changes)}, and {lack}; make one with `wharf node intro create --node-pool {pool}` "
+        f"{INTRODUCTION_USE_TEXT}, or undo the change"
+    )
 
 
 def _list_changes(stored: Node, node: Node) -> list[str]:
