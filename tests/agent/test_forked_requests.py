@@ -5,15 +5,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.agent.test_worker_processes import on_a_real_loop
+from tests.fuzz.server_records import BOOTSTRAP, NODE_SECRET
 from tests.fuzz.target import Target, open_target
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
+from tests.kit.work import an_id
 from tests.waiting import wait_on_loop_until
 from wharf.agent.access_control import create_rsa_key
 from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, ForkPacer, run_coroutine
@@ -216,7 +218,7 @@ def run_in_worker(
 ) -> Callable[[Target], Awaitable[bytes]]:
     async def run(target: Target) -> bytes:
         worker = ForkedRequestWorker(target.server.server, cpu_limit_s=cpu_limit_s)
-        return await worker.run(compute, lane=WorkerLane.USER)
+        return await worker.run(compute, lane=WorkerLane.USER, owner="a")
 
     return run
 
@@ -260,7 +262,7 @@ def test_all_attempts_of_a_request_share_one_cpu_limit() -> None:
     async def scenario(target: Target) -> None:
         worker = CountingWorker(target.server.server, cpu_limit_s=0.5)
         with pytest.raises(Refusal, match="2 attempts conflicted with other writes") as refused:
-            await worker.run(compute_until_stale, lane=WorkerLane.USER)
+            await worker.run(compute_until_stale, lane=WorkerLane.USER, owner="a")
 
         assert (len(copies), refused.value.code) == (2, RefusalCode.CONFLICT)
 
@@ -285,24 +287,121 @@ def test_requests_beyond_the_queue_are_refused_with_a_time_to_retry() -> None:
     async def scenario(target: Target) -> None:
         worker = ForkedRequestWorker(target.server.server)
         running = [
-            asyncio.ensure_future(worker.run(wait_for_the_end, lane=WorkerLane.USER))
+            asyncio.ensure_future(worker.run(wait_for_the_end, lane=WorkerLane.USER, owner="a"))
             for _ in range(MAX_RUNNING + MAX_WAITING)
         ]
-        lane = worker._lanes[WorkerLane.USER]
-        await wait_on_loop_until(lambda: len(lane._waiting) == MAX_WAITING, what="the queue is full")
+        places = worker._lanes[WorkerLane.USER].places
+        await wait_on_loop_until(lambda: places.waiting_count == MAX_WAITING, what="the queue is full")
 
         with pytest.raises(Overloaded, match=f"{MAX_WAITING} requests with large bodies wait") as refusal:
-            await worker.run(wait_for_the_end, lane=WorkerLane.USER)
+            await worker.run(wait_for_the_end, lane=WorkerLane.USER, owner="a")
 
         async def reply() -> bytes:
             return b"done"
 
-        other_lane = await worker.run(reply, lane=WorkerLane.NODE)
+        other_lane = await worker.run(reply, lane=WorkerLane.NODE, owner="a")
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        after = await worker.run(reply, lane=WorkerLane.USER)
+        after = await worker.run(reply, lane=WorkerLane.USER, owner="a")
         assert (refusal.value.retry_after_s, other_lane, after) == (9, b"done", b"done")
+
+    with_target(scenario)
+
+
+def a_large_registration(node_id: str) -> dict[str, Any]:
+    """Return a registration of a node that has 120 kB of attributes, and so a large body."""
+    return {"Node": {"ID": node_id, "Name": "large", "Attributes": LARGE_META}, "SecretID": NODE_SECRET}
+
+
+class RecordingWorker(ForkedRequestWorker):
+    """Records the lane and the owner of each request that it executes."""
+
+    used: ClassVar[list[tuple[WorkerLane, Hashable]]] = []
+
+    async def run(self, compute: RequestComputation, *, lane: WorkerLane, owner: Hashable) -> bytes:
+        self.used.append((lane, owner))
+        return await super().run(compute, lane=lane, owner=owner)
+
+
+def find_lanes(*requests: tuple[str, str, object, dict[str, str]]) -> tuple[list[int], list[WorkerLane]]:
+    """Send requests to a server with access control. Return their statuses, and the lanes that they used."""
+    RecordingWorker.used.clear()
+    statuses = []
+
+    @on_a_real_loop
+    async def run() -> None:
+        async with open_target(make_worker=RecordingWorker) as target:
+            for method, path, body, headers in requests:
+                statuses.append((await send(target, method, path, body, **headers)).status)
+
+    run()
+    return statuses, [lane for lane, _ in RecordingWorker.used]
+
+
+UNKNOWN_ID = "00000000-0000-4000-8000-00000000abcd"
+KNOWN_ID = an_id(77)
+SECRET_OF_A_NODE = {"X_Cluster_Node_Secret": NODE_SECRET}
+WRONG_SECRET = {"X_Cluster_Node_Secret": "wrong"}
+REPORT = {"Allocations": [{"ID": an_id(number), "ClientStatus": "running"} for number in range(900)]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers"),
+    [
+        ("PUT", f"/v1/node/{UNKNOWN_ID}/register", a_large_registration(UNKNOWN_ID), {}),
+        ("PUT", f"/v1/node/{UNKNOWN_ID}/register", a_large_registration(UNKNOWN_ID), WRONG_SECRET),
+        ("PUT", f"/v1/node/{UNKNOWN_ID}/register", a_large_registration(UNKNOWN_ID), {"X_Cluster_Token": "a.b.c"}),
+        ("PUT", f"/v1/node/{KNOWN_ID}/register", a_large_registration(KNOWN_ID), WRONG_SECRET),
+        ("PUT", f"/v1/node/{KNOWN_ID}/report", REPORT, WRONG_SECRET),
+        ("PUT", f"/v1/node/{KNOWN_ID}/report", REPORT, {}),
+        ("POST", "/v1/jobs/statuses", {"jobs": [{"id": "a", "namespace": "default"}] * 300}, {}),
+        ("PUT", "/v1/jobs", {"Job": a_large_job()}, {}),
+    ],
+    ids=["no introduction", "unknown node", "bad introduction", "wrong secret", "report", "no secret", "read", "write"],
+)
+def test_a_large_body_of_a_caller_without_rights_starts_no_copy(
+    method: str, path: str, body: object, headers: dict[str, str]
+) -> None:
+    statuses, lanes = find_lanes((method, path, body, headers))
+
+    assert (statuses, lanes) == ([403], [])
+
+
+def test_the_lane_of_a_large_request_follows_from_what_its_sender_has_proved() -> None:
+    register = f"/v1/node/{KNOWN_ID}/register"
+    statuses, lanes = find_lanes(
+        ("PUT", register, a_large_registration(KNOWN_ID), SECRET_OF_A_NODE),
+        ("PUT", register, a_large_registration(KNOWN_ID), {}),
+        ("PUT", f"/v1/node/{KNOWN_ID}/report", REPORT, SECRET_OF_A_NODE),
+        ("PUT", "/v1/jobs", {"Job": a_large_job()}, {"X_Cluster_Token": BOOTSTRAP, **SECRET_OF_A_NODE}),
+    )
+
+    assert statuses == [200] * 4
+    assert lanes == [WorkerLane.NODE, WorkerLane.NEW_NODE, WorkerLane.NODE, WorkerLane.USER]
+
+
+def test_a_caller_with_many_large_requests_takes_turns_with_other_callers() -> None:
+    async def scenario(target: Target) -> None:
+        worker = ForkedRequestWorker(target.server.server)
+        order: list[str] = []
+
+        async def send_as(owner: str) -> None:
+            async def reply() -> bytes:
+                return b"done"
+
+            await worker.run(reply, lane=WorkerLane.USER, owner=owner)
+            order.append(owner)
+
+        flood = [asyncio.ensure_future(send_as("flood")) for _ in range(MAX_RUNNING + MAX_WAITING)]
+        await wait_on_loop_until(
+            lambda: worker._lanes[WorkerLane.USER].places.waiting_count == MAX_WAITING, what="the queue is full"
+        )
+        await send_as("user")
+        refused = [each for each in await asyncio.gather(*flood, return_exceptions=True) if each is not None]
+
+        assert order.index("user") <= 2 * MAX_RUNNING
+        assert [type(each) for each in refused] == [Overloaded]
 
     with_target(scenario)
 

@@ -12,15 +12,15 @@ import signal
 import socket
 import struct
 import traceback
-from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Hashable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
 from wharf.agent.forks import enter_fork, fork_process
 from wharf.cluster.engines.port import Committed, EncodedWrite
+from wharf.cluster.server.fair_places import FairPlaces, PlacesFull
 from wharf.cluster.server.log.writer import MAX_ATTEMPTS, build_contention_refusal
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane
 from wharf.cluster.server.rpc.method import RpcReply
@@ -113,54 +113,24 @@ _decode_reply: Final = msgspec.msgpack.Decoder(_ProcessReply).decode
 
 
 class _Lane:
-    """The workers of one lane, and the requests that wait for them in order of arrival."""
+    """The workers of one lane, and the requests that wait for them."""
 
     def __init__(self, lane: WorkerLane) -> None:
         self._lane = lane
-        self._running = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.places = FairPlaces(MAX_RUNNING, MAX_WAITING)
 
     @asynccontextmanager
-    async def enter(self) -> AsyncIterator[None]:
+    async def enter(self, owner: Hashable) -> AsyncIterator[None]:
         """Hold one of the workers. Raises `Overloaded` if too many requests wait, or this one waits for too long."""
-        if self._running < MAX_RUNNING:
-            self._running += 1
-        else:
-            await self._wait()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    async def _wait(self) -> None:
-        """Wait until a leaving request hands its worker over."""
-        if len(self._waiting) >= MAX_WAITING:
-            raise self._make_refusal()
-        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(slot)
-        try:
-            async with asyncio.timeout(QUEUE_TIMEOUT_S):
-                await slot
-        except BaseException as error:
-            if slot.done() and not slot.cancelled():
-                self._leave()  # The worker was handed over just now.
-            elif slot in self._waiting:
-                self._waiting.remove(slot)
-            if isinstance(error, TimeoutError):
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self.places.enter(owner, QUEUE_TIMEOUT_S))
+            except (PlacesFull, TimeoutError):
                 raise self._make_refusal() from None
-            raise
-
-    def _leave(self) -> None:
-        """Hand the worker over to the next waiting request, or release it."""
-        while self._waiting:
-            slot = self._waiting.popleft()
-            if not slot.done():
-                slot.set_result(None)
-                return
-        self._running -= 1
+            yield
 
     def _make_refusal(self) -> Overloaded:
-        waiting_count = len(self._waiting)
+        waiting_count = self.places.waiting_count
         return Overloaded(
             f"{waiting_count} {self._lane.value} wait for a worker process", 1 + waiting_count // RETRIES_PER_S
         )
@@ -198,12 +168,12 @@ class ForkedRequestWorker:
         self._lanes = {lane: _Lane(lane) for lane in WorkerLane}
         self._pacer = ForkPacer(server.world)
 
-    async def run(self, compute: RequestComputation, *, lane: WorkerLane) -> bytes:
+    async def run(self, compute: RequestComputation, *, lane: WorkerLane, owner: Hashable) -> bytes:
         """Return the result of `compute`, executed in a copy of this process. All attempts share one CPU limit.
 
         Raises `Overloaded`, a `Refusal` if the copy uses too much CPU time or cannot be made, or `WorkerFailed`.
         """
-        async with self._lanes[lane].enter():
+        async with self._lanes[lane].enter(owner):
             remaining_s = self._cpu_limit_s
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:

@@ -1,15 +1,17 @@
 """Admission: how many requests of each class may be in flight, and what the others get."""
 
 import asyncio
+import gzip
 from typing import Any
 
 import pytest
 
 from tests.builders import a_job
-from tests.cluster.api.access import UNKNOWN_SECRET
+from tests.cluster.api.access import UNKNOWN_SECRET, an_operator
 from tests.kit.cluster import ACluster, ANode, OneServer
 from tests.kit.exchange import InMemoryTransport, build_scope, send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.admission import (
     DEFAULT_LIMITS,
     DEFAULT_MAX_BODY_MEMORY,
@@ -37,7 +39,11 @@ def limit_to(server: OneServer, *nodes: ANode, body_bytes: int = 0, **limits: in
     }
     memory = {**DEFAULT_MAX_BODY_MEMORY, RequestClass.WRITE: body_bytes} if body_bytes else DEFAULT_MAX_BODY_MEMORY
     admission = AdmissionController(server.server, {**DEFAULT_LIMITS, **changed}, memory)
-    server.api = Api(server.server, admission=admission)
+    settings = server.server.access.settings
+    authenticator = CallerAuthenticator(
+        server.world, is_enabled=settings.is_enabled, verifier=server.server.access.identity_signer
+    )
+    server.api = Api(server.server, admission=admission, authenticator=authenticator)
     server.exchange.api = server.api
     for node in nodes:
         node.exchange.api = server.api
@@ -113,7 +119,7 @@ async def test_a_heartbeat_with_a_wrong_secret_uses_no_slot_of_registered_nodes(
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
-        limit_to(server, NEW_NODE=0)
+        limit_to(server, UNPROVED_NODE=0)
 
         wrong = {"x-cluster-node-secret": "wrong"}
         known = await send_raw(server.api, "PUT", f"/v1/node/{node.id}/heartbeat", headers=wrong)
@@ -246,13 +252,77 @@ async def test_the_rest_of_a_large_body_is_not_read_from_a_caller_without_access
 
 
 @in_virtual_time
-async def test_bodies_of_unknown_nodes_take_no_memory_of_registered_nodes() -> None:
+async def test_the_content_of_a_compressed_body_is_not_read_from_a_caller_without_access() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1", access=True)
+        limit_to(server, body_bytes=1_000)
+        body = gzip.compress(b" " * 1_000_000)
+
+        replies = [
+            await send_raw(server.api, "PUT", path, headers={"content-encoding": "gzip"}, body=body)
+            for path in ("/v1/namespace/n1", f"/v1/node/{UNKNOWN_SECRET}/register")
+        ]
+
+        assert [reply.status for reply in replies] == [403, 403]
+
+
+@in_virtual_time
+async def test_one_token_uses_a_quarter_of_the_memory_of_bodies_but_at_least_one_body() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        other = await operator.a_token(Type="management")
+        limit_to(operator.server, body_bytes=4_000)
+        own = {"X-Cluster-Token": operator.token}
+        first, second = (SlowBody(operator.server, "/v1/namespace/n1", **own) for _ in range(2))
+        third = SlowBody(operator.server, "/v1/namespace/n1", **{"X-Cluster-Token": other.token})
+        for each in (first, second, third):
+            await each.send_part(b" " * 1_001)
+
+        assert [each.reply.done() for each in (first, second, third)] == [False, True, False]
+        assert (await second.reply).body == (
+            b"the server is overloaded: the bodies of the requests in progress of this caller take 1000 bytes; "
+            b"send the request again after 5 s"
+        )
+        for each in (first, third):
+            await each.send_part(b'{"Name":"n1"}', is_last=True)
+            assert (await each.reply).status == 200
+
+
+@in_virtual_time
+async def test_the_rest_of_a_large_body_is_not_read_from_an_unknown_node() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1", access=True)
+        for path in ("register", "report"):
+            stranger = SlowBody(server, f"/v1/node/{UNKNOWN_SECRET}/{path}", **{"X-Cluster-Node-Secret": "wrong"})
+            await stranger.send_part(b" " * 1_000)
+
+            assert stranger.reply.done()
+            assert (await stranger.reply).status in (403, 404)
+
+
+@in_virtual_time
+async def test_the_rest_of_a_large_body_is_read_from_a_registered_node() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        wrong = SlowBody(server, f"/v1/node/{node.id}/report", **{"X-Cluster-Node-Secret": "wrong"})
+        known = SlowBody(server, f"/v1/node/{node.id}/report", **{"X-Cluster-Node-Secret": node.secret_id})
+        for each in (wrong, known):
+            await each.send_part(b" " * 1_000)
+
+        assert [each.reply.done() for each in (wrong, known)] == [True, False]
+        await known.send_part(b"{}", is_last=True)
+        assert [(await each.reply).status for each in (wrong, known)] == [403, 200]
+
+
+@in_virtual_time
+async def test_bodies_of_new_nodes_take_no_memory_of_registered_nodes() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
         memory = {**DEFAULT_MAX_BODY_MEMORY, RequestClass.NEW_NODE: 1_500}
         server.api = Api(server.server, admission=AdmissionController(server.server, DEFAULT_LIMITS, memory))
-        first, second = (SlowBody(server, f"/v1/node/{node.id}/report") for _ in range(2))
+        first, second = (SlowBody(server, f"/v1/node/{UNKNOWN_SECRET}/register") for _ in range(2))
         known = SlowBody(server, f"/v1/node/{node.id}/report", **{"X-Cluster-Node-Secret": node.secret_id})
         for each in (first, second, known):
             await each.send_part(b" " * 1_000)
@@ -260,7 +330,7 @@ async def test_bodies_of_unknown_nodes_take_no_memory_of_registered_nodes() -> N
         assert [each.reply.done() for each in (first, second, known)] == [False, True, False]
         await known.send_part(b"{}", is_last=True)
         await first.send_part(b"{}", is_last=True)
-        assert [(await each.reply).status for each in (first, second, known)] == [403, 503, 200]
+        assert [(await each.reply).status for each in (first, second, known)] == [400, 503, 200]
 
 
 @in_virtual_time

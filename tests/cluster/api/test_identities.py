@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_job
 from tests.cluster.api.access import ApiCaller, an_operator
+from tests.cluster.api.test_admission import limit_to
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import send_raw
 from tests.kit.loop_holds import MeasuredCluster, measure_holds
@@ -211,6 +212,18 @@ async def test_a_new_node_registers_only_with_an_introduction_and_then_uses_its_
         assert (without, with_token, with_it) == (403, 403, 200)
         assert await register(operator) == 200
         assert await register(operator, introduction, secret="another") == 403
+
+
+@in_virtual_time
+async def test_registrations_without_an_introduction_use_no_place_of_those_with_one() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        introduction = await create_introduction(operator)
+        limit_to(operator.server, UNPROVED_NODE=0)
+
+        statuses = [await register(operator, token) for token in ("", "made up", introduction)]
+
+        assert statuses == [503, 503, 200]
 
 
 @in_virtual_time

@@ -18,6 +18,7 @@ from tests.kit.requests import put
 from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import SETTLED_S, an_id, pause_broker, store
+from wharf.cluster.access import UNCHECKED_CALLER
 from wharf.cluster.server.cpu_budget import (
     MAX_OFF_LOOP_REQUESTS,
     CpuBudget,
@@ -414,6 +415,24 @@ async def test_requests_beyond_the_limit_of_the_thread_are_refused() -> None:
 
 
 @in_virtual_time
+async def test_owners_of_long_computations_take_turns() -> None:
+    world = BlockedWorld()
+    worker = OffLoopWorker(world)
+    loop = asyncio.get_running_loop()
+    order: list[str] = []
+    flood = [loop.create_task(worker.run(lambda: order.append("flood"), "flood")) for _ in range(MAX_OFF_LOOP_REQUESTS)]
+    await pass_time(0.001)
+
+    user = loop.create_task(worker.run(lambda: order.append("user"), "user"))
+    await pass_time(0.001)
+    world.finish.set()
+    results = await asyncio.gather(*flood, user, return_exceptions=True)
+
+    assert order[:2] == ["flood", "user"]
+    assert [type(each) for each in results if each is not None] == [Overloaded]
+
+
+@in_virtual_time
 async def test_cpu_time_off_the_loop_counts_against_the_budget() -> None:
     world = MeasuredWorld(7)
     work = SlicedWork(world, OffLoopWorker(world), CpuBudget(0.01, "used up"))
@@ -436,7 +455,8 @@ async def test_a_request_that_finds_the_thread_busy_gets_503_and_may_return() ->
         blocked = BlockedWorld()
         server.server.off_loop = OffLoopWorker(blocked)
         loop = asyncio.get_running_loop()
-        waiting = [loop.create_task(server.server.off_loop.run(lambda: 1)) for _ in range(MAX_OFF_LOOP_REQUESTS)]
+        owner = UNCHECKED_CALLER.owner_key
+        waiting = [loop.create_task(server.server.off_loop.run(lambda: 1, owner)) for _ in range(MAX_OFF_LOOP_REQUESTS)]
         await pass_time(0.001)
 
         refused, _ = await filter_jobs(server, f'Meta.a matches "{SLOW_PATTERN}"')

@@ -54,6 +54,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
         """The token's accessor id, which names the caller in the audit log; empty without a token."""
         return self.token.accessor_id if self.token is not None else ""
 
+    @property
+    def owner_key(self) -> tuple[str, str]:
+        """Whose share of a limited resource the caller uses: that of its token or, for a task, of its job."""
+        if self.claims is not None:
+            return self.claims.namespace, self.claims.job_id
+        return "", self.accessor_id
+
 
 UNCHECKED_CALLER = Caller(kind=CallerKind.UNCHECKED, rights=ALL_RIGHTS)
 """Every caller while access control is off."""

@@ -131,7 +131,7 @@ class RequestAuthorizer:
         endpoint = request.endpoint
         if not self._authenticator.is_enabled or isinstance(endpoint.need, PublicAccess):
             return request
-        if endpoint.kind is not EndpointKind.LOCAL:
+        if endpoint.kind not in (EndpointKind.LOCAL, EndpointKind.READ):
             await self._server.reader.catch_up()
         request_with_caller = await self._authenticate(request)
         try:
@@ -183,7 +183,7 @@ class RequestAuthorizer:
 
 async def compile_rights_off_loop(server: Server, missing: RightsNotCompiled) -> None:
     """Compile the rights of large policies off the event loop, and store them in the cache."""
-    rights = await server.off_loop.run(partial(compile_rights, missing.texts))
+    rights = await server.off_loop.run(partial(compile_rights, missing.texts), owner="access control")
     store_rights(missing.texts, rights)
 
 

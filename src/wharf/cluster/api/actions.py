@@ -8,6 +8,7 @@ from wharf.cluster.api.asgi import HeaderList, Scope
 from wharf.cluster.api.handler_table import build_action_handlers
 from wharf.cluster.api.handlers.jobs.versions import reverts_to_large_job
 from wharf.cluster.api.idempotency import IDEMPOTENCY_HEADER, IdempotentExecutor
+from wharf.cluster.api.node_callers import require_node_rights
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.relay.authoritative import relay_to_authoritative_region, should_relay_write
 from wharf.cluster.api.replies.encoding import ReplyBody
@@ -49,6 +50,8 @@ class ActionExecutor:
         is_large = needs_worker(request) or (
             has_large_record is not None and has_large_record(self._server.replica, request)
         )
+        if is_large:
+            await require_node_rights(self._server, request)
         if should_relay_write(self._server, request):
             result = await relay_to_authoritative_region(self._server, request, method=scope["method"])
         elif IDEMPOTENCY_HEADER in request.headers and takes_idempotency_key(request.endpoint):

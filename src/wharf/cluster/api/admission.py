@@ -17,12 +17,17 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.api.held_memory import HeldMemory, MemoryLimit
+from wharf.cluster.api.node_callers import (
+    HEARTBEAT_ENDPOINT,
+    NODE_ENDPOINTS,
+    REGISTER_ENDPOINT,
+    NodeProof,
+    classify_node_proof,
+)
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.server.rpc.http import SECRET_HEADER
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.tables import NODES
 from wharf.contract.model.refusal import Overloaded
-from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 
 log = logging.getLogger(__name__)
@@ -38,6 +43,7 @@ class RequestClass(enum.Enum):
     SERVER = "requests of other servers"
     NODE = "requests of registered nodes"
     NEW_NODE = "node registrations"
+    UNPROVED_NODE = "requests of unknown nodes"
     READ = "reads"
     QUERY = "blocking queries that do not wait yet"
     WRITE = "writes"
@@ -65,6 +71,9 @@ DEFAULT_LIMITS: Final[Mapping[RequestClass, AdmissionLimit]] = MappingProxyType(
     RequestClass.NODE: AdmissionLimit(512, returns_per_s=200.0, max_retry_after_s=15),
     # Each is a write with a commit; a hundred take about a second. No work depends on a node that is not registered.
     RequestClass.NEW_NODE: AdmissionLimit(128, returns_per_s=100.0, max_retry_after_s=30),
+    # Nearly all are refused at once. A node that registered on another server is unknown for a moment, and so is one whose
+    # older agent registers without its secret in a header.
+    RequestClass.UNPROVED_NODE: AdmissionLimit(64, returns_per_s=50.0, max_retry_after_s=30),
     RequestClass.READ: AdmissionLimit(1_024, returns_per_s=200.0, max_retry_after_s=15),
     # After a restart all callers of blocking queries return at once. Two seconds of work; a query that waits costs nothing.
     RequestClass.QUERY: AdmissionLimit(8_192, returns_per_s=1_000.0, max_retry_after_s=15),
@@ -77,16 +86,10 @@ DEFAULT_LIMITS: Final[Mapping[RequestClass, AdmissionLimit]] = MappingProxyType(
 })  # fmt: skip
 """The limits of each api process. Blocking queries count until they begin to wait, streams and websockets until they begin."""
 
-HEARTBEAT_ENDPOINT: Final = "node.heartbeat"
-NODE_ENDPOINTS: Final = frozenset((
-    HEARTBEAT_ENDPOINT, "node.desired", "node.fetch", "node.former", "node.identities", "node.leave",
-    "node.own_identity", "node.report",
-))  # fmt: skip
-"""Endpoints that node agents call with their secret."""
-PACED_ENDPOINTS: Final = (NODE_ENDPOINTS | {"node.register"}) - {HEARTBEAT_ENDPOINT}
+PACED_ENDPOINTS: Final = (NODE_ENDPOINTS | {REGISTER_ENDPOINT}) - {HEARTBEAT_ENDPOINT}
 """Requests of nodes that begin a few at a time, so that heartbeats and requests of users come first (ADR 132)."""
 CLASS_BY_ENDPOINT: Final = MappingProxyType({
-    "node.register": RequestClass.NEW_NODE, "agent.health": RequestClass.HEALTH, "acl.login": RequestClass.LOGIN,
+    "agent.health": RequestClass.HEALTH, "acl.login": RequestClass.LOGIN,
     "acl.oidc.auth-url": RequestClass.LOGIN, "acl.oidc.complete": RequestClass.LOGIN,
     "acl.token.exchange": RequestClass.LOGIN, "acl.bootstrap": RequestClass.LOGIN,
 })  # fmt: skip
@@ -99,11 +102,12 @@ DEFAULT_MAX_BODY_MEMORY: Final[Mapping[RequestClass, int]] = MappingProxyType({
     # A node sends up to 2 MB at a time, and registers with less than 64 kB.
     RequestClass.NODE: 128_000_000,
     RequestClass.NEW_NODE: 32_000_000,
+    RequestClass.UNPROVED_NODE: 16_000_000,
     # The body of a login has 64 kB at most.
     RequestClass.LOGIN: 8_000_000,
 })  # fmt: skip
-"""Bytes of large bodies that an api process holds at a time, for registered nodes, new nodes, logins and all other callers.
-Callers without a token can use up those of new nodes and logins, and none by bodies that arrive at once.
+"""Bytes of large bodies that an api process holds at a time, by class, `WRITE` for all others. Callers without a token can use
+up those of logins and of unknown nodes, and none by bodies that arrive at once.
 """
 
 
@@ -205,7 +209,7 @@ class AdmissionController:
     def hold_body(self, request: Request) -> HeldMemory:
         """Return the count of a request's body. Call its `release` when the request has its reply."""
         name, request_class = request.endpoint.name, RequestClass.WRITE
-        if name in NODE_ENDPOINTS or name in CLASS_BY_ENDPOINT:
+        if name in NODE_ENDPOINTS or name == REGISTER_ENDPOINT or name in CLASS_BY_ENDPOINT:
             known = CLASS_BY_ENDPOINT.get(name) or self._classify_node_request(name, request)
             request_class = known if known in self._body_memory else RequestClass.NODE
         return HeldMemory(self._body_memory[request_class])
@@ -213,7 +217,7 @@ class AdmissionController:
     def _find_gate(self, endpoint: Endpoint, request: Request) -> AdmissionGate:
         """Return the gate of the request. Gates that depend on the endpoint alone are stored for the next request."""
         name = endpoint.name
-        if name in NODE_ENDPOINTS:
+        if name in NODE_ENDPOINTS or name == REGISTER_ENDPOINT:
             return self._gates[self._classify_node_request(name, request)]
         if name == SERVER_ENDPOINT:
             presented = request.headers.get(SECRET_HEADER.encode(), b"")
@@ -227,9 +231,10 @@ class AdmissionController:
         return self._gate_by_endpoint.setdefault(name, self._gates[request_class])
 
     def _classify_node_request(self, endpoint_name: str, request: Request) -> RequestClass:
-        """Return the class of a request of a node agent. Without the secret of a registered node it is a newcomer's."""
-        node = self._server.replica.get(NODES, request.get_path_value("node_id"))
-        secret = request.headers.get(b"x-cluster-node-secret", b"").decode("latin-1")
-        if node is None or hash_secret(secret) != node.secret_digest:
+        """Return the class of a request of a node agent, which follows from what its sender has proved."""
+        proof = classify_node_proof(self._server, request)
+        if proof is NodeProof.UNPROVED:
+            return RequestClass.UNPROVED_NODE
+        if endpoint_name == REGISTER_ENDPOINT:
             return RequestClass.NEW_NODE
         return RequestClass.HEARTBEAT if endpoint_name == HEARTBEAT_ENDPOINT else RequestClass.NODE

@@ -4,13 +4,14 @@ Endpoints are executed by `reads`, `actions` and `websockets.dispatcher`. Their 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
+from wharf.cluster.access import UNCHECKED_CALLER
 from wharf.cluster.api.access_control import (
     TOKEN_CONFLICT_TEXT,
     CallerAuthenticator,
@@ -26,7 +27,8 @@ from wharf.cluster.api.connection import HttpConnection, take_connection
 from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.acl.logins import LOGIN_ENDPOINTS
 from wharf.cluster.api.held_memory import HeldMemory
-from wharf.cluster.api.off_loop import OffLoopExecutor
+from wharf.cluster.api.node_callers import require_node_rights
+from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.pacing import REQUESTS_PER_ITERATION
 from wharf.cluster.api.reads import ReadExecutor
 from wharf.cluster.api.replies.cors import build_preflight_headers, list_cors_methods
@@ -128,7 +130,7 @@ class Api:
         )
         self._node_slots = LoopSlots(REQUESTS_PER_ITERATION)
         self._authorizer = RequestAuthorizer(server, authenticator)
-        off_loop = OffLoopExecutor(worker or InlineRequestWorker())
+        off_loop = OffLoopExecutor(server, worker or InlineRequestWorker())
         self.actions = ActionExecutor(server, off_loop)
         self.reads = ReadExecutor(
             server, authenticator, off_loop, node_requests=self._node_slots, is_nomad_compatible=is_nomad_compatible
@@ -261,6 +263,9 @@ class Api:
                     nonlocal request  # The audit record of a refused request names its caller.
                     request = await self._authorizer.add_caller(request)
                     self._authorizer.check(request)
+                    await require_node_rights(self._server, request)
+                    if body is not None:
+                        body.set_owner(_get_body_owner(request))
 
                 request = await self._read_parameters_and_body(scope, receive, request, body, require_access)
             if request.endpoint.unsupported_reason:
@@ -271,6 +276,8 @@ class Api:
                     await self._node_slots.begin()
                 if request.endpoint.kind is EndpointKind.READ:
                     target = target or self._parse_target(scope, request)
+                    if request.body and needs_worker(request):
+                        request = await self._authorizer.add_checked_caller(request)
                     if isinstance(gate, QueryPass):
                         reply = await self.reads.execute(request, target, receive, connection, on_wait=gate.leave)
                     else:
@@ -367,6 +374,7 @@ class Api:
             max_bytes = min(self._max_body_bytes, endpoint.max_body_bytes or self._max_body_bytes)
             body = await read_body(receive, request.headers, max_bytes, held, require_access)
             if encoding and body:
+                await require_access()  # A small body can have a large content.
                 body = await decompress_body(body, max_bytes, held)
             request = msgspec.structs.replace(request, body=body)
         return request
@@ -400,6 +408,16 @@ class Api:
             self._audit.record(record)
         except OSError:
             log.exception("audit record not written request=%s", request.id)
+
+
+def _get_body_owner(request: Request) -> Hashable:
+    """Return whose share of the memory of bodies the request uses: of a node or of a caller with a token.
+
+    While access control is off, all callers are one.
+    """
+    if request.endpoint.name in PACED_ENDPOINTS:
+        return request.get_path_value("node_id")
+    return None if request.caller is UNCHECKED_CALLER else request.caller.owner_key
 
 
 def get_request_series(endpoint: Endpoint, status: int, *, is_blocking: bool) -> RequestSeries:

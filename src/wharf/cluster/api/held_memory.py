@@ -1,9 +1,13 @@
 """Memory that requests in progress share: their large bodies and large replies are counted against a limit."""
 
+from collections.abc import Hashable
 from typing import Final
 
 from wharf.contract.model.refusal import Overloaded
 
+MAX_SHARE_OF_OWNER: Final = 0.25
+"""The largest part of a limit that one owner of bodies may use. Without it, one token could keep the memory of all users by
+bodies that arrive slowly."""
 RETRY_AFTER_S: Final = 5
 """When a caller may return whose body or reply does not fit."""
 
@@ -11,7 +15,7 @@ RETRY_AFTER_S: Final = 5
 class MemoryLimit:
     """The memory for one kind of bodies or replies of an api process."""
 
-    __slots__ = ("_alternative", "_is_one_always_held", "_what_is_full", "max_bytes", "used_bytes")
+    __slots__ = ("_alternative", "_is_one_always_held", "_what_is_full", "max_bytes", "used_by_owner", "used_bytes")
 
     def __init__(
         self, max_bytes: int, what_is_full: str, *, alternative: str = "", is_one_always_held: bool = False
@@ -22,6 +26,7 @@ class MemoryLimit:
         """
         self.max_bytes = max_bytes
         self.used_bytes = 0
+        self.used_by_owner: dict[Hashable, int] = {}
         self._what_is_full = what_is_full
         self._alternative = alternative
         self._is_one_always_held = is_one_always_held
@@ -29,31 +34,56 @@ class MemoryLimit:
     def make_refusal(self) -> Overloaded:
         return Overloaded(f"{self._what_is_full} take {self.max_bytes} bytes", RETRY_AFTER_S, self._alternative)
 
+    def make_refusal_of_owner(self) -> Overloaded:
+        max_bytes = round(self.max_bytes * MAX_SHARE_OF_OWNER)
+        return Overloaded(f"{self._what_is_full} of this caller take {max_bytes} bytes", RETRY_AFTER_S)
+
     def does_fit(self, size: int, *, held_size: int) -> bool:
         """Return whether `size` more bytes fit for a body or reply that already takes `held_size`."""
         is_only_one = self._is_one_always_held and self.used_bytes <= held_size
         return is_only_one or self.used_bytes + size <= self.max_bytes
 
+    def does_fit_owner(self, size: int, owner: Hashable, *, held_size: int) -> bool:
+        """Return whether `size` more bytes fit in the share of the owner. A single body may exceed it."""
+        of_owner = self.used_by_owner.get(owner, 0)
+        return of_owner <= held_size or of_owner + size <= self.max_bytes * MAX_SHARE_OF_OWNER
+
+    def count(self, size: int, owner: Hashable) -> None:
+        """Count more bytes, or fewer if `size` is negative."""
+        self.used_bytes += size
+        if owner is not None:
+            self.used_by_owner[owner] = self.used_by_owner.get(owner, 0) + size
+            if not self.used_by_owner[owner]:
+                del self.used_by_owner[owner]
+
 
 class HeldMemory:
     """Counts the memory of one body or reply until `release`, or until nothing refers to it any more."""
 
-    __slots__ = ("_limit", "_size")
+    __slots__ = ("_limit", "_owner", "_size")
 
     def __init__(self, limit: MemoryLimit) -> None:
         self._limit = limit
+        self._owner: Hashable = None
         self._size = 0
+
+    def set_owner(self, owner: Hashable) -> None:
+        """Set whose share of the limit this uses, before anything is counted. `None`: it has no owner."""
+        assert not self._size or owner == self._owner, "bytes are counted for one owner"
+        self._owner = owner
 
     def grow(self, size: int) -> None:
         """Count more bytes. Raises `Overloaded` if they exceed the limit; they do not count then."""
         if not self._limit.does_fit(size, held_size=self._size):
             raise self._limit.make_refusal()
-        self._limit.used_bytes += size
+        if self._owner is not None and not self._limit.does_fit_owner(size, self._owner, held_size=self._size):
+            raise self._limit.make_refusal_of_owner()
+        self._limit.count(size, self._owner)
         self._size += size
 
     def release(self) -> None:
         """Stop counting. Further calls do nothing."""
-        self._limit.used_bytes -= self._size
+        self._limit.count(-self._size, self._owner)
         self._size = 0
 
     def __del__(self) -> None:

@@ -1,10 +1,11 @@
 """Requests with large bodies: which ones a worker executes outside the event loop, and the form of their replies."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
 
 import msgspec
 
+from wharf.cluster.api.node_callers import NODE_ENDPOINTS, REGISTER_ENDPOINT, has_node_secret
 from wharf.cluster.api.replies.encoding import ReplyBody, encode_body
 from wharf.cluster.api.replies.sender import HttpReply
 from wharf.cluster.api.requests.parameters import is_pretty
@@ -12,6 +13,7 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionResult, EncodedBody, StreamedBody
 from wharf.cluster.server.log.preview import CannotPreview
 from wharf.cluster.server.request_worker import RequestWorker, WorkerLane
+from wharf.cluster.server.server import Server
 from wharf.contract.model.body_limits import MAX_INLINE_BODY_BYTES, is_large_body
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 
@@ -53,7 +55,8 @@ def needs_worker(request: Request) -> bool:
 class OffLoopExecutor:
     """Executes requests in a worker, and returns their results as if they had been executed here."""
 
-    def __init__(self, worker: RequestWorker) -> None:
+    def __init__(self, server: Server, worker: RequestWorker) -> None:
+        self._server = server
         self._worker = worker
 
     async def run_action(self, request: Request, execute: Callable[[], Awaitable[ActionResult]]) -> ActionResult:
@@ -91,13 +94,21 @@ class OffLoopExecutor:
             except CannotPreview:
                 return _encode(OffLoopReply(cannot_preview=True))
 
-        is_node = request.endpoint.name.startswith("node.") and b"x-cluster-node-secret" in request.headers
-        reply = _decode(await self._worker.run(encode_outcome, lane=WorkerLane.NODE if is_node else WorkerLane.USER))
+        lane, owner = self._choose_lane(request)
+        reply = _decode(await self._worker.run(encode_outcome, lane=lane, owner=owner))
         if reply.code is not None:
             raise Refusal(reply.code, reply.text, reply.reason)
         if reply.cannot_preview:
             raise CannotPreview
         return reply
+
+    def _choose_lane(self, request: Request) -> tuple[WorkerLane, Hashable]:
+        """Return the lane of the request, which follows from what its sender has proved, and the owner of its place."""
+        name = request.endpoint.name
+        if name not in NODE_ENDPOINTS and name != REGISTER_ENDPOINT:
+            return WorkerLane.USER, request.caller.owner_key
+        is_node = has_node_secret(self._server.replica, request)
+        return WorkerLane.NODE if is_node else WorkerLane.NEW_NODE, request.get_path_value("node_id")
 
 
 def _encode_result(result: ActionResult, *, has_indent: bool) -> OffLoopReply:

@@ -294,7 +294,7 @@ class ReadExecutor:
                 body = await self.list_encoder.encode_records(value, is_pretty=is_pretty)
             elif isinstance(value, DeferredValue):
                 budget = server.read_limits.make_view_budget(value.limit_advice)
-                work = SlicedWork(server.world, server.off_loop, budget)
+                work = SlicedWork(server.world, server.off_loop, budget, shared.request.caller.owner_key)
                 body = await encode_deferred(value.build, work, is_pretty=is_pretty)
             else:
                 await server.off_loop.loop_slots.begin()

@@ -4,11 +4,13 @@ A request that takes long never holds the loop for longer than a slice and one s
 is used up. What a step is, and what to do in it, is decided by the callers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from contextlib import AsyncExitStack
 from typing import Final, TypeVar
 
 import msgspec
 
+from wharf.cluster.server.fair_places import FairPlaces, PlacesFull
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.contract.model.refusal import Overloaded, invalid_request
 from wharf.world import World
@@ -79,25 +81,26 @@ class CpuBudget:
 class OffLoopWorker:
     """Runs long computations of requests on a thread, one at a time, and refuses more than a few at once.
 
+    The owners of the requests take turns (`FairPlaces`), so that the filters of one caller delay no other one.
+
     `loop_slots` are those of computations that run in slices on the loop.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.loop_slots = LoopSlots()
-        self._request_count = 0
+        self._places = FairPlaces(1, MAX_OFF_LOOP_REQUESTS - 1)
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], owner: Hashable = None) -> T:
         """Run a function on the thread and return its result. Raises `Overloaded` if too many requests wait."""
-        if self._request_count >= MAX_OFF_LOOP_REQUESTS:
-            raise Overloaded(
-                f"{MAX_OFF_LOOP_REQUESTS} requests with long computations are in progress", OFF_LOOP_RETRY_AFTER_S
-            )
-        self._request_count += 1
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._places.enter(owner))
+            except PlacesFull:
+                raise Overloaded(
+                    f"{MAX_OFF_LOOP_REQUESTS} requests with long computations are in progress", OFF_LOOP_RETRY_AFTER_S
+                ) from None
             return await self._world.run_off_loop(work)
-        finally:
-            self._request_count -= 1
 
 
 class SlicedWork:
@@ -107,9 +110,11 @@ class SlicedWork:
     other tasks would be counted. Reading the clock of the thread takes almost a microsecond, so short work leaves it out.
     """
 
-    __slots__ = ("_began_s", "_budget", "_off_loop", "_world")
+    __slots__ = ("_began_s", "_budget", "_off_loop", "_owner", "_world")
 
-    def __init__(self, world: World, off_loop: OffLoopWorker, budget: CpuBudget) -> None:
+    def __init__(self, world: World, off_loop: OffLoopWorker, budget: CpuBudget, owner: Hashable = None) -> None:
+        """`owner`: whose work it is. Owners share the thread fairly."""
+        self._owner = owner
         self._world = world
         self._off_loop = off_loop
         self._budget = budget
@@ -152,7 +157,7 @@ class SlicedWork:
             return result, world.cpu_s() - began_s
 
         try:
-            result, used_s = await self._off_loop.run(run_timed)
+            result, used_s = await self._off_loop.run(run_timed, self._owner)
         finally:
             self._began_s = world.cpu_s()
         self._budget.spend(used_s)

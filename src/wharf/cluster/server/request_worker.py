@@ -5,7 +5,7 @@ A worker runs the whole handler of a request elsewhere, on a copy of this proces
 """
 
 import enum
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol
 
 RequestComputation = Callable[[], Coroutine[Any, Any, bytes]]
@@ -16,14 +16,16 @@ class WorkerLane(enum.Enum):
     """A group of requests with workers and a queue of its own. The values appear in messages."""
 
     USER = "requests with large bodies"
-    NODE = "large requests of nodes"
+    NODE = "large requests of registered nodes"
+    NEW_NODE = "large registrations"
+    """Of senders that have not shown the secret of a registered node. They can use up no place of the others."""
 
 
 class RequestWorker(Protocol):
     """Executes requests outside the event loop."""
 
-    async def run(self, compute: RequestComputation, *, lane: WorkerLane) -> bytes:
-        """Return the result of `compute`.
+    async def run(self, compute: RequestComputation, *, lane: WorkerLane, owner: Hashable) -> bytes:
+        """Return the result of `compute`. The owners of requests share the workers of a lane fairly.
 
         Raises `Overloaded` if too many requests wait for a worker, a `Refusal` if the request needs more CPU time than the limit, or `WorkerFailed`.
         """
@@ -33,5 +35,11 @@ class RequestWorker(Protocol):
 class InlineRequestWorker:
     """A `RequestWorker` for tests and the simulation: it executes requests in the caller's process."""
 
-    async def run(self, compute: RequestComputation, *, lane: WorkerLane) -> bytes:  # noqa: ARG002 (the port's)
+    async def run(
+        self,
+        compute: RequestComputation,
+        *,
+        lane: WorkerLane,  # noqa: ARG002 (the port's)
+        owner: Hashable,  # noqa: ARG002 (the port's)
+    ) -> bytes:
         return await compute()

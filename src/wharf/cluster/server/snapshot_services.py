@@ -5,7 +5,7 @@ the log and calls the leader.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Protocol, TypeVar
 
 from wharf.cluster.engines.port import Committed, EncodedWrite, WriteConflict
@@ -179,7 +179,7 @@ class SnapshotOffLoopWorker(OffLoopWorker):
         super().__init__(world)
         self.loop_slots = SnapshotLoopSlots()
 
-    async def run(self, work: Callable[[], T]) -> T:
+    async def run(self, work: Callable[[], T], owner: Hashable = None) -> T:  # noqa: ARG002 (as `OffLoopWorker`)
         return work()
 
 

@@ -165,7 +165,9 @@ class EvaluationActions:
         page = ListPage(
             [] if listing.is_selected is None else [listing.is_selected],
             record_filter,
-            SlicedWork(server.world, server.off_loop, server.read_limits.make_filter_budget()),
+            SlicedWork(
+                server.world, server.off_loop, server.read_limits.make_filter_budget(), request.caller.owner_key
+            ),
             per_page=0,
             make_token=listing.make_token,
             error_prefix=FILTER_ERROR_PREFIX,

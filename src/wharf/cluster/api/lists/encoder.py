@@ -79,9 +79,9 @@ class ListEncoder:
                 task = world.start_task(refreshing, name="list")
             else:
                 if listing.choose is not None:
-                    listing = await self._choose_records(listing, tests, record_filter)
+                    listing = await self._choose_records(listing, tests, record_filter, shared.request)
                     tests, record_filter = [], None
-                page = self._make_page(listing, tests, record_filter, per_page=options.per_page)
+                page = self._make_page(listing, tests, record_filter, shared.request, per_page=options.per_page)
                 page.read_from(listing, options.next_token, is_reversed=options.is_reversed)
                 if page.is_small:
                     return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
@@ -128,20 +128,26 @@ class ListEncoder:
         return self._filters.compile(options.filter, request.endpoint) if options.filter and lists.can_filter else None
 
     def _make_page(
-        self, listing: Listing[Any], tests: list[RecordTest], record_filter: Filter | None, *, per_page: int
+        self,
+        listing: Listing[Any],
+        tests: list[RecordTest],
+        record_filter: Filter | None,
+        request: Request,
+        *,
+        per_page: int,
     ) -> ListPage:
         """Return an empty page of the listing."""
         limits = self._server.read_limits
         budget = limits.make_list_budget() if record_filter is None else limits.make_filter_budget()
-        work = SlicedWork(self._server.world, self._server.off_loop, budget)
+        work = SlicedWork(self._server.world, self._server.off_loop, budget, request.caller.owner_key)
         return ListPage(tests, record_filter, work, per_page=per_page, make_token=listing.make_token)
 
     async def _choose_records(
-        self, listing: Listing[Any], tests: list[RecordTest], record_filter: Filter | None
+        self, listing: Listing[Any], tests: list[RecordTest], record_filter: Filter | None, request: Request
     ) -> Listing[Any]:
         """Return the listing of the records that `listing.choose` selects from those that pass the tests and the filter."""
         assert listing.choose is not None
-        page = self._make_page(listing, tests, record_filter, per_page=0)
+        page = self._make_page(listing, tests, record_filter, request, per_page=0)
         page.read_from(listing, "", is_reversed=False)
         await page.finish()
         chosen = list_records(listing.choose(page.records), index=0, watched=(), make_token=listing.make_token)
@@ -206,7 +212,7 @@ class ListEncoder:
         try:
             body = await cached_list.refresh(changes, encode_records, self.make_work())
         except ItemTooLarge:  # The list is closed now. Later requests encode it without the cache.
-            page = self._make_page(listing, self._build_tests(listing, shared), None, per_page=0)
+            page = self._make_page(listing, self._build_tests(listing, shared), None, shared.request, per_page=0)
             page.read_from(listing, "", is_reversed=False)
             return await self._encode_page(shared, listing, page, is_pretty=False)
         return self._shared_replies.store_encoded(shared, EncodedRead(listing.index, body), is_pretty=False)

@@ -20,6 +20,7 @@ DEFAULT_INTRODUCTION_TTL_NS: Final = 5 * MINUTE
 """How long an introduction token is valid, unless the caller requests another time."""
 MAX_INTRODUCTION_TTL_NS: Final = 30 * MINUTE
 """Limits how long a leaked token can admit nodes."""
+WRONG_SECRET_TEXT: Final = "node secret ID does not match"
 
 INTRODUCTION_USE_TEXT: Final = "(/v1/acl/identity/client-introduction-token) and set it as client.intro_token"
 
@@ -66,13 +67,15 @@ def check_node_admission(
     """
     stored = snapshot.get(NODES, node.id)
     if stored is not None and not (stored.secret_digest and stored.secret_digest == node.secret_digest):
-        raise Refusal(RefusalCode.FORBIDDEN, "node secret ID does not match")
+        raise Refusal(RefusalCode.FORBIDDEN, WRONG_SECRET_TEXT)
     changes = _list_changes(stored, node) if stored is not None else []
     if stored is not None and not changes:
         return
-    if introduction is None:
-        problem = _describe_missing_introduction(node, changes, has_token=has_token)
-    elif introduction.node_pool and introduction.node_pool != _get_pool(node):
+    if introduction is None and changes:
+        lack = _describe_lack_of_moved_node(node, changes, has_token=has_token)
+        raise Refusal(RefusalCode.FORBIDDEN, f"Permission denied: {lack}")
+    introduction = require_introduction(introduction, has_token=has_token)
+    if introduction.node_pool and introduction.node_pool != _get_pool(node):
         problem = f'the introduction is for the node pool "{introduction.node_pool}"'
     elif introduction.node_name and introduction.node_name != node.name:
         problem = f'the introduction is for the node "{introduction.node_name}"'
@@ -81,15 +84,19 @@ def check_node_admission(
     raise Refusal(RefusalCode.FORBIDDEN, f"Permission denied: {problem}")
 
 
-def _describe_missing_introduction(node: Node, changes: Sequence[str], *, has_token: bool) -> str:
-    """Return what a node lacks that is new or has made these changes, and how to fix it."""
-    if not changes:
-        lack = (
-            "the introduction token is invalid or has expired"
-            if has_token
-            else "a new node needs an introduction token"
-        )
-        return f"{lack}; make one with `wharf node intro create` {INTRODUCTION_USE_TEXT}"
+def require_introduction(introduction: Introduction | None, *, has_token: bool) -> Introduction:
+    """Return the introduction of a new node. Raises if it has none; `has_token`: whether it sent a token."""
+    if introduction is not None:
+        return introduction
+    lack = "the introduction token is invalid or has expired" if has_token else "a new node needs an introduction token"
+    raise Refusal(
+        RefusalCode.FORBIDDEN,
+        f"Permission denied: {lack}; make one with `wharf node intro create` {INTRODUCTION_USE_TEXT}",
+    )
+
+
+def _describe_lack_of_moved_node(node: Node, changes: Sequence[str], *, has_token: bool) -> str:
+    """Return what a registered node lacks that has made these changes, and how to fix it."""
     lack = "its introduction token is invalid or has expired" if has_token else "that needs an introduction token"
     pool = cut_echo(_get_pool(node))
     return (

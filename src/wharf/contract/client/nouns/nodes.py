@@ -133,7 +133,8 @@ class NodeProtocolMethods(MethodGroup[M]):
         self, node: Node, secret_id: str, **options: Unpack[CallOptions]
     ) -> CallSpec[messages.NodeUpdateResponse]:
         """Register a node with its record. `secret_id` authenticates its later requests."""
-        return CallSpec(options, node.id, body=messages.NodeRegistration(node=node, secret_id=secret_id))
+        body = messages.NodeRegistration(node=node, secret_id=secret_id)
+        return CallSpec(options, node.id, headers=_build_secret_header(secret_id), body=body)
 
     @call_method("node.heartbeat")
     def send_heartbeat(

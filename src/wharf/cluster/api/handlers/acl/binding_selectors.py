@@ -27,7 +27,7 @@ class SelectorResults:
             f'the selectors of the binding rules of auth method "{method.name}" used more than {limit_s:g} s of CPU time '
             "(api.max_filter_cpu): an operator must simplify them or raise the limit",
         )
-        self._work = SlicedWork(server.world, server.off_loop, budget)
+        self._work = SlicedWork(server.world, server.off_loop, budget, owner="logins")
         self._results: dict[tuple[str, int], bool] = {}
         """Whether a rule applies, by its id and version."""
 

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.api.handlers.nodes.protocol import authenticate_node
+from wharf.cluster.api.node_callers import authenticate_node
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.websockets.sockets import (
     GOING_AWAY_CODE,

@@ -11,6 +11,7 @@ import msgspec
 
 from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.api.handlers.nodes.records import build_node_change_result
+from wharf.cluster.api.node_callers import authenticate_node, read_introduction, require_node
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, find_record
@@ -71,7 +72,7 @@ def list_assignment_indexes(replica: Replica, request: Request, options: QueryOp
     With `without_ended`, allocations are left out if the node has reported their end. A lost allocation is not: only
     servers have declared that it ended.
     """
-    _require_node(replica, request)
+    require_node(replica, request)
     node_id = request.get_path_value("node_id")
     allocations = replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)
     if request.get_flag("without_ended"):
@@ -89,7 +90,7 @@ def read_predecessor(replica: Replica, request: Request, _options: QueryOptions)
 
     The reply contains the token with which the node downloads the predecessor's data.
     """
-    _require_node(replica, request)
+    require_node(replica, request)
     allocation_id = request.get_path_value("alloc_id")
     predecessor, index, watched = find_record(replica, ALLOCATIONS, allocation_id, missing_text="alloc not found")
     if isinstance(predecessor, MissingRecord):
@@ -174,11 +175,9 @@ class NodeProtocolActions:
         if not access.settings.is_enabled:
             return None
         await self._server.reader.catch_up()
-        token, context = get_request_token(request.headers), self._server.writer.read_clock()
-        introduction = (
-            access.identity_signer.verify_introduction(self._server.replica, token, context) if token else None
-        )
-        check_node_admission(self._server.replica, node, introduction, has_token=bool(token))
+        introduction = read_introduction(self._server, request)
+        has_token = bool(get_request_token(request.headers))
+        check_node_admission(self._server.replica, node, introduction, has_token=has_token)
         return NodeAdmission(introduction)
 
     async def record_heartbeat(self, request: Request) -> ActionResult:
@@ -273,32 +272,6 @@ class NodeProtocolActions:
     async def reject_plain_channel(self, request: Request) -> ActionResult:
         await authenticate_node(self._server, request)
         raise invalid_request("the node channel is a websocket: send the request with an upgrade")
-
-
-async def authenticate_node(server: Server, request: Request) -> Node:
-    """Return the node of the path. Raises `Refusal` unless the node exists and the request carries its secret.
-
-    The node may have registered on another server just now, so on failure the replica catches up with the log first.
-    """
-    try:
-        return _require_node(server.replica, request)
-    except Refusal:
-        await server.reader.catch_up()
-        return _require_node(server.replica, request)
-
-
-def _require_node(replica: Replica, request: Request) -> Node:
-    """Return the node of the path from the replica.
-
-    Raises `Refusal` unless it exists and the request carries its secret.
-    """
-    node = replica.get(NODES, request.get_path_value("node_id"))
-    if node is None:
-        raise not_found("node not found")
-    secret = request.headers.get(b"x-cluster-node-secret", b"").decode("latin-1")
-    if hash_secret(secret) != node.secret_digest:
-        raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
-    return node
 
 
 def _build_lease_result(lease: NodeLease, cluster_id: str) -> ActionResult:

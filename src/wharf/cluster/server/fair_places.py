@@ -1,0 +1,114 @@
+"""A few places that many requests share, in an order that is fair to their owners.
+
+What an owner is, such as the token or the node that sent a request, is decided by the callers.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+
+
+class PlacesFull(Exception):
+    """Too many requests wait for a place."""
+
+
+class _Owner:
+    """The requests of one owner."""
+
+    __slots__ = ("running_count", "waiting")
+
+    def __init__(self) -> None:
+        self.running_count = 0
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+
+class FairPlaces:
+    """Places for requests, and a queue of limited length.
+
+    A free place is for the owner with the fewest running requests; of equal ones, for that which came or released a place
+    first. If the queue is full, a new request displaces the newest one of the owner with the most waiting ones,
+    unless its own owner has as many.
+    """
+
+    def __init__(self, max_running: int, max_waiting: int) -> None:
+        self._max_running = max_running
+        self._max_waiting = max_waiting
+        self._running_count = 0
+        self.waiting_count = 0
+        """How many requests wait for a place."""
+        self._owners: dict[Hashable, _Owner] = {}
+        """The owners with requests. The one that came or released a place last is at the end."""
+
+    @asynccontextmanager
+    async def enter(self, owner: Hashable, timeout_s: float | None = None) -> AsyncIterator[None]:
+        """Hold a place. Raises `PlacesFull` if too many requests wait, or `TimeoutError` after `timeout_s`."""
+        await self._take(owner, timeout_s)
+        try:
+            yield
+        finally:
+            self._leave(owner)
+
+    async def _take(self, owner: Hashable, timeout_s: float | None) -> None:
+        """Take a place, or wait for one."""
+        if self._running_count < self._max_running:
+            self._begin(owner)
+            return
+        if self.waiting_count >= self._max_waiting:
+            self._displace(owner)
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owners.setdefault(owner, _Owner()).waiting.append(place)
+        self.waiting_count += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                await place
+        except BaseException:
+            if place.done() and not place.cancelled() and place.exception() is None:
+                self._leave(owner)  # The place was handed over just now.
+            else:
+                self._remove(owner, place)
+            raise
+
+    def _displace(self, owner: Hashable) -> None:
+        """Refuse the newest waiting request of the owner with the most. Raises `PlacesFull` if that has no more than its share."""
+        own = self._owners.get(owner)
+        largest = max(self._owners.values(), key=lambda each: len(each.waiting), default=None)
+        if largest is None or len(largest.waiting) <= (len(own.waiting) if own is not None else 0) + 1:
+            raise PlacesFull
+        place = largest.waiting.pop()
+        self.waiting_count -= 1
+        if not place.done():
+            place.set_exception(PlacesFull())
+
+    def _remove(self, owner: Hashable, place: "asyncio.Future[None]") -> None:
+        """Remove a request that no longer waits."""
+        state = self._owners.get(owner)
+        if state is None:
+            return
+        if place in state.waiting:
+            state.waiting.remove(place)
+            self.waiting_count -= 1
+        if not state.running_count and not state.waiting:
+            del self._owners[owner]
+
+    def _begin(self, owner: Hashable) -> None:
+        """Count a request that runs from now on."""
+        self._owners.setdefault(owner, _Owner()).running_count += 1
+        self._running_count += 1
+
+    def _leave(self, owner: Hashable) -> None:
+        """Release a place, and hand it over to the next waiting request."""
+        state = self._owners.pop(owner)
+        state.running_count -= 1
+        self._running_count -= 1
+        if state.running_count or state.waiting:
+            self._owners[owner] = state  # At the end.
+        while self.waiting_count:
+            waiting = [(owner, state) for owner, state in self._owners.items() if state.waiting]
+            next_owner, next_state = min(waiting, key=lambda entry: entry[1].running_count)
+            place = next_state.waiting.popleft()
+            self.waiting_count -= 1
+            if not place.done():  # Its task may be cancelled.
+                self._begin(next_owner)
+                place.set_result(None)
+                return
