@@ -15,6 +15,7 @@ from aetcd.rpc import rpc_pb2_grpc as stubs  # type: ignore[import-untyped]  # G
 
 from wharf.cluster.engines.etcd import messages
 from wharf.cluster.engines.etcd.messages import ProtobufMessage
+from wharf.cluster.engines.etcd.probes import ReplyProbes
 from wharf.cluster.engines.etcd.settings import EtcdSettings
 from wharf.cluster.engines.etcd.tls_check import find_tls_problem
 from wharf.cluster.engines.port import LogMisconfigured, LogUnavailable
@@ -45,6 +46,10 @@ class EtcdRefusal(Exception):
 
 class ReplyLost(Exception):
     """The request was sent, but it is unknown whether it was executed."""
+
+
+class _Abandoned(Exception):
+    """The member turned out to be silent, or to have lost the request, before its reply."""
 
 
 class WatchBroken(Exception):
@@ -143,6 +148,7 @@ class EtcdChannel:
     def __init__(self, endpoint: str, credentials: ProtobufMessage | None, *, position: int = 0) -> None:
         self.position = position  # Among the configured endpoints.
         self.endpoint = endpoint
+        self.raft_term = 0
         self.channel = (
             grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
             if credentials
@@ -173,6 +179,7 @@ class EtcdClient:
         self._world = world
         self._channels: list[EtcdChannel] = []
         self._members = FailoverAddresses(world, len(settings.endpoints))
+        self._probes = ReplyProbes(world, self._members)
         self._metadata: tuple[tuple[str, str], ...] = (REQUIRE_LEADER_METADATA,)
         self._has_token = False
         self._watches: dict[int, EtcdWatch] = {}
@@ -270,7 +277,8 @@ class EtcdClient:
     async def _call(self, method: str, request: ProtobufMessage, *, is_repeatable: bool) -> ProtobufMessage:
         """Send a request until it has a result or the request timeout has passed.
 
-        If it is repeatable, each member gets a part of the time, because a frozen member never replies.
+        If it is repeatable, each member gets a part of the time, because a frozen member never replies. Otherwise it ends
+        with `ReplyLost` as soon as its reply is known to be lost.
         """
         budget = self._members.start_call(self._settings.request_timeout_s)
         backoff = Backoff(self._world.random, min_s=_MIN_RETRY_DELAY_S, max_s=_MAX_RETRY_DELAY_S)
@@ -279,9 +287,16 @@ class EtcdClient:
             attempt = budget.next_attempt(channel.position)
             attempt_s = attempt.timeout_s if is_repeatable else budget.remaining_s
             try:
-                reply = await getattr(channel, method)(request, timeout=max(attempt_s, 0.01), metadata=self._metadata)
+                reply = await self._send(
+                    channel, method, request, timeout_s=max(attempt_s, 0.01), is_repeatable=is_repeatable
+                )
                 self._members.on_reply(channel.position)
+                channel.raft_term = max(channel.raft_term, int(reply.header.raft_term))
                 return reply
+            except _Abandoned as error:
+                if not is_repeatable or budget.remaining_s <= 0:
+                    raise ReplyLost(f"{self._settings.describe()} failed: {channel.endpoint} does not reply") from error
+                continue
             except grpc.aio.AioRpcError as error:
                 failure = self._translate_error(error)
                 if isinstance(failure, EtcdRefusal):
@@ -303,6 +318,31 @@ class EtcdClient:
                 self._raise_if_closed()
                 raise
             await asyncio.sleep(delay_s)
+
+    async def _send(
+        self, channel: EtcdChannel, method: str, request: ProtobufMessage, *, timeout_s: float, is_repeatable: bool
+    ) -> ProtobufMessage:
+        """Send a request to one member and return its reply. Raises `_Abandoned`, or what gRPC raises."""
+        call = getattr(channel, method)(request, timeout=timeout_s, metadata=self._metadata)
+        is_abandoned = False
+
+        def abandon() -> None:
+            nonlocal is_abandoned
+            is_abandoned = True
+            call.cancel()
+
+        if is_repeatable:
+            watching = self._members.watch_silence(channel.position, abandon)
+        else:
+            watching = self._probes.end_if_lost(channel, self._metadata, abandon)
+        try:
+            with watching:
+                return await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if is_abandoned and not self.is_closed and (task is None or not task.cancelling()):
+                raise _Abandoned from None
+            raise
 
     def _raise_if_closed(self) -> None:
         """Raise `ReplyLost` if the client was closed: closing a channel cancels its calls, which must not look like a
