@@ -55,7 +55,7 @@ def dispatch(server: RunningAgent, number: int) -> WriteReply:
 def count_children(server: RunningAgent) -> dict[int, int]:
     """Return how many children exist for each number."""
     counts: dict[int, int] = {}
-    listed: list[dict[str, Any]] = server.get("/v1/jobs?prefix=parent/&meta=true")
+    listed: Any = server.get("/v1/jobs?prefix=parent/&meta=true")
     for job in listed:
         number = int(job["Meta"]["number"])
         counts[number] = counts.get(number, 0) + 1

@@ -6,6 +6,7 @@ The requests are generated from the endpoint table. `make test` sends some of th
 import asyncio
 import json
 import socket
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -36,7 +37,10 @@ from tests.bounded_work.worst_requests import (
 from tests.fuzz.generated_requests import HOST
 from tests.fuzz.rounds import IS_FULL_RUN
 from tests.fuzz.server_records import BOOTSTRAP, JsonClient
+from tests.kit.work import an_id
 from wharf.cluster.api.requests.parameters import MAX_PARAMETERS
+from wharf.contract.model.body_limits import MAX_INLINE_BODY_BYTES
+from wharf.contract.wire.endpoint_table import Endpoint
 
 pytestmark = pytest.mark.fuzz
 
@@ -75,6 +79,36 @@ async def send_bodies(endpoint_names: Sequence[str]) -> Findings:
 @pytest.mark.parametrize("endpoint_names", ENDPOINT_GROUPS, ids=lambda group: group[0])
 def test_no_body_holds_the_event_loop(endpoint_names: Sequence[str]) -> None:
     require_no_problem(run_measured_alone(send_bodies, endpoint_names))
+
+
+SMALL_ENDPOINTS = [endpoint for endpoint in BODY_ENDPOINTS if 0 < endpoint.max_body_bytes <= MAX_INLINE_BODY_BYTES]
+"""Endpoints that decode all bodies on the event loop."""
+SMALL_BODY_STEP = 1 if IS_FULL_RUN else 3
+"""Every how many of their bodies are sent."""
+
+
+async def send_small_bodies() -> Findings:
+    async with open_probe() as probe:
+        requests = [each for endpoint in SMALL_ENDPOINTS for each in iter_body_requests(endpoint, probe.ids)]
+        for request in islice(requests, 0, None, SMALL_BODY_STEP):
+            cost = await probe.measure(request)
+            assert (cost.status == 413) == (request.name == "too large"), f"{request}: {cost}"
+        return probe.findings
+
+
+def test_no_body_of_an_endpoint_with_a_small_limit_holds_the_event_loop() -> None:
+    require_no_problem(run_measured_alone(send_small_bodies))
+
+
+@pytest.mark.parametrize("endpoint", SMALL_ENDPOINTS, ids=lambda endpoint: endpoint.name)
+def test_the_bodies_of_an_endpoint_are_as_large_as_its_limit_permits(endpoint: Endpoint) -> None:
+    ids: dict[str, Sequence[str]] = defaultdict(lambda: (an_id(1),))
+    requests = [each for each in iter_body_requests(endpoint, ids) if each.name != "too large"]
+
+    sizes = [len(request.build_body()) for request in requests]
+
+    assert max(sizes) <= endpoint.max_body_bytes
+    assert sum(size > endpoint.max_body_bytes * 0.9 for size in sizes) >= 5
 
 
 async def send_parameters() -> Findings:

@@ -67,20 +67,26 @@ Path = tuple[str, ...]
 """The fields from the body down to the list, map or text that is filled; "[]" stands for an element."""
 
 
-def iter_worst_bodies(body_type: type, path_name: str) -> Iterator[BodyCase]:
+def iter_worst_bodies(body_type: type, path_name: str, max_bytes: int = MAX_BODY_BYTES) -> Iterator[BodyCase]:
     """Yield the worst bodies of this type: the largest ones, and the largest ones that are decoded on the event loop.
 
-    `path_name`: the id or name in the path of the request, or "".
+    `path_name`: the id or name in the path of the request, or "". `max_bytes`: the limit of the endpoint. If it is so small that
+    all bodies are decoded on the event loop, the largest ones are as large as it permits, and one larger body follows.
     """
     name = body_type.__name__
     path_values = _make_path_values(body_type, path_name)
     kind = inspect.type_info(body_type)
+    is_small = max_bytes <= MAX_INLINE_BODY_BYTES
     inline_bytes = min(MAX_INLINE_BODY_BYTES, MAX_INLINE_BYTES_BY_BODY.get(name, MAX_INLINE_BODY_BYTES))
     inline_objects = MAX_INLINE_OBJECTS_BY_BODY.get(name, MAX_INLINE_OBJECTS)
     total = MAX_TOTAL_ITEMS_BY_BODY.get(name, MAX_TOTAL_ITEMS)
     for path in list_fillable_paths(kind):
         label = ".".join(path)
-        full = partial(_build_full, kind, path, path_values, items=total - 200, size=MAX_BODY_BYTES - 4_000)
+        yield BodyCase(f"full {label}", partial(_build_fitting, kind, path, path_values, total - 200, max_bytes))
+        if is_small:
+            for values, build in SMALL_VALUES.items():
+                yield BodyCase(f"{values} in {label}", partial(_build_with, kind, path, path_values, build))
+            continue
         inline = partial(
             _build_full,
             kind,
@@ -90,13 +96,26 @@ def iter_worst_bodies(body_type: type, path_name: str) -> Iterator[BodyCase]:
             size=inline_bytes * 9 // 10,
             objects=inline_objects // 3,  # A group has a map and a list besides.
         )
-        yield BodyCase(f"full {label}", full)
         yield BodyCase(f"inline {label}", inline)
         yield BodyCase(f"integers in {label}", partial(_build_with, kind, path, path_values, _list_integers))
         yield BodyCase(f"numbers in {label}", partial(_build_with, kind, path, path_values, _map_numbers))
-    valid = _build_full(kind, (), path_values, items=1_000, size=100_000)
-    for label, build in DAMAGED_BODIES.items():
-        yield BodyCase(label, partial(build, valid))
+    valid = _build_full(kind, (), path_values, items=1_000, size=min(100_000, max_bytes // 4))
+    for label, damage in DAMAGED_BODIES.items():
+        yield BodyCase(label, partial(damage, valid, max_bytes))
+    if is_small:
+        yield BodyCase("too large", partial(bytes, b" " * MAX_BODY_BYTES))
+
+
+def _build_fitting(
+    kind: inspect.Type, path: "Path", path_values: Mapping[str, str], items: int, max_bytes: int
+) -> bytes:
+    """Return a body that is full on this path and has at most `max_bytes`."""
+    size = max_bytes - (4_000 if max_bytes > MAX_INLINE_BODY_BYTES else 0)
+    while True:
+        body = _build_full(kind, path, path_values, items=items, size=size)
+        if len(body) <= max_bytes:
+            return body
+        size = size * 9 // 10
 
 
 def _build_full(
@@ -141,21 +160,29 @@ def _map_numbers() -> dict[str, int]:
     return {f"k{number}": number for number in range(4_900)}
 
 
-DAMAGED_BODIES: Final[Mapping[str, Callable[[bytes], bytes]]] = {
-    "spaces before": lambda valid: b" " * (MAX_BODY_BYTES - len(valid)) + valid,
-    "a broken end": lambda valid: valid[:-1] + b',"x":"' + b"x" * (MAX_BODY_BYTES - len(valid) - 20) + b'"',
-    "bad UTF-8 at the end": lambda valid: (
-        valid[:-1] + b',"x":"' + b"x" * (MAX_BODY_BYTES - len(valid) - 30) + b'\xff"}'
+SMALL_VALUES: Final[Mapping[str, Callable[[], Any]]] = {
+    "empty objects": lambda: [{}] * 4_990,
+    "empty lists": lambda: [[]] * 4_990,
+    "integers": lambda: [1] * 20_000,
+    "numbers": lambda: {f"k{number}": number for number in range(4_000)},
+}
+"""Values of up to 60 kB in place of a list, map or text."""
+
+DAMAGED_BODIES: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
+    "spaces before": lambda valid, size: b" " * (size - len(valid)) + valid,
+    "a broken end": lambda valid, size: valid[:-1] + b',"x":"' + b"x" * (size - len(valid) - 20) + b'"',
+    "bad UTF-8 at the end": lambda valid, size: valid[:-1] + b',"x":"' + b"x" * (size - len(valid) - 30) + b'\xff"}',
+    "many lines and a broken end": lambda valid, size: valid[:-1] + b"\n" * (size - len(valid) - 10) + b"!}",
+    "unknown fields": lambda _, size: _encode({f"unknown{number}": number for number in range(size // 33)}),
+    "few unknown fields": lambda _, size: _encode(
+        {f"TaskGroop{number}": number for number in range(min(990, size // 20))}
     ),
-    "many lines and a broken end": lambda valid: valid[:-1] + b"\n" * (MAX_BODY_BYTES - len(valid) - 10) + b"!}",
-    "unknown fields": lambda _: _encode({f"unknown{number}": number for number in range(300_000)}),
-    "few unknown fields": lambda _: _encode({f"TaskGroop{number}": number for number in range(990)}),
-    "equal fields": lambda _: b"{" + b'"Name":"x",' * 900_000 + b'"Name":"x"}',
-    "deep lists": lambda _: b'{"Job":' + b"[" * 3_000_000 + b"]" * 3_000_000 + b"}",
-    "a broken deep list": lambda _: b'{"Job":' + b'[{"a":' * 1_500_000,
-    "a long number": lambda _: b'{"Job":' + b"9" * (MAX_BODY_BYTES - 20) + b"}",
-    "escapes": lambda _: b'{"Name":"' + b"\\u0041" * 1_600_000 + b'"}',
-    "empty lists": lambda _: b"[" + b"[]," * 3_000_000 + b"[]]",
+    "equal fields": lambda _, size: b"{" + b'"Name":"x",' * ((size - 20) // 11) + b'"Name":"x"}',
+    "deep lists": lambda _, size: b'{"Job":' + b"[" * (size * 3 // 10) + b"]" * (size * 3 // 10) + b"}",
+    "a broken deep list": lambda _, size: b'{"Job":' + b'[{"a":' * (size * 3 // 20),
+    "a long number": lambda _, size: b'{"Job":' + b"9" * (size - 20) + b"}",
+    "escapes": lambda _, size: b'{"Name":"' + b"\\u0041" * ((size - 20) // 6) + b'"}',
+    "empty lists": lambda _, size: b"[" + b"[]," * ((size - 10) // 3) + b"[]]",
 }
 """Large bodies that are not valid JSON, or hold nothing that the type knows, made from a valid body."""
 

@@ -6,7 +6,7 @@ from urllib.parse import quote, quote_plus
 
 import msgspec
 
-from tests.bounded_work.worst_bodies import iter_worst_bodies
+from tests.bounded_work.worst_bodies import MAX_BODY_BYTES, iter_worst_bodies
 from wharf.cluster.api.requests.parameters import MAX_PARAMETERS
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind, ParameterKind
 
@@ -133,7 +133,8 @@ def iter_body_requests(endpoint: Endpoint, ids: Mapping[str, Sequence[str]]) -> 
     """Yield the worst requests of an endpoint with a body."""
     target, values = build_target(endpoint, ids)
     assert endpoint.body_type is not None
-    for body in iter_worst_bodies(endpoint.body_type, next(iter(values.values()), "")):
+    max_bytes = min(endpoint.max_body_bytes or MAX_BODY_BYTES, MAX_BODY_BYTES)
+    for body in iter_worst_bodies(endpoint.body_type, next(iter(values.values()), ""), max_bytes):
         yield WorstRequest(endpoint.name, body.name, endpoint.method, target, body.build)
 
 

@@ -6,7 +6,6 @@ is replaced.
 
 import contextlib
 import http.client
-import itertools
 import json
 import os
 import signal
@@ -27,6 +26,7 @@ from benchmarks.agent_process import measure_cpu_s, measure_memory_mb
 from tests.agent.processes import RunningAgent, role_of, running
 from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
 from tests.faults.fleet_process import FleetState
+from tests.faults.reader import Reader, compute_p99
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -40,14 +40,11 @@ OUTAGE_S: Final = float(os.environ.get("STORM_OUTAGE_SECONDS", "60"))
 MAX_RETURN_S: Final = 60.0
 """All nodes must be back within this time after the servers are."""
 MAX_READ_S: Final = 1.0
-"""The 99th percentile of users' reads must be below this, of default reads as well as of stale ones."""
-REFUSALS: Final = (429, 503)
-"""Statuses with which a server may refuse a read, if it says with `Retry-After` when to repeat it."""
+"""The 99th percentile of users' reads must be below this, of default reads as well as of stale ones, each from the time at which
+it was due. Reads that nobody can answer, because the only server does not run or the log is away, count from the end of that."""
 NO_LOG_TEXT: Final = "No cluster leader"
 """How a server refuses a default read that it cannot answer, because the log does not reply. The status is 500, as Nomad's."""
 MAX_START_S: Final = 600.0
-READS_PER_S: Final = 10.0
-"""The rate of each reader."""
 MIN_READING_S: Final = 20.0
 """How long users read at least during and after each storm, so that a percentile is meaningful."""
 SETTLE_S: Final = 3.0
@@ -143,87 +140,29 @@ def running_fleet(folder: Path, addresses: Sequence[str]) -> Iterator[Fleet]:
             fleet.close()
 
 
-class Reader:
-    """A user who reads at a constant rate from all servers in turn. A read counts from the time at which it was due.
-
-    A refusal with `Retry-After` is no error: the server says when to repeat the read. Everything else that is not a reply is one,
-    except `refusal_text` with status 500 while the log is away: then no server can answer a default read.
-    """
-
-    def __init__(self, addresses: Sequence[str], path: str, *, refusal_text: str = "") -> None:
-        self._refusal_text = refusal_text
-        self._hosts = [address.removeprefix("http://") for address in addresses]
-        self._path = path
-        self._is_stopping = threading.Event()
-        self._took_s: list[tuple[float, float]] = []
-        self.refused = 0
-        self.errors: list[str] = []
-        """The failed reads as their user sees them."""
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        due_s = time.monotonic()
-        for host in itertools.cycle(self._hosts):
-            if self._is_stopping.wait(max(0.0, due_s - time.monotonic())):
-                return
-            try:
-                connection = http.client.HTTPConnection(host, timeout=30)
-                with contextlib.closing(connection):
-                    connection.request("GET", self._path)
-                    reply = connection.getresponse()
-                    text = reply.read().decode(errors="replace")
-                    if reply.status == 200:
-                        self._took_s.append((due_s, time.monotonic() - due_s))
-                    elif self._is_permitted_refusal(reply, text):
-                        self.refused += 1
-                    else:
-                        self.errors.append(f"{host}: {reply.status} {text}")
-            except (OSError, http.client.HTTPException) as error:
-                self.errors.append(f"{host}: {error!r}")
-            due_s = max(due_s + 1 / READS_PER_S, time.monotonic() - 1 / READS_PER_S)
-
-    def _is_permitted_refusal(self, reply: http.client.HTTPResponse, text: str) -> bool:
-        if self._refusal_text and reply.status == 500:
-            return text.startswith(self._refusal_text)
-        return reply.status in REFUSALS and reply.headers["Retry-After"] is not None
-
-    def stop(self) -> list[float]:
-        """Return how long each answered read took."""
-        self._is_stopping.set()
-        self._thread.join()
-        return [took_s for _, took_s in self._took_s]
-
-
-def compute_p99(values: Sequence[float]) -> float:
-    return statistics.quantiles(values, n=100)[-1] if len(values) > 1 else 0.0
-
-
 @contextmanager
 def measure_reads(
     name: str, addresses: Sequence[str], problems: dict[str, object], *, is_log_away: bool = False
-) -> Iterator[None]:
+) -> Iterator[Reader]:
     """Read while the block runs, and print the times of the reads. `is_log_away`: whether default reads may be refused.
 
-    If reads of a kind were too slow or failed, add their 99th percentile or their errors to `problems`. They are asserted after all
-    storms.
+    Yields the reader of default reads. If reads of a kind were too slow or failed, their 99th percentile or their errors are
+    added to `problems`. They are asserted after all storms.
     """
     path = "/v1/job/job-0/summary"
-    readers = {
-        "stale": Reader(addresses, f"{path}?stale"),
-        "default": Reader(addresses, path, refusal_text=NO_LOG_TEXT if is_log_away else ""),
-    }
+    default = Reader(addresses, path, refusal_text=NO_LOG_TEXT if is_log_away else "")
+    readers = {"stale": Reader(addresses, f"{path}?stale"), "default": default}
     began_s = time.monotonic()
     try:
-        yield
+        yield default
         wait_until(lambda: time.monotonic() - began_s >= MIN_READING_S, what="enough reads", within_s=2 * MIN_READING_S)
     finally:
         for kind, reader in readers.items():
             took_s = reader.stop()
             p99_s = compute_p99(took_s)
             print(
-                f"{name}: {len(took_s)} {kind} reads answered, {reader.refused} refused, {len(reader.errors)} failed; median "
-                f"{statistics.median(took_s) * 1_000:.0f} ms, p99 {p99_s * 1_000:.0f} ms, "
+                f"{name}: {len(took_s)} {kind} reads answered, {reader.refused_count} refused, {len(reader.errors)} failed; "
+                f"median {statistics.median(took_s) * 1_000:.0f} ms, p99 {p99_s * 1_000:.0f} ms, "
                 f"longest {max(took_s) * 1_000:.0f} ms",
                 flush=True,
             )
@@ -425,10 +364,11 @@ def replace_leader(cluster: StormCluster, stack: ExitStack) -> None:
 def take_etcd_away(cluster: StormCluster, etcd: EtcdCluster) -> None:
     name = f"etcd away for {OUTAGE_S:.0f} s"
     (member,) = etcd.members
-    with measure_reads(name, cluster.addresses, cluster.read_problems, is_log_away=True):
-        member.kill()
-        outage_ends_s = time.monotonic() + OUTAGE_S
-        wait_until(lambda: time.monotonic() >= outage_ends_s, what="the outage ends", within_s=2 * OUTAGE_S)
-        etcd.start(member)
+    with measure_reads(name, cluster.addresses, cluster.read_problems, is_log_away=True) as default_reads:
+        with default_reads.cannot_be_answered():
+            member.kill()
+            outage_ends_s = time.monotonic() + OUTAGE_S
+            wait_until(lambda: time.monotonic() >= outage_ends_s, what="the outage ends", within_s=2 * OUTAGE_S)
+            etcd.start(member)
         back_after_s = cluster.fleet.wait_back("all nodes are back", within_s=MAX_RETURN_S)
     cluster.assert_unharmed(name, back_after_s)

@@ -34,7 +34,7 @@ class ProbedChannel(Protocol):
     status: ProtobufMessage
 
 
-class _Waiting:
+class _ProbedRequest:
     """A request that waits for its reply, and the term in which it was sent."""
 
     __slots__ = ("end", "sent_term")
@@ -50,7 +50,7 @@ class ReplyProbes:
     def __init__(self, world: World, members: FailoverAddresses) -> None:
         self._world = world
         self._members = members
-        self._waiting: dict[int, dict[object, _Waiting]] = {}
+        self._waiting: dict[int, dict[object, _ProbedRequest]] = {}
         """By the position of a member, the requests that wait for it and are probed."""
 
     @contextmanager
@@ -58,7 +58,7 @@ class ReplyProbes:
         self, channel: ProbedChannel, metadata: tuple[tuple[str, str], ...], end: Callable[[], None]
     ) -> Iterator[None]:
         """Return a context manager that calls `end` if the member is silent, or has elected another leader meanwhile."""
-        key, waiting = object(), _Waiting(channel.raft_term, end)
+        key, waiting = object(), _ProbedRequest(channel.raft_term, end)
         timer = asyncio.get_running_loop().call_later(PROBE_DELAY_S, self._add, channel, metadata, key, waiting)
         try:
             with self._members.watch_silence(channel.position, end):
@@ -68,7 +68,7 @@ class ReplyProbes:
             self._waiting.get(channel.position, {}).pop(key, None)
 
     def _add(
-        self, channel: ProbedChannel, metadata: tuple[tuple[str, str], ...], key: object, waiting: _Waiting
+        self, channel: ProbedChannel, metadata: tuple[tuple[str, str], ...], key: object, waiting: _ProbedRequest
     ) -> None:
         """Probe the member until this request has ended."""
         is_probed = channel.position in self._waiting
