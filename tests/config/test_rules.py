@@ -27,6 +27,13 @@ def configure(**values: object) -> Configuration:
             {"telemetry__prefix_filter": ["wharf.raft"]},
             "telemetry.prefix_filter: expected a metric name prefix after + or -",
         ),
+        ({"server__max_heartbeats_per_second": 0}, "server.max_heartbeats_per_second: expected 0.01 or more, given 0"),
+        (
+            {"server__max_heartbeats_per_second": float("nan")},
+            "server.max_heartbeats_per_second: expected 0.01 or more",
+        ),
+        ({"server__min_heartbeat_ttl": "0s"}, "server.min_heartbeat_ttl: expected 1s to 24h, given 0s"),
+        ({"server__failover_heartbeat_ttl": "5s"}, "server.failover_heartbeat_ttl: expected 30s or more"),
         ({"log_file": "log"}, 'log_file: expected an absolute path, given "log"'),
         ({"bind_addr": "example"}, 'bind_addr: expected an IP address or "localhost", given "example"'),
         ({"bind_addr": "0.0.0.0"}, "bind_addr: listening on 0.0.0.0 without access control"),

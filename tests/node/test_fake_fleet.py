@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections import Counter
 
+import msgspec
 import pytest
 
 from tests.builders import a_group, a_job, a_task, some_resources
@@ -12,10 +13,12 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
-from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, NODES
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest, Unreachable
 from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.log import Batch, Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.times import SECOND
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_fleet import MAX_CONCURRENT_REQUESTS, MAX_START_S, MAX_STARTING_NODES, NODES_PER_CLIENT, FakeFleet
 from wharf.node.fake_node import FakeMachine
@@ -240,6 +243,122 @@ async def test_cut_connections_and_a_new_leader_change_no_node_and_no_allocation
         assert count_running(first) == 240
         assert {node.status for node in first.replica.iter_all(NODES)} == {NodeStatus.READY}
         assert {node.last_missed_heartbeat_index for node in first.replica.iter_all(NODES)} == {0}
+
+
+FLEET = 30
+"""So many nodes with the TTLs of a large fleet: a low rate of heartbeats gives them."""
+
+
+def make_settings_of_fleet(size: int, *, failover_ttl_s: float = 300.0) -> HeartbeatSettings:
+    """Return the settings that give `FLEET` nodes the TTLs of `size` nodes with the default settings."""
+    default = HeartbeatSettings(failover_ttl_s=failover_ttl_s)
+    return msgspec.structs.replace(default, max_per_second=FLEET * default.max_per_second / size)
+
+
+async def start_fleet_with_long_ttls(cluster: ACluster, server: OneServer, size: int) -> None:
+    """Start `FLEET` nodes and wait until each has the TTL of a fleet of `size`."""
+    fleet = AFleet(cluster, server, FLEET)
+    await until(lambda: fleet.ready_count == FLEET, what="all are ready", within_s=60.0)
+    await pass_time(3 * size / 50.0)
+
+
+async def assert_no_heartbeat_is_missed(server: OneServer, size: int) -> None:
+    """Wait longer than the longest TTL and grace of a fleet of `size`. No node may be down meanwhile."""
+    down: set[str] = set()
+
+    def record_down_nodes(_batch: Batch, _changes: object) -> None:
+        down.update(node.id for node in server.replica.iter_all(NODES) if node.status is NodeStatus.DOWN)
+
+    server.server.follower.change_listeners.append(record_down_nodes)
+    await pass_time(4 * size / 50.0)
+    assert down == set()
+
+
+@pytest.mark.parametrize("size", [750, 5_000, 10_000, 15_000])
+def test_a_new_leader_of_a_large_fleet_waits_for_the_heartbeat_of_every_node(size: int) -> None:
+    @in_virtual_time
+    async def change_the_leader() -> None:
+        async with ACluster() as cluster:
+            settings = make_settings_of_fleet(size, failover_ttl_s=30.0 if size == 750 else 300.0)
+            first = await cluster.a_server("m1", heartbeats=settings)
+            second = await cluster.a_server("m2", leads=False, heartbeats=settings)
+            await start_fleet_with_long_ttls(cluster, first, size)
+
+            await second.lead()
+
+            await assert_no_heartbeat_is_missed(second, size)
+
+    change_the_leader()
+
+
+@in_virtual_time
+async def test_a_new_leader_with_a_higher_rate_of_heartbeats_waits_for_the_ttls_of_the_former_one() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1", heartbeats=make_settings_of_fleet(10_000))
+        second = await cluster.a_server("m2", leads=False, heartbeats=HeartbeatSettings())
+        await start_fleet_with_long_ttls(cluster, first, 10_000)
+
+        await second.lead()
+
+        await assert_no_heartbeat_is_missed(second, 10_000)
+
+
+@in_virtual_time
+async def test_a_new_leader_waits_for_the_ttls_of_nodes_that_were_deleted_since() -> None:
+    async with ACluster() as cluster:
+        settings = make_settings_of_fleet(10_000)
+        first = await cluster.a_server("m1", heartbeats=settings)
+        second = await cluster.a_server("m2", leads=False, heartbeats=settings)
+        await start_fleet_with_long_ttls(cluster, first, 10_000)
+        nodes = list(first.replica.iter_all(NODES))
+
+        for node in nodes[FLEET // 2 :]:
+            first.brain.node_monitor.remove(node.id)
+            write = Write("test", Cause(CauseKind.OPERATOR, "test"), [NODES.build_delete(node.id)], [])
+            await first.server.writer.commit(write)
+        await second.lead()
+
+        await assert_no_heartbeat_is_missed(second, 10_000)
+
+
+@in_virtual_time
+async def test_after_a_restore_every_server_waits_for_the_ttls_of_the_fleet_before_it() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(heartbeats=make_settings_of_fleet(10_000))
+        copy_of_empty = cluster.log.make_copy()
+        await start_fleet_with_long_ttls(cluster, server, 10_000)
+        assert server.replica.get(CLUSTER_FORMAT) is not None
+
+        cluster.log.restore_copy(copy_of_empty)
+        server.election.allow_campaign()
+        await until(lambda: server.replica.epoch == 1, what="the replica has the new epoch")
+        await until(lambda: server.brain.is_leading, what="the server leads again")
+        await pass_time(5.0)
+
+        stored = server.replica.get(CLUSTER_FORMAT)
+        assert stored is not None
+        assert stored.longest_heartbeat_ttl / SECOND >= 400.0
+
+
+@in_virtual_time
+async def test_a_longest_ttl_that_a_smaller_fleet_no_longer_needs_is_lowered_later() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1", heartbeats=make_settings_of_fleet(10_000))
+        second = await cluster.a_server("m2", leads=False, heartbeats=HeartbeatSettings())
+        await start_fleet_with_long_ttls(cluster, first, 10_000)
+
+        def get_longest_ttl_s() -> float:
+            stored = second.replica.get(CLUSTER_FORMAT)
+            assert stored is not None
+            return stored.longest_heartbeat_ttl / SECOND
+
+        await second.lead()
+        await pass_time(400.0)
+        ttl_while_needed_s = get_longest_ttl_s()
+        await pass_time(400.0)
+
+        assert ttl_while_needed_s >= 400.0
+        assert get_longest_ttl_s() == 0.0
 
 
 @in_virtual_time

@@ -28,6 +28,14 @@ MIN_REQUEST_CPU_S: Final = 0.1
 """The shortest `api.max_request_cpu`: a job of a hundred groups needs a tenth of it."""
 MAX_REQUEST_CPU_S: Final = 5.0
 """The longest `api.max_request_cpu`. On a busy machine, a request takes twice its CPU time, and 10 s are its timeout."""
+MIN_FAILOVER_TTL_S: Final = 30.0
+"""The shortest `server.failover_heartbeat_ttl`: nodes may have heartbeat TTLs of 20 s, and the grace is 10 s by default."""
+MIN_HEARTBEAT_TTL_S: Final = 1.0
+"""The shortest `server.min_heartbeat_ttl`: nodes with shorter TTLs would send heartbeats all the time."""
+MAX_HEARTBEAT_TTL_S: Final = 86_400.0
+"""The longest `server.min_heartbeat_ttl`: a day, after which nobody waits for a dead node any more."""
+MIN_HEARTBEAT_RATE: Final = 0.01
+"""The lowest `server.max_heartbeats_per_second`: with it, each node of ten sends one heartbeat in 17 to 33 minutes."""
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
 _OTHER_LOGGERS: Final = ("uvicorn",)
 
@@ -40,6 +48,7 @@ def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[Con
         _check_folders,
         _check_addresses,
         _check_access,
+        _check_heartbeats,
         _check_tls,
         _check_etcd,
         _check_log_levels,
@@ -123,6 +132,23 @@ def _is_ip_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _check_heartbeats(settings: AgentSettings) -> RuleViolations:
+    """Check that nodes get heartbeat TTLs that they can keep, also after a change of the leader."""
+    server = settings.server
+    if not server.max_heartbeats_per_second >= MIN_HEARTBEAT_RATE:  # Also refuses NaN.
+        yield (
+            ("server", "max_heartbeats_per_second"),
+            f"expected {MIN_HEARTBEAT_RATE:g} or more, given {server.max_heartbeats_per_second:g}",
+        )
+    if not MIN_HEARTBEAT_TTL_S <= server.min_heartbeat_ttl.seconds <= MAX_HEARTBEAT_TTL_S:
+        yield ("server", "min_heartbeat_ttl"), f"expected 1s to 24h, given {server.min_heartbeat_ttl}"
+    if server.failover_heartbeat_ttl.seconds < MIN_FAILOVER_TTL_S:
+        yield (
+            ("server", "failover_heartbeat_ttl"),
+            f"expected 30s or more, because nodes send a heartbeat every 10 to 20 s, given {server.failover_heartbeat_ttl}",
+        )
 
 
 def _check_access(settings: AgentSettings) -> RuleViolations:

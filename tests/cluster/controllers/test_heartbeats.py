@@ -56,7 +56,7 @@ def test_the_ttl_grows_with_the_fleet_and_is_random_up_to_its_double(nodes: int,
 def test_a_new_leader_gives_every_node_the_failover_ttl() -> None:
     heartbeats = make_heartbeats()
 
-    heartbeats.grant_failover_ttl("a", 50.0)
+    heartbeats.grant_failover_ttl("a", 50.0, 300.0)
 
     assert heartbeats.next_deadline_s() == 350.0
 
@@ -100,7 +100,7 @@ def test_the_grace_grows_with_the_ttl_of_a_large_fleet(nodes: int, expected_grac
         heartbeats.record_heartbeat(f"node-{number}", 0.0)
     ttl_s = heartbeats.record_heartbeat("node-0", 0.0)
     for number in range(1, nodes):
-        heartbeats.grant_failover_ttl(f"node-{number}", 10_000.0)
+        heartbeats.grant_failover_ttl(f"node-{number}", 10_000.0, 300.0)
 
     grace_s = ttl_s / 5 if expected_grace_s is None else expected_grace_s
 

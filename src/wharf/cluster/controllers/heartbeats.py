@@ -1,5 +1,9 @@
-"""Heartbeat deadlines of nodes. Only the leader has them; they are not in the log."""
+"""Heartbeat deadlines of nodes. Only the leader has them; they are not in the log.
 
+The longest TTL that nodes may have is in the log, because the next leader must wait at least as long (decision record 0197).
+"""
+
+import math
 from random import Random
 from typing import Final
 
@@ -10,6 +14,15 @@ from wharf.cluster.controllers.deadlines import DeadlineHeap
 MIN_GRACE_PART: Final = 0.2
 """The grace is at least this part of the TTL. A large fleet has long TTLs, and after a fault many of its nodes send their
 heartbeats at the same time, so each of them needs more time."""
+FAILOVER_GRACES: Final = 2
+"""A new leader waits for the longest TTL and this many times the grace. Some nodes first wait for a server that does not reply, and all
+others may send their heartbeats at the same time."""
+UNSTORED_TTL_S: Final = 20.0
+"""TTLs up to this length are not stored. Clusters of up to 500 nodes with the default settings never have longer ones."""
+TTL_STEP: Final = 1.1
+"""The stored TTL is this many times what the cluster needs, so that a growing fleet does not change the record all the time."""
+TTL_LOWERING_PART: Final = 0.75
+"""The stored TTL is lowered if the cluster needs less than this part of it."""
 
 
 class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,9 +30,39 @@ class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     min_ttl_s: float = 10.0  # The shortest time in which a node must send its next heartbeat.
     grace_s: float = 10.0  # How much later a heartbeat may arrive, at least, before the node counts as lost.
-    failover_ttl_s: float = 300.0  # The time that nodes get to find a new leader.
+    failover_ttl_s: float = 300.0  # The time that nodes get to find a new leader, at least.
     max_per_second: float = 50.0
     """Limits load: in large clusters TTLs grow until heartbeats arrive at this rate."""
+
+    def compute_shortest_ttl_s(self, node_count: int) -> float:
+        """Return the shortest TTL that a node gets in a cluster of this size. The longest one is twice as long."""
+        return max(self.min_ttl_s, node_count / self.max_per_second)
+
+    def compute_longest_ttl_s(self, node_count: int) -> float:
+        """Return the longest TTL that a node gets in a cluster of this size."""
+        return 2.0 * self.compute_shortest_ttl_s(node_count)
+
+    def compute_grace_s(self, ttl_s: float) -> float:
+        """Return how much later than its TTL the next heartbeat of a node may arrive."""
+        return max(self.grace_s, ttl_s * MIN_GRACE_PART)
+
+    def compute_failover_ttl_s(self, longest_ttl_s: float) -> float:
+        """Return the time that nodes get to find a new leader, if former leaders granted TTLs of up to `longest_ttl_s`.
+
+        A node that has just received the longest TTL sends nothing until it ends.
+        """
+        return max(self.failover_ttl_s, longest_ttl_s + FAILOVER_GRACES * self.compute_grace_s(longest_ttl_s))
+
+    def compute_stored_ttl_s(self, stored_s: float, node_count: int) -> float:
+        """Return the longest TTL to store for a cluster of this size. `stored_s` is stored now; 0: none.
+
+        It is a little longer than the cluster needs, and it stays unless it is too short or much too long.
+        """
+        needed_s = self.compute_longest_ttl_s(node_count)
+        next_s = 0.0 if needed_s <= UNSTORED_TTL_S else needed_s * TTL_STEP
+        is_too_short = needed_s > max(stored_s, UNSTORED_TTL_S)
+        is_too_long = next_s < stored_s * TTL_LOWERING_PART
+        return next_s if is_too_short or is_too_long else stored_s
 
 
 class HeartbeatDeadlines:
@@ -29,6 +72,8 @@ class HeartbeatDeadlines:
         self._settings = settings
         self._random = random
         self._deadlines: DeadlineHeap[str] = DeadlineHeap()
+        self.longest_ttl_s = math.inf
+        """No TTL is longer. In a growing fleet it limits the TTLs until a longer one is stored."""
 
     def record_heartbeat(self, node_id: str, now_s: float) -> float:
         """Record a heartbeat of the node and return its TTL: the next heartbeat must arrive within this many seconds.
@@ -36,14 +81,14 @@ class HeartbeatDeadlines:
         The TTL is random, and longer in large clusters, so that heartbeats spread over time. The grace time is added to
         the deadline: `grace_s`, or a fifth of the TTL if that is longer.
         """
-        min_ttl_s = max(self._settings.min_ttl_s, len(self._deadlines) / self._settings.max_per_second)
-        ttl_s = min_ttl_s + self._random.random() * min_ttl_s
-        self._deadlines.set_deadline(node_id, now_s + ttl_s + max(self._settings.grace_s, ttl_s * MIN_GRACE_PART))
+        shortest_ttl_s = min(self._settings.compute_shortest_ttl_s(len(self._deadlines)), self.longest_ttl_s / 2.0)
+        ttl_s = shortest_ttl_s + self._random.random() * shortest_ttl_s
+        self._deadlines.set_deadline(node_id, now_s + ttl_s + self._settings.compute_grace_s(ttl_s))
         return ttl_s
 
-    def grant_failover_ttl(self, node_id: str, now_s: float) -> None:
-        """Set the node's deadline to `failover_ttl_s` from now, so that it has time to find a new leader."""
-        self._deadlines.set_deadline(node_id, now_s + self._settings.failover_ttl_s)
+    def grant_failover_ttl(self, node_id: str, now_s: float, ttl_s: float) -> None:
+        """Set the node's deadline to `ttl_s` from now, so that it has time to find a new leader."""
+        self._deadlines.set_deadline(node_id, now_s + ttl_s)
 
     def is_expected(self, node_id: str) -> bool:
         """Return whether the leader waits for a heartbeat of the node."""

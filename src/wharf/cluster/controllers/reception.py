@@ -62,7 +62,7 @@ class ReceptionClock:
 
     def __init__(self, now_s: float, *, max_pause_s: float) -> None:
         """`max_pause_s`: the full budget, which is the longest pause in a row while the brain runs."""
-        self._max_pause_s = max_pause_s
+        self.max_pause_s = max_pause_s
         self._budget_s = max_pause_s
         self._value_s = now_s
         """The reading of the clock. It begins at the monotonic time, and later falls behind it by all pauses."""
@@ -76,7 +76,7 @@ class ReceptionClock:
 
     def restart(self, now_s: float) -> None:
         """Forget the past at the start of a term: no outage, no recovery, a full budget. The reading never falls."""
-        self._budget_s = self._max_pause_s
+        self._budget_s = self.max_pause_s
         self._counted_until_s = self._read_at_s = self._recovered_at_s = now_s
         self._sources = {
             name: _Source(now_s, member_id="") for name, source in self._sources.items() if not source.member_id
@@ -186,7 +186,7 @@ class ReceptionClock:
         self._pause(paused_s)
         run_s = until_s - self._counted_until_s - paused_s
         self._value_s += run_s
-        self._budget_s = min(self._max_pause_s, self._budget_s + run_s)
+        self._budget_s = min(self.max_pause_s, self._budget_s + run_s)
         self._counted_until_s = until_s
 
     def _pause(self, seconds: float) -> None:

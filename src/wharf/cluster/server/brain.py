@@ -106,6 +106,7 @@ class Brain:
         self.duties: list[Callable[[], Awaitable[None]]] = [
             self.node_monitor.write_batcher.run,
             self.node_monitor.run_reception_clock,
+            self.node_monitor.run_longest_ttl,
         ]
         """Background tasks of the leader. Each runs in its own task while this server leads."""
 

@@ -154,7 +154,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     failover_heartbeat_ttl: Annotated[
         Duration,
         SettingInfo(
-            "How long nodes may be silent after a change of the leader, or while the servers cannot receive heartbeats."
+            "How long nodes may be silent after a change of the leader, or while the servers cannot receive heartbeats; at "
+            "least 30s, and longer in clusters whose heartbeat TTLs are long."
         ),
     ] = Duration(5 * MINUTE)
     oidc_issuer: Annotated[

@@ -19,8 +19,8 @@ from wharf.cluster.operations.nodes.writes import (
 from wharf.cluster.scheduling.reconcile.classification import get_lost_after_ns, get_unknown_since_ns
 from wharf.cluster.scheduling.unreported_nodes import may_run_allocations
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, JOB_VERSIONS, JOBS, NODE_POOLS, NODES
-from wharf.contract.model.log import WRITE_INDEX
+from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, CLUSTER_FORMAT, JOB_VERSIONS, JOBS, NODE_POOLS, NODES
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.state_machines.machine import advance_state
@@ -150,3 +150,17 @@ def set_node_eligibility(
     node = add_node_message(node, f"Node marked as {eligibility_text} for scheduling", context)
     evaluations = make_node_evaluations(snapshot, node, context, max_evaluations) if is_eligible else []
     return build_node_decision("node-eligibility", snapshot, node, evaluations, ())
+
+
+def store_longest_ttl(snapshot: Replica, ttl_ns: int) -> Decision[bool] | None:
+    """Return the decision that stores the TTL; `None` if it is stored already, or if the cluster has no records yet."""
+    stored = snapshot.get(CLUSTER_FORMAT)
+    if stored is None or stored.longest_heartbeat_ttl == ttl_ns:
+        return None
+    write = Write(
+        "heartbeat-ttl",
+        Cause(CauseKind.TIMER, "heartbeat TTL"),
+        [CLUSTER_FORMAT.build_put(replace(stored, longest_heartbeat_ttl=ttl_ns))],
+        [snapshot.build_record_condition(CLUSTER_FORMAT, stored)],
+    )
+    return Decision(write, lambda _index: True)

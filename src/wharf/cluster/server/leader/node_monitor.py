@@ -20,6 +20,7 @@ from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes import registration, reports, status
 from wharf.cluster.operations.nodes.introductions import NodeAdmission
 from wharf.cluster.operations.nodes.reports import AllocationReport
+from wharf.cluster.server.leader.longest_ttl import LongestTtl
 from wharf.cluster.server.leader.node_write_batcher import NodeOperation, NodeWriteBatcher, NodeWriteKind
 from wharf.cluster.server.leader.term import LeaderTerm
 from wharf.cluster.server.log.follower import Follower
@@ -91,6 +92,7 @@ class NodeMonitor:
         self._on_heartbeat = on_heartbeat
         self.write_batcher = NodeWriteBatcher(follower, writer, term)
         self.heartbeats = HeartbeatDeadlines(settings, world.random)
+        self._longest_ttl = LongestTtl(world, follower, term, settings)
         self._reception = ReceptionClock(world.monotonic_s(), max_pause_s=settings.failover_ttl_s)
         self._outage_logged_since_s: float | None = None
         self.silent_nodes: dict[str, None] = {}
@@ -112,6 +114,8 @@ class NodeMonitor:
     def start_term(self) -> None:
         """Clear the heartbeat deadlines and the record of received reports, at the start of a term."""
         self.heartbeats = HeartbeatDeadlines(self._settings, self._world.random)
+        self._longest_ttl.start_term()
+        self._apply_longest_ttl()
         self._reception.restart(self._world.monotonic_s())
         self.silent_nodes.clear()
         self._fully_reported.clear()
@@ -123,9 +127,19 @@ class NodeMonitor:
         Keep the deadlines of nodes that have sent a heartbeat already.
         """
         replica, now_s = self._follower.replica, self._read_clock_ahead_s()
+        failover_ttl_s = self._longest_ttl.compute_failover_ttl_s()
         for node in replica.iter_all(NODES):
             if node.status is not NodeStatus.DOWN and not self.heartbeats.is_expected(node.id):
-                self.heartbeats.grant_failover_ttl(node.id, now_s)
+                self.heartbeats.grant_failover_ttl(node.id, now_s, failover_ttl_s)
+
+    async def run_longest_ttl(self) -> None:
+        """Store the longest TTL that the size of the fleet requires, until cancelled."""
+        await self._longest_ttl.run(lambda: self.heartbeats.expected_count, self._apply_longest_ttl)
+
+    def _apply_longest_ttl(self) -> None:
+        """Limit TTLs to the longest one that is stored. Without reception, nodes have as long as after a failover."""
+        self.heartbeats.longest_ttl_s = self._longest_ttl.granted_s
+        self._reception.max_pause_s = self._longest_ttl.compute_failover_ttl_s()
 
     def remove(self, node_id: str) -> None:
         """Stop expecting heartbeats of a deleted node, and delete what is stored about its reports."""
