@@ -18,6 +18,7 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes import messages
+from wharf.node.agent.servers.contact import ObservedTransport, ServerContact
 from wharf.node.agent.servers.reports import AssignmentHandler, ReportQueue
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
@@ -35,7 +36,7 @@ MAX_URGENT_RETRY_DELAY_S: Final = 3.0
 """The longest delay before a heartbeat or report is repeated. Servers grant 10 s beyond the TTL, so several heartbeats must
 fit; and they place allocations on resources that they consider free until a report says otherwise."""
 RETRY_PART: Final = 0.05
-"""A failed heartbeat or report is repeated after this part of the TTL, or half of it, if that is longer than the usual delay. Servers
+"""A failed report, or a heartbeat that failed twice, is repeated after this part of the TTL, or half of it, if that is longer than the usual delay. Servers
 grant a fifth of the TTL, so several heartbeats fit. Limits the load while no server leads."""
 RETURN_SPREAD_PART: Final = 0.1
 """Nodes that lost their servers request assignments again within this part of their TTL. The TTL grows with the fleet, so
@@ -84,7 +85,8 @@ class ServerSession:
         """`log_name` names the node in log lines; its id by default."""
         self._world = world
         self._log_name = log_name or identity.id
-        self._client = client
+        self._contact = contact = ServerContact(world)
+        self._client = client.with_transports(lambda transport: ObservedTransport(transport, contact))
         self._identity = identity
         self._handler = assignment_handler
         self._build_node = build_node
@@ -102,7 +104,6 @@ class ServerSession:
         self._has_changes = asyncio.Event()
         self.has_reported_all = asyncio.Event()
         self.has_reported_all.set()
-        self._last_reply_s = world.monotonic_s()
         self._cluster_id = ""
         """The id of the servers' cluster in the last reply; empty if it has none."""
         self._ttl_s = 0.0
@@ -160,7 +161,7 @@ class ServerSession:
                 if last_error != str(error):  # Only a new reason is logged.
                     last_error = str(error)
                     log.warning("node registration failed node=%s error=%s", self._log_name, error)
-                self._handler.on_server_silence(self._last_reply_s)
+                self._handler.on_server_silence(self._contact.get_lost_since_s())
                 await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
 
     def _create_backoff(self, max_s: float = MAX_RETRY_DELAY_S) -> Backoff:
@@ -179,7 +180,8 @@ class ServerSession:
             self._identity.secret_id,
             timeout_s=max(HEARTBEAT_TIMEOUT_S, self._ttl_s * HEARTBEAT_TIMEOUT_PART),
         )
-        self._last_reply_s = self._world.monotonic_s()
+        took_s = self._world.monotonic_s() - sent_s
+        self._contact.on_heartbeat_acknowledged(sent_s, reply.heartbeat_ttl / SECOND)
         self._handler.on_server_contact()
         self._cluster_id = reply.cluster_id
         self._reports.skip_to_number(reply.reports_from)
@@ -188,7 +190,7 @@ class ServerSession:
             self._has_changes.set()
         self._ttl_s = reply.heartbeat_ttl / SECOND
         self._client.servers.max_part_s = max(MAX_PART_S, self._ttl_s * MAX_SERVER_PART)
-        return max(self._ttl_s - (self._last_reply_s - sent_s), self._ttl_s * MIN_HEARTBEAT_WAIT_PART)
+        return max(self._ttl_s - took_s, self._ttl_s * MIN_HEARTBEAT_WAIT_PART)
 
     async def _run_heartbeats(self, first_wait_s: float) -> None:
         """Send heartbeats until canceled, the first after `first_wait_s`; register again if servers do not know the node.
@@ -196,18 +198,24 @@ class ServerSession:
         Each failure is passed to the handler as server silence.
         """
         wait_s, last_error, backoff = first_wait_s, "", self._create_backoff(MAX_URGENT_RETRY_DELAY_S)
+        is_repeated = False
         while True:
             await asyncio.sleep(wait_s)
             try:
                 wait_s = await self._send_heartbeat()
-                last_error = ""
+                last_error, is_repeated = "", False
                 backoff.reset()
             except (Refusal, Unreachable) as error:
                 if last_error != str(error):  # Only a new reason is logged.
                     last_error = str(error)
                     log.warning("heartbeat failed node=%s error=%s", self._log_name, error)
-                self._handler.on_server_silence(self._last_reply_s)
-                wait_s = max(backoff.next_delay_s(get_requested_delay_s(error)), self._draw_retry_delay_s())
+                self._handler.on_server_silence(self._contact.get_lost_since_s())
+                # The first repetition comes soon: it shows whether contact is lost, or only one request.
+                wait_s = max(
+                    backoff.next_delay_s(get_requested_delay_s(error)),
+                    self._draw_retry_delay_s() if is_repeated else 0.0,
+                )
+                is_repeated = True
                 if isinstance(error, Refusal) and error.code is RefusalCode.NOT_FOUND:
                     # The servers have another state than before, for example from a snapshot; read it from the start.
                     self._index = self._begun_index = 0
