@@ -106,6 +106,41 @@ async def test_an_identity_is_valid_until_its_allocation_is_finished() -> None:
 
 
 @in_virtual_time
+async def test_an_identity_for_another_service_grants_nothing_in_the_cluster() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await running(operator)
+        await operator.put("/v1/var/nomad/jobs/web", {"Items": {"password": "1"}})
+        task = with_identity(operator, name="third_party", audience=("https://sts.example",))
+
+        refused = await task.get("/v1/var/nomad/jobs/web")
+        explained = await task.get("/v1/agent/self")
+
+        assert refused == (403, "Permission denied")
+        assert explained[0] == 403
+        assert "the identity is for another audience" in explained[1]
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    "identity",
+    [
+        {"name": "default", "audience": ("wharf",)},
+        {"name": "default", "audience": ("https://sts.example",)},
+        {"name": "other", "audience": ("https://sts.example", "wharf")},
+        {"name": "other", "audience": ("nomadproject.io",)},
+        {"name": "other"},
+    ],
+)
+async def test_an_identity_that_is_meant_for_the_cluster_is_accepted(identity: dict[str, Any]) -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await running(operator)
+
+        assert await with_identity(operator, **identity).get("/v1/vars") == (200, [])
+
+
+@in_virtual_time
 async def test_an_identity_with_an_expiration_expires() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)

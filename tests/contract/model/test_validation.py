@@ -769,6 +769,7 @@ def test_the_number_of_problems_of_a_job_is_limited() -> None:
         (with_group(services=(a_service(),)), f"{GROUP}.ShutdownDelay"),
         (with_task(identities=(WorkloadIdentity(name="x", ttl=1),)), f"{TASK}.Identities[0].Audience"),
         (with_task(identities=(WorkloadIdentity(name="x", audience=("a",)),)), f"{TASK}.Identities[0].TTL"),
+        (with_task(identity=WorkloadIdentity(audience=("a",))), f"{TASK}.Identity.Audience"),
         (with_task(schedule={"Cron": 1}), f"{TASK}.Schedule"),
         (a_batch_job(periodic=Periodic(specs=("0 0 30 2 *",))), "Periodic.Specs[0]"),
     ],

@@ -8,7 +8,7 @@ Also decides which identities a node may request: those that jobs declare for ta
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +29,12 @@ from wharf.cluster.state.tables import ALLOCATIONS, KEYRING, NODE_POOLS
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.cluster import KeyringKey, KeyState
 from wharf.contract.model.jobs.groups import Task
-from wharf.contract.model.jobs.identities import DEFAULT_IDENTITY_NAME, WorkloadIdentity
+from wharf.contract.model.jobs.identities import (
+    API_AUDIENCES,
+    DEFAULT_AUDIENCE,
+    DEFAULT_IDENTITY_NAME,
+    WorkloadIdentity,
+)
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
 from wharf.contract.model.nodes.node import Node
@@ -162,9 +167,12 @@ class IdentitySigner:
     # -- checking ----------------------------------------------------------------------------------------------------
 
     def verify(self, snapshot: Replica, text: str, context: DecisionContext) -> PresentedCredential:
-        """Return the claims of a valid workload identity, or an `InvalidCredential` with the reason."""
+        """Return the claims of a valid workload identity that is meant for this cluster's API, or an `InvalidCredential`
+        with the reason.
+        """
         try:
             claims = self._verify_claims(snapshot, text, context, identity_kind=WORKLOAD_KIND)
+            _check_audience(claims)
         except _InvalidToken as error:
             return InvalidCredential(f"failed to parse signed token: {error}")
         return WorkloadClaims(
@@ -283,6 +291,22 @@ MAX_CACHED_TOKENS: Final = 2_000
 
 class _InvalidToken(Exception):
     """The token is invalid. The message says why."""
+
+
+def _check_audience(claims: Mapping[str, Any]) -> None:
+    """Check that a workload identity is meant for the cluster's own API. Raises `_InvalidToken` if it is not.
+
+    A service to which a task presents an identity could otherwise use it here, with the rights of the task. The default
+    identity of a task is always meant for the cluster.
+    """
+    audience = claims.get("aud") or ()
+    audiences = (audience,) if isinstance(audience, str) else audience
+    identity_name = str(claims.get("sub", "")).rpartition(":")[2]
+    if audiences and identity_name != DEFAULT_IDENTITY_NAME and API_AUDIENCES.isdisjoint(audiences):
+        raise _InvalidToken(
+            "the identity is for another audience: use the default identity of the task, "
+            f'or add "{DEFAULT_AUDIENCE[0]}" to the Audience of this one'
+        )
 
 
 def _require_key_id(text: str) -> str:

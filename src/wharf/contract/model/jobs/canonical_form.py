@@ -16,6 +16,7 @@ from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReconcileStrategy, UpdatePolicy
 from wharf.contract.model.jobs.groups import CSIPluginConfig, Task, TaskGroup
 from wharf.contract.model.jobs.identities import (
+    DEFAULT_AUDIENCE,
     DEFAULT_CLUSTER_NAME,
     DEFAULT_IDENTITY_NAME,
     Consul,
@@ -116,8 +117,6 @@ def _build_service_name(name: str, job_name: str, group: str, task: str | None) 
     return name
 
 
-DEFAULT_AUDIENCE: Final = ("wharf",)
-"""The audience of the identity token that every task gets: the cluster itself."""
 DEFAULT_CHANGE_SIGNAL: Final = "SIGHUP"
 """The signal that a task receives when its data has changed, if the job names none."""
 

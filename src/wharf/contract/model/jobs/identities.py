@@ -6,6 +6,10 @@ from wharf.contract.model.record import Record
 
 DEFAULT_IDENTITY_NAME: Final = "default"
 DEFAULT_CLUSTER_NAME: Final = "default"
+DEFAULT_AUDIENCE: Final = ("wharf",)
+"""The audience of the identity token that every task gets: the cluster itself."""
+API_AUDIENCES: Final = frozenset({*DEFAULT_AUDIENCE, "nomadproject.io"})
+"""The audiences with which an identity is meant for the cluster's own API. The second one is that of Nomad's API."""
 
 
 class WorkloadIdentity(Record):

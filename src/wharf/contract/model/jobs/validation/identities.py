@@ -3,7 +3,13 @@
 import re
 from typing import Final
 
-from wharf.contract.model.jobs.identities import DEFAULT_IDENTITY_NAME, TaskSecret, Vault, WorkloadIdentity
+from wharf.contract.model.jobs.identities import (
+    API_AUDIENCES,
+    DEFAULT_IDENTITY_NAME,
+    TaskSecret,
+    Vault,
+    WorkloadIdentity,
+)
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
 
 IDENTITY_CHANGE_MODES: Final = ("", "noop", "restart", "signal")
@@ -18,10 +24,17 @@ def check_identities(
 ) -> None:
     """Add each problem of a task's default identity and its additional identities to the report.
 
-    Additional identities without an audience or an expiration get a warning. `path` is the path of the task.
+    Additional identities without an audience or an expiration get a warning, and so does a default identity for other
+    services only. `path` is the path of the task.
     """
     if default is not None:
         _check_identity(default, f"{path}.Identity", report)
+        if default.audience and API_AUDIENCES.isdisjoint(default.audience):
+            report.add_warning(
+                f"{path}.Identity.Audience",
+                "the cluster accepts the default identity whatever its audience is",
+                "declare an identity for other services under Identities",
+            )
     names: set[str] = {default.name} if default is not None else set()
     for position, identity in enumerate(others or ()):
         field_path = f"{path}.Identities[{position}]"
