@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_job, a_system_job
+from tests.builders import a_batch_job, a_group, a_job, a_service, a_system_job
 from tests.kit.state import SECOND_NS, SECRET, AState, a_node
 from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations.nodes import evaluations, registration, reports
@@ -15,6 +15,7 @@ from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, NODE_PLACEMENTS, NODES, SERVICES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.evaluations import EvaluationTrigger
+from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.nodes.node import (
     DrainStrategy,
     DriverInfo,
@@ -30,6 +31,7 @@ from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.model.times import to_datetime
 
 MANY = 100
+NETWORKS = (NetworkResource(dynamic_ports=(Port(label="http"), Port(label="admin"))),)
 
 
 def register(state: AState, node: Node) -> nodes.NodeWriteResult:
@@ -77,7 +79,8 @@ def make_state(**fields: Any) -> tuple[AState, Allocation]:
     """Return a state with a ready node that runs one service allocation, and the allocation."""
     state = AState()
     state.with_node()
-    state.register(a_job())
+    services = (a_service("web", port_label="http"), a_service("web", port_label="admin"))
+    state.register(a_job("shop", a_group(networks=NETWORKS, services=services)))
     state.end_evaluations()
     allocation = state.with_allocation(state.job(), **{"client_status": ClientStatus.RUNNING, **fields})
     return state, allocation
@@ -647,7 +650,12 @@ def test_no_job_remains_after_all_were_evaluated() -> None:
     assert evaluations.evaluate_remaining_jobs(state.replica, "nobody", state.moment, max_evaluations=1) is None
 
 
-def make_instance(port: int, id: str = "i1", **fields: Any) -> ServiceRegistration:
+HTTP = "_nomad-task-a1-group-web-web-http"
+ADMIN = "_nomad-task-a1-group-web-web-admin"
+"""The ids of the registrations of the services in `make_state`."""
+
+
+def make_instance(port: int, id: str = HTTP, **fields: Any) -> ServiceRegistration:
     return ServiceRegistration(id=id, service_name="web", namespace="default", port=port, **fields)
 
 
@@ -658,12 +666,12 @@ def get_service_ports(state: AState) -> dict[str, int]:
 def test_reported_services_become_the_registrations_of_the_allocation() -> None:
     state, allocation = make_state()
 
-    report(state, replace(report_running(), services=(make_instance(1), make_instance(2, "i2"))))
-    assert get_service_ports(state) == {"i1": 1, "i2": 2}
+    report(state, replace(report_running(), services=(make_instance(1), make_instance(2, ADMIN))))
+    assert get_service_ports(state) == {HTTP: 1, ADMIN: 2}
     report(state, report_running())  # The report does not cover services.
-    assert get_service_ports(state) == {"i1": 1, "i2": 2}
+    assert get_service_ports(state) == {HTTP: 1, ADMIN: 2}
     report(state, replace(report_running(), services=(make_instance(3),)))
-    assert get_service_ports(state) == {"i1": 3}
+    assert get_service_ports(state) == {HTTP: 3}
     report(state, make_report(ClientStatus.COMPLETE))
     assert get_service_ports(state) == {}
     assert allocation.id == "a1"
@@ -696,7 +704,7 @@ def test_repeated_services_change_nothing() -> None:
 
 def test_services_of_a_down_node_are_deleted() -> None:
     state, _ = make_state()
-    report(state, replace(report_running(), services=(make_instance(1), make_instance(2, "i2"))))
+    report(state, replace(report_running(), services=(make_instance(1), make_instance(2, ADMIN))))
     miss_heartbeat(state)
 
     while (

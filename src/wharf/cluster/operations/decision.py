@@ -16,6 +16,7 @@ from wharf.contract.model.times import DecisionContext
 __all__ = [
     "Decision",
     "DecisionContext",
+    "RefusedServices",
     "WriteBuilder",
     "build_delete_decision",
     "build_store_decision",
@@ -24,6 +25,13 @@ __all__ = [
 
 T = TypeVar("T")
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
+
+
+class RefusedServices(msgspec.Struct, frozen=True):
+    """A number of service registrations that a node reported for an allocation although they are not of its job."""
+
+    allocation_id: str
+    count: int
 
 
 class Decision(msgspec.Struct, Generic[T], frozen=True):
@@ -38,6 +46,8 @@ class Decision(msgspec.Struct, Generic[T], frozen=True):
     """Requested state changes that the state tables do not allow. They are left out of the write; the caller logs
     them.
     """
+    refused_services: tuple[RefusedServices, ...] = ()
+    """Reported services that are left out of the write; the caller logs them."""
 
 
 class WriteBuilder:

@@ -6,6 +6,7 @@ from itertools import islice
 
 import msgspec
 
+from wharf.cluster.operations import declared_services
 from wharf.cluster.operations.decision import Decision, build_delete_decision
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import NODES, REGISTRATIONS_OF_ALLOCATION, REGISTRATIONS_ON_NODE, SERVICES
@@ -82,14 +83,22 @@ def delete_node_services(snapshot: Replica, node_id: str, *, max_services: int) 
     )
 
 
+class ServiceChanges(msgspec.Struct, frozen=True):
+    """The changes that make the stored service registrations of an allocation equal to the reported ones."""
+
+    changes: list[PutRecord | DeleteRecord]
+    conditions: list[Condition]
+    refused_count: int = 0  # Reported registrations that are not of the allocation. They change nothing.
+
+
 def build_service_changes(
     snapshot: Replica, allocation: Allocation, reported: Sequence[ServiceRegistration] | None
-) -> tuple[list[PutRecord | DeleteRecord], list[Condition]]:
-    """Return the changes that make the stored service registrations of an allocation equal to the reported ones, and
-    conditions.
+) -> ServiceChanges:
+    """Return the changes that make the stored service registrations of an allocation equal to the reported ones.
 
     `None`: the report does not cover services, and nothing changes. A terminal allocation has no services. Namespace,
-    node, job and allocation are taken from the stored allocation, not from the report.
+    node, job and allocation are taken from the stored allocation, not from the report. A registration is refused if
+    the job has no such service, or if its id is stored for another allocation.
     """
     stored = {
         registration.id: registration
@@ -98,9 +107,14 @@ def build_service_changes(
     if allocation.is_client_terminal:
         reported = ()
     if reported is None:
-        return [], []
+        return ServiceChanges([], [])
+    accepted = [
+        each
+        for each in declared_services.select_declared(snapshot, allocation, reported)
+        if each.id in stored or snapshot.get(SERVICES, allocation.namespace, each.id) is None
+    ]
     current: dict[str, ServiceRegistration] = {}
-    for registration in reported:
+    for registration in accepted:
         stored_registration = stored.get(registration.id)
         current[registration.id] = msgspec.structs.replace(
             registration,
@@ -126,4 +140,4 @@ def build_service_changes(
         if id not in current:
             changes.append(SERVICES.build_delete(removed.namespace, id))
             conditions.append(snapshot.build_record_condition(SERVICES, removed))
-    return changes, conditions
+    return ServiceChanges(changes, conditions, len(reported) - len(accepted))

@@ -13,7 +13,7 @@ from wharf.cluster.operations.decision import Decision
 from wharf.cluster.server.cpu_budget import OffLoopWorker
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, forbid_in_preview, get_current_preview
 from wharf.cluster.server.log.reader import Reader
-from wharf.cluster.server.log.writer import MAX_ATTEMPTS, WriteOperation, Writer, log_rejected_transitions
+from wharf.cluster.server.log.writer import MAX_ATTEMPTS, WriteOperation, Writer, log_rejected_parts
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.method import RpcReply
@@ -112,7 +112,7 @@ class SnapshotWriter(Writer):
         if preview is not None:
             preview.record_decision(decision)
             return decision.build_reply(PREVIEW_INDEX if decision.write is not None else self._follower.replica.index)
-        log_rejected_transitions(decision)
+        log_rejected_parts(decision)
         if decision.write is None:
             return decision.build_reply(self._follower.replica.index)
         outcome = await self.commit(decision.write)

@@ -1,6 +1,11 @@
 """Service registrations: the address of one instance of a service. A registration exists as long as its allocation."""
 
+from typing import Final
+
 from wharf.contract.model.record import Record
+
+GROUP_OWNER_PREFIX: Final = "group-"
+"""Begins the owner name of services that belong to the whole group."""
 
 
 class ServiceRegistration(Record):

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.services import OnUpdate, Service, ServiceCheck
-from wharf.contract.model.services import ServiceRegistration, make_registration_id
+from wharf.contract.model.services import GROUP_OWNER_PREFIX, ServiceRegistration, make_registration_id
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.core.record import AllocationRecord
@@ -15,8 +15,6 @@ from wharf.node.services.checks import CheckSpec, find_input_problem
 from wharf.node.tasks.environment import TaskHost
 from wharf.node.tasks.interpolation import ReferenceValues, ResolutionLimit, resolve_text
 
-GROUP_OWNER_PREFIX: Final = "group-"
-"""Begins the owner name of services that belong to the whole group."""
 MAX_CHECK_CHARACTERS: Final = 262_144
 """Limit of the texts with references of one check, after these were replaced; protects the memory of the node."""
 MAX_SERVICE_CHARACTERS: Final = 65_536

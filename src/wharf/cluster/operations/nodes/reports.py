@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations import services
-from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
+from wharf.cluster.operations.decision import Decision, DecisionContext, RefusedServices, WriteBuilder
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.nodes.writes import (
     NodeWriteResult,
@@ -94,6 +94,7 @@ def apply_reports(
     builder = WriteBuilder(snapshot)
     triggers: dict[tuple[str, str], EvaluationTrigger] = {}
     invalid_transitions: list[InvalidTransition] = []
+    refused_services: list[RefusedServices] = []
     is_occupying_again = False
     for report in {report.id: report for report in reports}.values():
         stored = snapshot.get(ALLOCATIONS, report.id)
@@ -104,7 +105,7 @@ def apply_reports(
         if report_number and report_number == stored.report_number:
             continue  # This report was applied already.
         try:
-            new = _add_report_changes(builder, stored, report, report_number, context)
+            new = _add_report_changes(builder, stored, report, report_number, context, refused_services)
         except InvalidTransition as transition:  # A late or wrong report of one allocation; the others still apply.
             invalid_transitions.append(add_record_history(snapshot, transition))
             continue
@@ -135,9 +136,15 @@ def apply_reports(
         decision = build_node_decision(
             "node-reported", snapshot, node, evaluations, builder.changes, builder.conditions
         )
-        return replace(decision, invalid_transitions=tuple(invalid_transitions))
+        return replace(
+            decision, invalid_transitions=tuple(invalid_transitions), refused_services=tuple(refused_services)
+        )
     if not builder.changes:
-        return replace(build_empty_decision(snapshot, node), invalid_transitions=tuple(invalid_transitions))
+        return replace(
+            build_empty_decision(snapshot, node),
+            invalid_transitions=tuple(invalid_transitions),
+            refused_services=tuple(refused_services),
+        )
     for evaluation in evaluations:
         builder.put(EVALUATIONS, evaluation)
     must_report = is_full_report_due(snapshot, node)
@@ -145,24 +152,30 @@ def apply_reports(
         builder.build("node-reported", Cause(CauseKind.NODE, node_id)),
         lambda index: NodeWriteResult(index, must_report=must_report),
         tuple(invalid_transitions),
+        tuple(refused_services),
     )
 
 
 def _add_report_changes(
-    builder: WriteBuilder, stored: Allocation, report: AllocationReport, report_number: int, context: DecisionContext
+    builder: WriteBuilder,
+    stored: Allocation,
+    report: AllocationReport,
+    report_number: int,
+    context: DecisionContext,
+    refused_services: list[RefusedServices],
 ) -> Allocation | None:
-    """Add the changes of one report, also of services, to the write.
+    """Add the changes of one report, also of services, to the write. Services that are refused are added to the list.
 
     Return the allocation as it will be stored, or `None` if it does not change. Raises `InvalidTransition` if the
     reported status cannot follow the stored one.
     """
     new = _apply_report(stored, report, context)
-    service_changes, service_conditions = services.build_service_changes(
-        builder.snapshot, new or stored, report.services
-    )
-    builder.changes += service_changes
-    builder.conditions += service_conditions
-    if new is None and not (report_number and service_changes):
+    service_changes = services.build_service_changes(builder.snapshot, new or stored, report.services)
+    builder.changes += service_changes.changes
+    builder.conditions += service_changes.conditions
+    if service_changes.refused_count:
+        refused_services.append(RefusedServices(stored.id, service_changes.refused_count))
+    if new is None and not (report_number and service_changes.changes):
         return None
     # Also if only services changed: an older copy of the report must be recognized as outdated.
     new = replace(new or stored, report_number=report_number or stored.report_number)

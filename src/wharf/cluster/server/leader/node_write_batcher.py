@@ -3,7 +3,7 @@ flight, the next ones are gathered.
 
 Each request is decided as if it were alone, and is answered when the write is committed. A write contains requests of
 one kind only, because its kind names the events that it publishes. A request that does not fit this scheme (a forbidden
-transition, a refusal, a conflict, too large) is left to the caller, who writes it alone.
+transition, a refused service, a refusal, a conflict, too large) is left to the caller, who writes it alone.
 """
 
 import asyncio
@@ -144,7 +144,7 @@ class NodeWriteBatcher:
                 decision = request.decide(self._follower.replica, self._writer.read_clock())
             except (Refusal, InvalidTransition):
                 continue
-            if decision.invalid_transitions:
+            if decision.invalid_transitions or decision.refused_services:
                 continue
             if decision.write is None:
                 unchanged.append(request)
@@ -182,7 +182,7 @@ class NodeWriteBatcher:
                 decision = request.decide(self._follower.replica, self._writer.read_clock())
             except (Refusal, InvalidTransition):
                 continue
-            if decision.write is None and not decision.invalid_transitions:
+            if decision.write is None and not decision.invalid_transitions and not decision.refused_services:
                 request.resolve(decision.build_reply(self._follower.replica.index))
 
 

@@ -154,7 +154,10 @@ class LeaderTerm:
                 if decision is None or decision.write is None:
                     return Decision(None, lambda _index: None)
                 return Decision(
-                    self.build_leader_write(decision.write), decision.build_reply, decision.invalid_transitions
+                    self.build_leader_write(decision.write),
+                    decision.build_reply,
+                    decision.invalid_transitions,
+                    decision.refused_services,
                 )
 
             return await self._writer.execute(as_leader)

@@ -87,14 +87,14 @@ class Writer:
             if decision is not None and decision.write is not None:
                 outcome = await self.commit(decision.write)
                 if isinstance(outcome, Committed):
-                    log_rejected_transitions(decision)
+                    log_rejected_parts(decision)
                     await self.wait_until_visible(outcome.index)
                     return decision.build_reply(outcome.index)
                 attempts += 1
                 if attempts == max_attempts:
                     raise build_contention_refusal(attempts)
             elif decision is not None and is_current:
-                log_rejected_transitions(decision)
+                log_rejected_parts(decision)
                 return decision.build_reply(self._follower.replica.index)
             await self.catch_up()
             is_current = True
@@ -210,8 +210,10 @@ class Writer:
             ) from refusal
 
 
-def log_rejected_transitions(decision: Decision[T]) -> None:
-    """Log each forbidden state transition that the decision left out."""
+def log_rejected_parts(decision: Decision[T]) -> None:
+    """Log each forbidden state transition and the refused services that the decision left out."""
+    for refused in decision.refused_services:
+        log.warning("service registrations refused allocation=%s count=%d", refused.allocation_id, refused.count)
     for transition in decision.invalid_transitions:
         log.warning("state transition rejected reason=%s", transition)
 
