@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.agent.errors import CommandError
+from wharf.world.addresses import format_host_and_port, is_unspecified
 from wharf.world.unix_sockets import bind_private_socket
 
 LISTEN_BACKLOG: Final = 4_096
@@ -28,6 +29,8 @@ def listen_tcp(address: str, port: int) -> socket.socket:
         listening.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_SOCKET_BYTES
         )  # Accepted connections inherit it.
+        if family == socket.AF_INET6 and is_unspecified(host):
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # All addresses, also those of IPv4.
         listening.bind((host, port))
         listening.listen(LISTEN_BACKLOG)
     except OSError as error:
@@ -51,8 +54,7 @@ def listen_unix(path: Path, *, backlog: int = LISTEN_BACKLOG) -> socket.socket:
 def build_url(listening: socket.socket, *, tls: bool) -> str:
     """Return the URL of a listening TCP socket."""
     host, port = listening.getsockname()[:2]
-    url_host = f"[{host}]" if ":" in host else host
-    return f"{'https' if tls else 'http'}://{url_host}:{port}"
+    return f"{'https' if tls else 'http'}://{format_host_and_port(host, port)}"
 
 
 def _describe_error(error: OSError, address: str, port: int) -> str:

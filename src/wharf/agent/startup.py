@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from wharf import __version__
+from wharf.agent.advertising import build_local_url, find_advertised_address
 from wharf.agent.data_folder import LOCK_FILE, STORE_FOLDER, DataFolder, get_allocation_folder, get_state_folder
 from wharf.agent.errors import CommandError
 from wharf.agent.logs.setup import ProcessLogging, build_log_configuration
@@ -131,6 +132,8 @@ class AgentProcess:
         self._index_descriptor = -1
         """The memory in which the store publishes the newest log index. It outlives every store process."""
         self._address = ""
+        self._local_address = ""
+        self._advertised_address = ""
         self._next_snapshot_s: float | None = None
 
     def run(self) -> str:
@@ -163,6 +166,8 @@ class AgentProcess:
             self._logs.apply(build_log_configuration(self.settings))
         except OSError as error:
             raise CommandError(f"the log file {self.settings.log_file} cannot be written: {error.strerror}") from error
+        if self._listening is not None:
+            self._advertised_address = find_advertised_address(self.settings, self._listening)
         self._folder.remove_leftovers()
         self._schedule_snapshots()
         specs = list_process_specs(self.settings)
@@ -202,6 +207,7 @@ class AgentProcess:
         if self.settings.server.enabled:
             self._listening = listen_tcp(get_listen_address(self.settings), self.settings.ports.http)
             self._address = build_url(self._listening, tls=self.settings.tls.http)
+            self._local_address = build_local_url(self._listening, tls=self.settings.tls.http)
 
     def _describe_owner(self) -> str:
         """Return how the lock error of another agent names this one."""
@@ -235,7 +241,8 @@ class AgentProcess:
             log=build_log_configuration(self.settings),
             listening=listening,
             index_descriptor=index_descriptor,
-            address=self._address,
+            address=self._local_address,
+            advertised_address=self._advertised_address,
             door_secret=self._member_secret if role in ("api", "brain") else "",
             own_node_secret=self._own_node_secret if role in ("api", "node") else "",
         )

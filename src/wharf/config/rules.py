@@ -14,7 +14,7 @@ from wharf.config.log_parts import list_log_parts
 from wharf.config.settings import AgentSettings
 from wharf.config.tree import KeyPath, ValueOrigin
 from wharf.languages.suggestions import find_nearest_name
-from wharf.world.addresses import is_loopback
+from wharf.world.addresses import is_loopback, is_unspecified, split_host_and_port
 
 FindOrigin = Callable[[KeyPath], ValueOrigin]
 RuleViolations = Iterator[tuple[KeyPath, str]]
@@ -122,8 +122,14 @@ def _check_addresses(settings: AgentSettings) -> RuleViolations:
     for path, text in ((("bind_addr",), settings.bind_addr), (("addresses", "http"), settings.addresses.http)):
         if text and text != "localhost" and not _is_ip_address(text):
             yield path, f'expected an IP address or "localhost", given "{text}"'
-    if settings.advertise.http and not _HOST_AND_PORT.fullmatch(settings.advertise.http):
-        yield ("advertise", "http"), f'expected "host:port", given "{settings.advertise.http}"'
+    advertised = settings.advertise.http
+    if not advertised:
+        return
+    parts = split_host_and_port(advertised) if _HOST_AND_PORT.fullmatch(advertised) else None
+    if parts is None or parts.port == 0:
+        yield ("advertise", "http"), f'expected "host:port", given "{advertised}"'
+    elif is_unspecified(parts.host):
+        yield ("advertise", "http"), f"nobody can connect to {parts.host}: set an address of this machine"
 
 
 def _is_ip_address(text: str) -> bool:

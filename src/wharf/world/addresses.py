@@ -21,6 +21,25 @@ def split_host_and_port(text: str) -> HostAndPort | None:
     return HostAndPort(host.strip("[]"), int(port))
 
 
+def format_host_and_port(host: str, port: int) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_unspecified(host: str) -> bool:
+    """Return whether the host means all addresses of the machine, such as `0.0.0.0` and `::`.
+
+    A program can listen on such an address, but nobody can be given it to connect to.
+    """
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_unspecified
+    return address.is_unspecified
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only processes of this machine can connect to the host.
 

@@ -144,7 +144,7 @@ def _build_node_agent(
         region=settings.region,
         state_folder=get_state_folder(settings),
         allocation_folder=get_allocation_folder(settings),
-        http_address=_find_http_address(context),
+        http_address=context.order.advertised_address,
     )
     location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = load_or_create_own_identity(context.world, location.state_folder)
@@ -158,14 +158,6 @@ def _build_node_agent(
         dialers,
         agent_log=AgentLogReader(Path(context.order.data_folder)),
     )
-
-
-def _find_http_address(context: ProcessContext) -> str:
-    """Return the address at which others reach the HTTP API of this agent, or an empty text if it has no server."""
-    settings = context.order.settings
-    if not settings.server.enabled:
-        return ""
-    return settings.advertise.http or context.order.address.partition("://")[2]
 
 
 def _build_fake_fleet(

@@ -68,13 +68,12 @@ def get_brain_socket(context: ProcessContext) -> Path:
 def build_server(context: ProcessContext) -> Server:
     """Return the server of this process, with the configured settings and not yet opened."""
     settings = context.order.settings
-    address = settings.advertise.http or context.order.address.partition("://")[2]
     identity = ServerIdentity(
         member_id=load_server_id(context.world, Path(context.order.data_folder)),
         name=get_agent_name(settings),
         region=settings.region,
         datacenter=settings.datacenter,
-        address=address,
+        address=context.order.advertised_address,
         door_secret=context.order.door_secret,
     )
     server = Server(

@@ -40,7 +40,9 @@ class ProcessOrder(msgspec.Struct, frozen=True, kw_only=True, tag="Order"):
     """The descriptor of the memory in which the store publishes the newest log index; only for processes that read or
     write it."""
     address: str = ""
-    """The URL of the HTTP port, with the port that was bound."""
+    """The URL at which this machine reaches the HTTP port, with the port that was bound."""
+    advertised_address: str = ""
+    """The `host:port` at which other servers and nodes reach the HTTP port; empty for an agent without a server."""
     door_secret: str = ""
     """The secret that other servers present to this server. Created at each start, shared by its processes."""
     own_node_secret: str = ""

@@ -29,7 +29,7 @@ class AdvertiseSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         SettingInfo(
             "The `host:port` at which other servers and nodes reach this server.",
-            default_text="the address that HTTP listens on; if that is all addresses, the host's address",
+            default_text="the address that HTTP listens on; if that is all addresses, such as 0.0.0.0 or ::, the IPv4 address of the default route's interface, or of `client.network_interface`",
         ),
     ] = ""
 

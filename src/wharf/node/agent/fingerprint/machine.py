@@ -1,12 +1,9 @@
 """Reads the attributes and resources of the machine from the kernel, in the terms that jobs can request."""
 
-import contextlib
-import fcntl
 import os
 import platform
 import re
 import socket
-import struct
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +24,7 @@ from wharf.contract.model.nodes.resources import (
 )
 from wharf.node.mounts import can_mount_tmpfs
 from wharf.node.tasks.environment import format_ranges
+from wharf.world.host_address import find_default_address
 
 PROC: Final = Path("/proc")
 SYS: Final = Path("/sys")
@@ -194,34 +192,6 @@ def detect_cloud(firmware_folder: Path) -> str:
     for cloud, name, prefix in CLOUDS:
         if firmware_texts[name].startswith(prefix):
             return cloud
-    return ""
-
-
-def find_default_address(interface: str) -> tuple[str, str]:
-    """Return (network interface, its IPv4 address).
-
-    The interface is `interface` if given, else that of the default route, else `lo`. The address is 127.0.0.1 if it has
-    none.
-    """
-    device = interface or _find_default_device() or "lo"
-    return device, _read_address(device) or "127.0.0.1"
-
-
-def _find_default_device() -> str:
-    """Return the name of the interface of the IPv4 default route; empty if there is none."""
-    for line in _read_text(PROC / "net/route").splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 2 and fields[1] == "00000000":
-            return fields[0]
-    return ""
-
-
-def _read_address(device: str) -> str:
-    """Return the IPv4 address of a network interface, as the ioctl SIOCGIFADDR returns it; empty if it has none."""
-
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query_socket:
-        reply = fcntl.ioctl(query_socket.fileno(), 0x8915, struct.pack("256s", device.encode()[:15]))
-        return socket.inet_ntoa(reply[20:24])
     return ""
 
 
