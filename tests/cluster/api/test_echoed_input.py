@@ -1,9 +1,16 @@
-"""An error text repeats at most 200 characters of its input: every text of every body, one at a time."""
+"""A text for users repeats at most 200 characters of its input: every text of every body, one at a time.
+
+Texts for users are errors, and errors and warnings in replies with status 200.
+"""
 
 import json
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+import pytest
 from msgspec import inspect
 
 from tests.bounded_work.worst_bodies import Path, build_body
@@ -12,7 +19,10 @@ from tests.builders import a_job
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
-from wharf.contract.model.body_limits import MAX_ECHOED_CHARS
+from wharf.contract.client import ClientReply
+from wharf.contract.model.body_limits import MAX_ECHOED_CHARS, MAX_REPORTED_PROBLEMS
+from wharf.contract.model.message_texts import format_message, list_message_fields
+from wharf.contract.wire.endpoint_table import ENDPOINTS
 
 INPUT = "zq " * 1_000
 MAX_DEPTH = 12
@@ -44,9 +54,18 @@ def find_longest_echo(text: str) -> int:
     return count
 
 
+def list_texts_for_users(reply: ClientReply) -> list[str]:
+    """Return the error, or the errors and warnings of a successful reply."""
+    if reply.status >= 400:
+        return [reply.body.decode()]
+    body = json.loads(reply.body) if reply.body.startswith(b"{") else {}
+    texts = [body.get(name) for name in ("Error", "error", "Warnings", "Warning", "warning")]
+    return [text for text in [*texts, *(body.get("ValidationErrors") or [])] if isinstance(text, str)]
+
+
 @in_virtual_time
-async def test_an_error_text_repeats_at_most_200_characters_of_any_text_of_a_body() -> None:
-    too_long, refused_count = [], 0
+async def test_a_text_for_users_repeats_at_most_200_characters_of_any_text_of_a_body() -> None:
+    too_long, statuses = [], Counter[int]()
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(a_job("web"))
@@ -57,9 +76,53 @@ async def test_an_error_text_repeats_at_most_200_characters_of_any_text_of_a_bod
             for path in iter_text_paths(inspect.type_info(endpoint.body_type)):
                 body = build_body(endpoint.body_type, path, INPUT, next(iter(values.values()), ""))
                 reply = await send_raw(server.api, endpoint.method, target, body=json.dumps(body).encode())
-                if reply.status >= 400:
-                    refused_count += 1
-                    if (length := find_longest_echo(reply.body.decode())) > MAX_ECHOED_CHARS:
-                        too_long.append((endpoint.name, path, length))
-    assert refused_count > 100
+                for text in list_texts_for_users(reply):
+                    statuses[reply.status // 100] += INPUT[:50] in text
+                    if (length := find_longest_echo(text)) > MAX_ECHOED_CHARS or text.endswith("\n"):
+                        too_long.append((endpoint.name, reply.status, path, length))
+    assert (statuses[4] > 100, statuses[2] > 30) == (True, True)
     assert too_long == []
+
+
+@in_virtual_time
+async def test_a_validation_with_many_long_operands_returns_twenty_short_errors() -> None:
+    constraint = {"LTarget": "a", "RTarget": "b", "Operand": "<" * 131_000}
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        body = json.dumps({"Job": {"ID": "shop", "Constraints": [constraint] * 60}}).encode()
+
+        reply = await send_raw(server.api, "PUT", "/v1/validate/job", body=body)
+
+        assert (reply.status, len(json.loads(reply.body)["ValidationErrors"])) == (200, MAX_REPORTED_PROBLEMS)
+        assert len(reply.body) < 2 * MAX_REPORTED_PROBLEMS * 600
+
+
+@in_virtual_time
+async def test_a_join_with_a_long_address_repeats_at_most_200_characters_of_it() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        reply = await send_raw(server.api, "PUT", "/v1/agent/join", query="address=" + "a" * 3_000)
+
+        assert (reply.status, json.loads(reply.body)["error"][:204]) == (200, "a" * MAX_ECHOED_CHARS + "... ")
+
+
+def test_every_error_and_warning_of_a_reply_type_is_cut() -> None:
+    texts = {
+        (endpoint.reply_type, field.name)
+        for endpoint in ENDPOINTS
+        if isinstance(endpoint.reply_type, type) and issubclass(endpoint.reply_type, msgspec.Struct)
+        for field in msgspec.structs.fields(endpoint.reply_type)
+        if "error" in field.name or "warning" in field.name
+    }
+
+    assert {(kind, name) for kind, _ in texts for name in list_message_fields(kind)} == texts
+
+
+@pytest.mark.parametrize("part", ["Q", "q ", '"a" ', '"', "\n", "'"])
+def test_a_long_text_is_formatted_within_the_time_of_a_slot(part: str) -> None:
+    text = part * (10_000_000 // len(part))
+    began_s = time.process_time()
+    formatted = format_message(text)
+
+    assert (time.process_time() - began_s < 0.1, len(formatted) <= len(text)) == (True, True)

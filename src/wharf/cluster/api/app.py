@@ -38,7 +38,6 @@ from wharf.cluster.api.replies.sender import (
     ReplySender,
     build_refusal_reply,
     build_text_reply,
-    format_error_text,
 )
 from wharf.cluster.api.requests.body import (
     PART_TIMEOUT_S,
@@ -62,6 +61,7 @@ from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.server.metrics import RequestSeries
 from wharf.cluster.server.request_worker import InlineRequestWorker, RequestWorker
 from wharf.cluster.server.server import Server
+from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import NO_LEADER_TEXT, Overloaded, Refusal, RefusalCode, RefusalReason, no_leader
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 from wharf.world.request_id import RequestIdScope
@@ -303,7 +303,7 @@ class Api:
         except Refusal as caught:
             refused = self._add_outage(caught)
             safe_text = hide_secrets(refused.text, request, self._server.replica)
-            error = format_error_text(safe_text, (*request.path_values.values(), *request.query.values()))
+            error = format_message(safe_text, (*request.path_values.values(), *request.query.values()))
             reply = build_refusal_reply(Refusal(refused.code, error, refused.reason))
         except ClientDisconnected:
             return build_text_reply(400, "the request ended before its body")

@@ -13,7 +13,7 @@ import msgspec
 
 from wharf.cluster.access import Caller, CallerKind
 from wharf.cluster.api.off_loop import OffLoopExecutor
-from wharf.cluster.api.replies.encoding import encode_json
+from wharf.cluster.api.replies.encoding import encode_body
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody
 from wharf.cluster.engines.port import Committed
@@ -263,7 +263,7 @@ def _build_stored_reply(result: ActionResult) -> StoredReply | None:
         case EncodedBody(data, content_type, _):
             return StoredReply(result.status, data, content_type, result.index)
         case value:
-            return StoredReply(result.status, encode_json(value), JSON_CONTENT_TYPE, result.index)
+            return StoredReply(result.status, b"".join(encode_body(value).chunks), JSON_CONTENT_TYPE, result.index)
 
 
 def _build_result(reply: StoredReply, index: int) -> ActionResult:

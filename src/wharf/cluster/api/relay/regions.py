@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from wharf.cluster.api.asgi import App, HeaderList, Message, Receive, Scope, Send
 from wharf.cluster.api.replies.cors import build_cors_headers, build_preflight_headers, list_cors_methods
-from wharf.cluster.api.replies.sender import build_extra_headers, build_refusal_headers, format_error_text
+from wharf.cluster.api.replies.sender import build_extra_headers, build_refusal_headers
 from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.requests.parameters import parse_query
 from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, MAX_REASON_BYTES, STOPPING_TEXT, refuse_handshake
@@ -28,6 +28,7 @@ from wharf.contract.client.relay.websockets import (
     to_sendable_close_code,
 )
 from wharf.contract.client.transport import Unreachable
+from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.errors import STATUS_BY_CODE
 from wharf.world.tasks import run_until_first
@@ -162,7 +163,7 @@ class RelayedSocket:
                 self._scope,
                 BAD_GATEWAY_STATUS if isinstance(refusal, InvalidRegionReply) else STATUS_BY_CODE[refusal.code],
                 build_refusal_headers(refusal),
-                format_error_text(refusal.text).encode(),
+                format_message(refusal.text).encode(),
             )
 
     async def _relay_messages(self, remote: WebSocket, closing_event: asyncio.Event) -> None:
@@ -235,7 +236,7 @@ def get_request_target(scope: Scope) -> bytes:
 
 async def _send_refusal(send: Send, refusal: Refusal) -> None:
     """Send the refusal to the client as a whole HTTP reply."""
-    body = format_error_text(refusal.text).encode()
+    body = format_message(refusal.text).encode()
     headers = [*build_refusal_headers(refusal), (b"content-length", str(len(body)).encode())]
     status = BAD_GATEWAY_STATUS if isinstance(refusal, InvalidRegionReply) else STATUS_BY_CODE[refusal.code]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -15,6 +15,7 @@ import msgspec
 
 from wharf.cluster.api.held_memory import HeldMemory, MemoryLimit
 from wharf.cluster.server.loop_slots import LoopSlots
+from wharf.contract.model.message_texts import format_reply_messages
 
 COMPRESSION_LEVEL: Final = 1
 """The fastest level: a list shrinks to a tenth; higher levels save little more for several times the CPU time."""
@@ -164,8 +165,8 @@ EMPTY_REPLY_BODY: Final = ReplyBody((b"",))
 
 
 def encode_body(value: object, *, is_pretty: bool = False) -> ReplyBody:
-    """Return the value as a JSON body, indented if `is_pretty` is set."""
-    data = encode_json(value)
+    """Return the value as a JSON body, indented if `is_pretty` is set. Long input in its messages is cut."""
+    data = encode_json(format_reply_messages(value))
     return ReplyBody((msgspec.json.format(data, indent=4) + b"\n" if is_pretty else data,))
 
 

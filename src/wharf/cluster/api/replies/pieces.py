@@ -24,6 +24,7 @@ from wharf.cluster.api.replies.encoding import (
 )
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.state.packed_map import PackedMap
+from wharf.contract.model.message_texts import format_reply_messages
 
 PIECE_WEIGHT: Final = 128 * 1024
 """The weight up to which a value is encoded in one step: about half a millisecond, and as much to indent it. Limits how
@@ -152,8 +153,9 @@ async def encode_in_slices(
 ) -> ReplyBody:
     """Return the value as a JSON body. A heavy value is encoded in slices, and `held` counts its memory.
 
-    Raises `Refusal` if the budget of the work is used up, or `Overloaded`.
+    Long input in its messages is cut. Raises `Refusal` if the budget of the work is used up, or `Overloaded`.
     """
+    value = format_reply_messages(value)
     if not is_heavy(value):
         return encode_body(value, is_pretty=is_pretty)
     work.restart()

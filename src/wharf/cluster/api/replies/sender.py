@@ -1,8 +1,7 @@
 """Sending of replies: compression, CORS headers, streams, and Nomad's header names."""
 
 import asyncio
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,7 +19,7 @@ from wharf.cluster.api.replies.encoding import (
 from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.results import StreamedBody
 from wharf.cluster.server.loop_slots import LoopSlots
-from wharf.contract.model.body_limits import MAX_ECHOED_CHARS, cut_echo
+from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.world import World
@@ -47,37 +46,8 @@ class HttpReply(msgspec.Struct, frozen=True):
     body: ReplyBody | StreamedBody = EMPTY_REPLY_BODY
 
 
-LONG_WORD_PATTERN: Final = re.compile(rf"(\S{{{MAX_ECHOED_CHARS}}})\S+")
-"""Text without white space that is longer than any word of an error text, so it is input of the caller."""
-
-QUOTED_PATTERN: Final = re.compile(r'"([^"\n]*)"')
-"""A value in an error text. Error texts put values of the caller in double quotes."""
-MAX_ERROR_LINE_CHARS: Final = 600
-"""The longest line of an error text. Limits input that is in no quotes; our own sentences are shorter."""
-
-
-def format_error_text(text: str, inputs: Iterable[str] = ()) -> str:
-    """Return the text of an error as it is sent: without a line break at the end, and with long input cut.
-
-    `inputs` are values of the request that the text may repeat. Input is cut after `MAX_ECHOED_CHARS` characters. A
-    character that does not exist (a lone surrogate) is written as its escape, because UTF-8 has no bytes for it.
-    """
-    text = text.encode(errors="backslashreplace").decode()
-    if len(text) > MAX_ECHOED_CHARS:
-        for value in inputs:
-            if len(value) > MAX_ECHOED_CHARS:
-                text = text.replace(value, cut_echo(value))
-        text = LONG_WORD_PATTERN.sub(r"\1...", text)
-        text = QUOTED_PATTERN.sub(lambda quoted: f'"{cut_echo(quoted[1])}"', text)
-        text = "\n".join(
-            line if len(line) <= MAX_ERROR_LINE_CHARS else line[:MAX_ERROR_LINE_CHARS] + "..."
-            for line in text.split("\n")
-        )
-    return text.rstrip("\n")
-
-
 def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
-    return HttpReply(status, [TEXT_HEADER, *headers], ReplyBody((format_error_text(text).encode(),)))
+    return HttpReply(status, [TEXT_HEADER, *headers], ReplyBody((format_message(text).encode(),)))
 
 
 def build_extra_headers(extra_headers: Mapping[str, str]) -> HeaderList:
@@ -98,7 +68,7 @@ def build_refusal_reply(refusal: Refusal, *headers: tuple[bytes, bytes]) -> Http
     return HttpReply(
         STATUS_BY_CODE[refusal.code],
         [*build_refusal_headers(refusal), *headers],
-        ReplyBody((format_error_text(refusal.text).encode(),)),
+        ReplyBody((format_message(refusal.text).encode(),)),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from wharf.contract.model.body_limits import MAX_REPORTED_PROBLEMS
+from wharf.contract.model.message_texts import MAX_SCANNED_MESSAGE_CHARS, format_message
 
 MAX_WARNINGS: Final = 200
 """Warnings reported for a job; limits the size of a reply. Problems have the limit of all bodies."""
@@ -122,7 +123,7 @@ class ValidationReport:
         root = self._root
         if root._problem_count < MAX_REPORTED_PROBLEMS:
             root._problem_count += 1
-            self._entries.append(ValidationProblem(path, message, fix))
+            self._entries.append(_build_problem(path, message, fix))
 
     def add_warning(self, path: str, message: str, fix: str = "") -> None:
         """Add a warning about a value that is allowed but probably a mistake.
@@ -130,7 +131,7 @@ class ValidationReport:
         Warnings beyond `MAX_WARNINGS` are dropped.
         """
         if len(self._warnings) < MAX_WARNINGS:
-            self._warnings.append(ValidationProblem(path, message, fix))
+            self._warnings.append(_build_problem(path, message, fix))
 
     def add_section(self, title: str) -> "ValidationReport":
         """Add and return a report for a part inside this one. The part appears only if a problem is found in it."""
@@ -151,6 +152,11 @@ class ValidationReport:
             elif section := entry._build_entries():
                 entries.append(ProblemSection(entry._title, section))
         return tuple(entries)
+
+
+def _build_problem(path: str, message: str, fix: str) -> ValidationProblem:
+    """Return a problem whose message repeats little input: a job may hold megabytes of it."""
+    return ValidationProblem(path, format_message(message, max_scanned_chars=MAX_SCANNED_MESSAGE_CHARS), fix)
 
 
 def suggest_one_of(words: Sequence[str]) -> str:
