@@ -243,6 +243,30 @@ async def test_the_last_contact_is_0_on_the_leader_and_the_time_of_the_log_once_
         assert int(cut_off.headers["x-cluster-lastcontact"]) >= 61_000
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/search", {"Prefix": "s", "Context": "jobs"}), ("/v1/search/fuzzy", {"Text": "shop", "Context": "all"})]
+)
+def test_the_last_contact_of_a_search_is_0_on_the_leader_and_the_time_of_the_log_elsewhere(
+    path: str, body: dict[str, str]
+) -> None:
+    async def search(server: OneServer) -> int:
+        reply = await send_raw(server.api, "PUT", path, query="stale", body=msgspec.json.encode(body))
+        return int(json.loads(reply.body)["LastContact"])
+
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            server.faults.disconnect()
+            await pass_time(1.5)
+            leading = await search(server)
+            await pass_time(60)
+
+            assert (leading, await search(server) >= 61_000) == (0, True)
+
+    read()
+
+
 # -- compressed bodies
 
 JOB_BODY = msgspec.json.encode({"Job": a_job()})

@@ -43,7 +43,6 @@ from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.acl.permissions import PublicAccess
 from wharf.contract.model.refusal import Refusal, invalid_request
 
@@ -74,7 +73,6 @@ class ReadExecutor:
         self._server = server
         self._off_loop = off_loop
         self._is_nomad_compatible = is_nomad_compatible
-        self._started_s = server.world.monotonic_s()
         self._authenticator = authenticator
         self.handlers = build_read_handlers(server)
         self._filters = ListFilters(server.replica, JOINED_FIELD_READERS)
@@ -309,26 +307,13 @@ class ReadExecutor:
             shared.encoding_tasks.pop(is_pretty, None)
         return self._shared_replies.store_encoded(shared, EncodedRead(result.index, body), is_pretty=is_pretty)
 
-    def _get_last_contact_ms(self) -> int:
-        """Return the milliseconds since this server was last in contact with the leader: 0 if it is the leader.
-
-        Members are in contact with the leader through the log. Without any contact, returns the time since the start.
-        """
-        server = self._server
-        if server.reader.has_leader():
-            leader = server.replica.get(LEADER)
-            if leader is not None and leader.member_id == server.identity.member_id:
-                return 0
-        contact_ms = server.reader.last_contact_ms()
-        return round((server.world.monotonic_s() - self._started_s) * 1_000) if contact_ms is None else contact_ms
-
     def _build_reply(self, encoded: EncodedRead) -> HttpReply:
         """Return the reply with its index, leader and page headers."""
         reader = self._server.reader
         headers: HeaderList = [
             (b"x-cluster-index", b"%d" % max(1, encoded.index)),
             (b"x-cluster-knownleader", b"true" if reader.has_leader() else b"false"),
-            (b"x-cluster-lastcontact", b"%d" % self._get_last_contact_ms()),
+            (b"x-cluster-lastcontact", b"%d" % self._server.get_leader_contact_ms()),
         ]
         if encoded.refusal is not None:
             return build_refusal_reply(encoded.refusal, *headers)

@@ -20,7 +20,7 @@ from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.method import RpcTransport
 from wharf.cluster.server.security.access_services import AccessServices
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALL_TABLES
+from wharf.cluster.state.tables import ALL_TABLES, LEADER
 from wharf.contract.client.relay.port import Relay
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.jobs.defaults import JobSettings
@@ -63,6 +63,7 @@ class Server:
     ) -> None:
         """`scheduler`: the first scheduler configuration, used if this server bootstraps the cluster."""
         self.world = world
+        self._started_s = world.monotonic_s()
         self.engine = engine
         self.identity = identity
         self.job_settings = job_settings or JobSettings(region=identity.region)
@@ -94,6 +95,21 @@ class Server:
     def owns_global_records(self) -> bool:
         """Whether this region decides writes of global records, instead of relaying them to the authoritative region."""
         return self.access.settings.owns_global_records(self.identity.region)
+
+    def is_leader(self) -> bool:
+        """Whether this server leads, as far as it knows: it is in contact with the log, which names it as the leader."""
+        leader = self.replica.get(LEADER)
+        return leader is not None and leader.member_id == self.identity.member_id and self.reader.has_leader()
+
+    def get_leader_contact_ms(self) -> int:
+        """Return the milliseconds since this server was last in contact with the leader: 0 if it is the leader.
+
+        Members are in contact with the leader through the log. Without any contact, returns the time since the start.
+        """
+        if self.is_leader():
+            return 0
+        contact_ms = self.reader.last_contact_ms()
+        return round((self.world.monotonic_s() - self._started_s) * 1_000) if contact_ms is None else contact_ms
 
     def enable_events(self, *, max_commits: int = MAX_BUFFERED_COMMITS) -> None:
         """Start to buffer the last commits for event streams. Processes without event streams do not call this."""

@@ -62,7 +62,7 @@ class SearchActions:
             matches=result.matches,
             truncations=result.truncations,
             index=index,
-            last_contact=self._server.reader.last_contact_ms() or 0,
+            last_contact=self._server.get_leader_contact_ms(),
             known_leader=self._server.reader.has_leader(),
         )
         return ActionResult(reply, index)
@@ -91,7 +91,7 @@ class SearchActions:
             },
             truncations=result.truncations,
             index=index,
-            last_contact=self._server.reader.last_contact_ms() or 0,
+            last_contact=self._server.get_leader_contact_ms(),
             known_leader=self._server.reader.has_leader(),
         )
         return ActionResult(reply, index)

@@ -60,9 +60,7 @@ class AgentActions:
     def _build_stats(self) -> dict[str, dict[str, str]]:
         """Return the statistics of this server by section, with Nomad's names where Nomad has them."""
         server, process = self._server, measure_process()
-        leader = server.replica.get(LEADER)
-        is_leader = leader is not None and leader.member_id == server.identity.member_id and server.reader.has_leader()
-        contact_ms = server.reader.last_contact_ms()
+        is_leader, has_contact = server.is_leader(), server.reader.last_contact_ms() is not None
         return {
             "wharf": {
                 "server": "true",
@@ -73,7 +71,7 @@ class AgentActions:
             "raft": {
                 "state": "Leader" if is_leader else "Follower",
                 "applied_index": str(server.replica.index),
-                "last_contact": "never" if contact_ms is None else f"{contact_ms}ms",
+                "last_contact": f"{server.get_leader_contact_ms()}ms" if has_contact else "never",
                 "num_peers": str(max(0, server.replica.count_records(MEMBERS) - 1)),
             },
             "runtime": {
