@@ -128,7 +128,10 @@ def put(
         document = document.get("Items", document) if isinstance(document, dict) else None
         if not isinstance(document, dict):
             raise CliError(f"{name}: expected a map of items")
-        new_items = {str(key): str(value) for key, value in document.items()}
+        for key, value in document.items():
+            if not isinstance(value, str):
+                raise CliError(f"{name}: the value of {key} is not a text: put it in double quotes")
+        new_items = document
     arguments = parse_key_values(items, "item", are_secret=True) or {}
     new_items |= {key: read_text(value[1:]) if value.startswith("@") else value for key, value in arguments.items()}
     if not new_items:

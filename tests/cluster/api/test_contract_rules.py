@@ -244,7 +244,8 @@ async def test_the_last_contact_is_0_on_the_leader_and_the_time_of_the_log_once_
 
 
 @pytest.mark.parametrize(
-    ("path", "body"), [("/v1/search", {"Prefix": "s", "Context": "jobs"}), ("/v1/search/fuzzy", {"Text": "shop", "Context": "all"})]
+    ("path", "body"),
+    [("/v1/search", {"Prefix": "s", "Context": "jobs"}), ("/v1/search/fuzzy", {"Text": "shop", "Context": "all"})],
 )
 def test_the_last_contact_of_a_search_is_0_on_the_leader_and_the_time_of_the_log_elsewhere(
     path: str, body: dict[str, str]

@@ -5,6 +5,7 @@ from typing import Any, Final
 import pytest
 
 from tests.contract.client.steps import ScriptedFlow, error_reply, no_reply, not_reached, ok_reply
+from wharf.contract.client.bodies import encode_body
 from wharf.contract.client.calls import CallSpec, ListSpec, ReadSpec
 from wharf.contract.client.errors import (
     Conflict,
@@ -25,6 +26,8 @@ from wharf.contract.client.flow import (
     send_once,
 )
 from wharf.contract.client.transport import ClientReply, ClientRequest, Unreachable
+from wharf.contract.model.jobs.groups import Task, TaskGroup
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 JOBS = "job.list"
@@ -533,3 +536,27 @@ def test_the_error_names_all_servers_if_none_replies() -> None:
         driver.play(perform_call, JOBS, list_spec())
 
     assert (caught.value.is_sent, caught.value.is_silent) == (True, True)
+
+
+# -- bodies --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
+def test_a_body_with_a_number_that_json_does_not_have_is_not_sent(number: float) -> None:
+    flow = ScriptedFlow(ok_reply(JOB))
+    spec: CallSpec[Any] = CallSpec({}, body={"Job": {"ID": "web", "TaskGroups": [{"Count": number}]}})
+
+    with pytest.raises(ValueError, match=rf"^Job\.TaskGroups\[0\]\.Count: {number} is not a finite number$"):
+        flow.play(perform_call, "job.register", spec)
+    assert flow.requests == []
+
+
+def test_a_record_with_a_driver_option_that_json_does_not_have_is_not_sent() -> None:
+    job = Job(id="web", task_groups=(TaskGroup(name="g", tasks=(Task(name="t", config={"x": float("nan")}),)),))
+
+    with pytest.raises(ValueError, match=r"^TaskGroups\[0\]\.Tasks\[0\]\.Config\.x: nan is not a finite number$"):
+        encode_body(job)
+
+
+def test_a_body_with_empty_fields_is_sent() -> None:
+    assert encode_body({"Job": None, "Rate": 0.5}) == b'{"Job":null,"Rate":0.5}'

@@ -11,12 +11,11 @@ import click
 import msgspec
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.exact_values import InexactValue, load_exact_json
 from wharf.cli.common.output import to_plain
 from wharf.languages.suggestions import find_nearest_name
 
 if TYPE_CHECKING:
-    from ruamel.yaml import YAML
-
     from wharf.contract.client.calls import Response
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -45,7 +44,12 @@ def read_record(path: str, record_type: type[R], **overrides: Any) -> R:
     wire_names_by_spelling = {wire.lower(): wire for wire in wire_names.values()} | {
         field.replace("_", ""): wire for field, wire in wire_names.items()
     }
-    fields = {wire_names_by_spelling.get(key.lower().replace("_", ""), key): value for key, value in document.items()}
+    fields: dict[str, Any] = {}
+    for key, value in document.items():
+        wire_name = str(wire_names_by_spelling.get(key.lower().replace("_", ""), key))
+        if wire_name in fields:
+            raise CliError(f"{name}: the field {wire_name} occurs twice, once as {key}: remove one")
+        fields[wire_name] = value
     unknown = [key for key in fields if key not in wire_names.values()]
     if unknown:
         raise CliError(f"{name}: unknown field {unknown[0]}; the fields are {', '.join(wire_names.values())}")
@@ -104,8 +108,6 @@ MAX_FILE_BYTES: Final = 10_000_000
 """Limit of a file or of standard input; protects memory. Job files are far smaller."""
 MAX_VALUES: Final = 1_000_000
 """Limit of the values in a YAML document after aliases are expanded; protects memory from nested aliases."""
-MAX_COLLECTION_ITEMS: Final = 5_000
-"""Limit of the items of one list or map in YAML, equal to that of servers (`MAX_ITEMS`); protects the user's time."""
 LARGE_YAML_CHARS: Final = 1_000_000
 """Above this size, a note says that reading takes seconds."""
 YAML_SUFFIXES: Final = (".yaml", ".yml")
@@ -144,7 +146,8 @@ def read_utf8_text(path: str, name: str, *, max_bytes: int = MAX_FILE_BYTES) -> 
 def parse_json(name: str, text: str) -> Any:  # Any JSON value.
     """Return the value of a JSON text.
 
-    Raises CliError with line and column, also for a key that occurs twice in one object.
+    Raises CliError with line and column, also for a value that cannot be sent exactly, such as `1e400`. Raises CliError
+    for a key that occurs twice in one object.
     """
 
     def build_object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -157,39 +160,14 @@ def parse_json(name: str, text: str) -> Any:  # Any JSON value.
         return built
 
     try:
-        return json.loads(text, object_pairs_hook=build_object)
+        return load_exact_json(text, build_object)
+    except InexactValue as problem:
+        line, column = _locate(text, problem.position)
+        raise CliError(f"{name}:{line}:{column}: {problem}") from None
     except json.JSONDecodeError as error:
         raise CliError(f"{name}:{error.lineno}:{error.colno}: {error.msg[0].lower()}{error.msg[1:]}") from error
     except RecursionError:
         raise CliError(f"{name}: the document is nested too deeply") from None
-
-
-def create_yaml_reader() -> "YAML":
-    """Return a YAML parser that stops at the first list or map with more than `MAX_COLLECTION_ITEMS` items.
-
-    Servers refuse such a list or map. The parser needs about 0.1 ms for each item, so that a large file would take
-    seconds before it is refused.
-    """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.composer import Composer, ComposerError
-
-    class LimitedComposer(Composer):
-        """Builds nodes of a YAML document, and refuses lists and maps with too many items."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:  # ruamel.yaml has no types for nodes.
-            """Build the next node, an item of the list or map `parent`."""
-            if parent is not None and len(parent.value) > MAX_COLLECTION_ITEMS:
-                problem = (
-                    f"a list or map may hold at most {MAX_COLLECTION_ITEMS:,} items, and this one holds more: "
-                    "remove some, or store them in a file that the task reads"
-                )
-                raise ComposerError(None, None, problem, parent.start_mark)
-            return super().compose_node(parent, index)
-
-    reader = YAML(typ="safe", pure=True)
-    reader.version = (1, 2)  # In YAML 1.2, `on` and `no` are texts, not bools.
-    reader.Composer = LimitedComposer
-    return reader
 
 
 def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
@@ -197,18 +175,19 @@ def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
 
+    from wharf.cli.common.yaml_reader import create_yaml_reader
+
     reader = create_yaml_reader()
     if len(text) > LARGE_YAML_CHARS:
         click.echo(f"note: {name}: reading {len(text) / 1e6:.1f} MB of YAML takes seconds; JSON is faster", err=True)
     try:
-        documents = [_convert_keys_to_text(document, _DocumentBudget()) for document in reader.load_all(text)]
+        documents = [_copy_document(document, _DocumentBudget()) for document in reader.load_all(text)]
     except MarkedYAMLError as error:
         mark = error.problem_mark
         position = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
         raise CliError(f"{name}{position}: {_format_yaml_problem(error.context, error.problem)}") from error
     except ReaderError as error:
-        before = text[: error.position]
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        line, column = _locate(text, error.position)
         raise CliError(
             f"{name}:{line}:{column}: the control character #x{ord(text[error.position]):04x} is not allowed in YAML: "
             f'remove it, or write it in a quoted text as "\\x{ord(text[error.position]):02x}"'
@@ -226,6 +205,12 @@ def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
     if len(documents) != 1:
         raise CliError(f"{name}: expected one YAML document, got {len(documents)}")
     return documents[0]
+
+
+def _locate(text: str, position: int) -> tuple[int, int]:
+    """Return line and column of a character of the text, both counted from 1."""
+    before = text[:position]
+    return before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
 def _format_yaml_problem(context: str | None, problem: str | None) -> str:
@@ -248,13 +233,11 @@ class _DocumentBudget:
         self.remaining = MAX_VALUES
 
 
-def _convert_keys_to_text(value: Any, budget: _DocumentBudget) -> Any:  # A YAML value becomes a JSON value.
-    """Return the value as JSON could hold it: keys as text, dates as ISO text. Raises _ValueBudgetExceeded."""
+def _copy_document(value: Any, budget: _DocumentBudget) -> Any:  # Any value of the document.
+    """Return a copy of the value, with a value of its own for each alias. Raises _ValueBudgetExceeded."""
     budget.remaining -= 1
     if budget.remaining < 0:
         raise _ValueBudgetExceeded
     if isinstance(value, dict):
-        return {str(key): _convert_keys_to_text(item, budget) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_convert_keys_to_text(item, budget) for item in value]
-    return value.isoformat() if hasattr(value, "isoformat") else value
+        return {key: _copy_document(item, budget) for key, item in value.items()}
+    return [_copy_document(item, budget) for item in value] if isinstance(value, list) else value

@@ -104,5 +104,7 @@ def parse_key_values(pairs: "Iterable[str]", option: str, *, are_secret: bool = 
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise CliError(f"{option} {position if are_secret else text}: expected KEY=VALUE")
+        if key in found:
+            raise CliError(f"{option} {position if are_secret else text}: the key occurs twice: remove one")
         found[key] = value
     return found or None

@@ -241,6 +241,8 @@ class ServerCommand(click.Command):
         with _set_exit_code(self.failure_exit_code):
             connection = {name: context.params.pop(name) for name in _list_names(CONNECTION_OPTIONS)}
             output = {name: context.params.pop(name, None) for name in _list_names(OUTPUT_OPTIONS)}
+            if output["as_json"] and output["template"]:
+                raise click.UsageError("--json and --format exclude each other: use one of them", context)
             _choose_colours(context, connection)
             environment: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
             session = Session(

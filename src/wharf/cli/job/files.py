@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from wharf.cli.common.documents import STDIN, YAML_SUFFIXES, create_yaml_reader, parse_json, parse_yaml, read_utf8_text
+from wharf.cli.common.documents import STDIN, YAML_SUFFIXES, parse_json, parse_yaml, read_utf8_text
 from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_issues
 
 HCL_SUFFIXES: Final = (".hcl", ".nomad", ".wharf")
@@ -188,6 +188,8 @@ def _compose_nodes(source: str) -> Any:  # A node of ruamel.yaml, which has no t
     only the YAML parser keeps positions.
     """
     from ruamel.yaml.error import YAMLError
+
+    from wharf.cli.common.yaml_reader import create_yaml_reader
 
     try:
         node = create_yaml_reader().compose(source)

@@ -47,13 +47,13 @@ def apply(session: Session, node_id: str, changes: tuple[str, ...], unset: tuple
     wharf node meta apply gpu-7 rack=12 --unset owner
     """
     from wharf.cli.common.lookup import find_node
+    from wharf.cli.common.options import parse_key_values
 
-    values: dict[str, str | None] = dict.fromkeys(unset)
-    for change in changes:
-        key, equals, value = change.partition("=")
-        if not equals or not key:
-            raise CliError(f"{change}: expected KEY=VALUE")
-        values[key] = value
+    new_values = parse_key_values(changes, "change") or {}
+    for key in unset:
+        if key in new_values:
+            raise CliError(f"--unset {key}: the key also gets a new value: remove one")
+    values: dict[str, str | None] = dict.fromkeys(unset) | new_values
     if not values:
         raise CliError("missing change: give KEY=VALUE or --unset KEY")
     found = find_node(session, node_id)

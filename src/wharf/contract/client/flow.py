@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from wharf.contract.client.bodies import encode_body
 from wharf.contract.client.calls import (
     RequestSpec,
     Response,
@@ -383,7 +384,7 @@ def build_request(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> 
     headers = dict(spec.headers)
     body = b""
     if spec.body is not None:
-        body = spec.body if isinstance(spec.body, bytes) else msgspec.json.encode(spec.body)
+        body = spec.body if isinstance(spec.body, bytes) else encode_body(spec.body)
         headers.setdefault("content-type", "application/json")
     if takes_idempotency_key(endpoint):
         key = options.get("idempotency_key") or (state.world.new_id() if state.retry_policy.max_attempts > 1 else "")
