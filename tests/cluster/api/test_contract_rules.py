@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import zlib
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,19 +16,48 @@ from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.app import Api
 from wharf.cluster.server.agent_interface import AgentInfo, NoAgentInterface
 from wharf.contract.client import ClientReply
-from wharf.contract.wire.endpoint_table import ENDPOINTS
+from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint
+from wharf.contract.wire.openapi import list_common_parameters
 
 CONFLICT = b"Filter expression cannot be used with other filter parameters"
 TWO_TOKENS = b"the request has two different tokens: send one token, in X-Cluster-Token or in Authorization"
 
 
+SELECTS_NO_RECORDS = {
+    "meta": "adds a field to each job",
+    "resources": "adds a field to each node or allocation",
+    "os": "adds a field to each node",
+    "task_states": "omits a field of each allocation",
+    "include_children": "adds jobs to the list",
+    "choose": "picks from the result of the filter (0068)",
+    "type": "names the kind of volumes, of which there is one",
+}
+"""The parameters of lists that may be combined with a filter, each with the reason. All others narrow the list."""
+
+
+def list_filterable_lists() -> list[Endpoint]:
+    """Return the lists that the API document says to have filters."""
+    return [each for each in ENDPOINTS if each.method == "GET" and "filter" in list_common_parameters(each)]
+
+
 def list_narrowed_lists() -> list[tuple[str, str]]:
-    """Return the path of each list, with each parameter that narrows it."""
+    """Return the path of each list with filters, with each parameter that the API document has for it and that narrows it."""
     return [
         (re.sub(r"\{[^}]*\}", "x", endpoint.path), parameter)
+        for endpoint in list_filterable_lists()
+        for parameter in (
+            *(each.name for each in endpoint.parameters if each.name not in SELECTS_NO_RECORDS),
+            *(name for name in list_common_parameters(endpoint) if name == "prefix"),
+        )
+    ]
+
+
+def list_other_endpoints() -> list[str]:
+    """Return the paths of the GET endpoints without filters."""
+    return [
+        re.sub(r"\{[^}]*\}", "x", endpoint.path)
         for endpoint in ENDPOINTS
-        if (features := endpoint.list_features) is not None and endpoint.method == "GET"
-        for parameter in (*features.filtering_parameters, *(("prefix",) if features.has_prefix else ()))
+        if endpoint.method == "GET" and endpoint not in list_filterable_lists()
     ]
 
 
@@ -53,16 +83,57 @@ def test_a_filter_with_a_parameter_that_narrows_the_same_list_is_refused(path: s
     read()
 
 
-def test_the_lists_of_volumes_services_and_evaluations_declare_what_narrows_them() -> None:
-    narrowed = list_narrowed_lists()
+def test_each_parameter_that_selects_no_records_exists() -> None:
+    assert {each.name for endpoint in list_filterable_lists() for each in endpoint.parameters} >= set(
+        SELECTS_NO_RECORDS
+    )
 
-    assert {
-        ("/v1/volumes", "node_id"),
-        ("/v1/volumes", "node_pool"),
-        ("/v1/evaluations", "status"),
-        ("/v1/evaluations", "job"),
-        ("/v1/jobs", "prefix"),
-    } <= set(narrowed)
+
+@pytest.mark.parametrize("path", list_other_endpoints())
+def test_a_filter_that_would_be_ignored_is_refused(path: str) -> None:
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+
+            reply = await get(server, path, "filter=ID==x")
+
+            assert (reply.status, reply.body[:29]) == (400, b"`filter` is not supported by ")
+
+    read()
+
+
+@pytest.mark.parametrize("path", [re.sub(r"\{[^}]*\}", "x", endpoint.path) for endpoint in list_filterable_lists()])
+def test_a_list_with_filters_refuses_one_that_is_malformed(path: str) -> None:
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+
+            reply = await get(server, path, "filter=((")
+
+            assert (reply.status, b"failed to read filter expression" in reply.body) == (400, True)
+
+    read()
+
+
+@in_virtual_time
+async def test_a_compatible_server_ignores_a_filter_that_a_list_does_not_support_as_nomad_does() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        compatible = Api(server.server, is_nomad_compatible=True)
+
+        reply = await send_raw(compatible, "GET", "/v1/namespaces", query="filter=Name==x")
+
+        assert (reply.status, [each["Name"] for each in json.loads(reply.body)]) == (200, ["default"])
+
+
+def test_the_page_about_filters_names_every_parameter_that_narrows_a_list() -> None:
+    named = {parameter for _, parameter in list_narrowed_lists()}
+    page = Path(__file__).parents[3].joinpath("docs/filters.md").read_text()
+
+    assert named == {"prefix", "status", "job", "node_id", "node_pool"}
+    assert [name for name in (*named, "choose") if f"`{name}`" not in page] == []
 
 
 @in_virtual_time
@@ -119,7 +190,19 @@ async def test_metrics_for_prometheus_are_refused_with_415_by_a_compatible_serve
 
 
 @pytest.mark.parametrize("path", ["/v1/allocations", "/v1/evaluations", "/v1/deployments", "/v1/jobs/statuses"])
-@pytest.mark.parametrize("number", ["18446744073709551616", "9" * 30, "-1"])
+def test_a_page_token_may_have_zeros_before_its_index(path: str) -> None:
+    @in_virtual_time
+    async def read() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+
+            assert (await get(server, path, f"per_page=1&next_token={'0' * 30}12.x")).status == 200
+
+    read()
+
+
+@pytest.mark.parametrize("path", ["/v1/allocations", "/v1/evaluations", "/v1/deployments", "/v1/jobs/statuses"])
+@pytest.mark.parametrize("number", ["0000000000018446744073709551616", "18446744073709551616", "9" * 30, "-1"])
 def test_a_page_token_with_an_index_out_of_range_is_refused(path: str, number: str) -> None:
     @in_virtual_time
     async def read() -> None:

@@ -49,7 +49,12 @@ from wharf.cluster.api.requests.body import (
     read_body,
     wait_for_disconnect,
 )
-from wharf.cluster.api.requests.parameters import BAD_ESCAPE_PATTERN, parse_endpoint_parameters, parse_query_strict
+from wharf.cluster.api.requests.parameters import (
+    BAD_ESCAPE_PATTERN,
+    check_filter_is_supported,
+    parse_endpoint_parameters,
+    parse_query_strict,
+)
 from wharf.cluster.api.requests.request import Request, create_request
 from wharf.cluster.api.requests.targets import RequestTarget, RequestTargetCache
 from wharf.cluster.api.results import StreamedBody
@@ -209,6 +214,8 @@ class Api:
             return build_text_reply(405, "Invalid method", (b"allow", allowed))
         try:
             query = parse_query_strict(scope["query_string"], endpoint)
+            if not self._replies.is_nomad_compatible:  # Nomad ignores such a filter (0192).
+                check_filter_is_supported(query, endpoint)
         except Refusal as refusal:
             return build_refusal_reply(refusal)
         request = create_request(self._server.world, endpoint, match.path_values, query, headers)

@@ -178,7 +178,7 @@ class CompatSettings(msgspec.Struct, frozen=True, kw_only=True):
         SettingInfo(
             "Whether Nomad's names of headers and environment variables are also accepted and sent, and whether "
             "Nomad's behavior is chosen where it departs from Wharf's: lists accept `filter` together with `prefix` and "
-            "similar parameters, `per_page` may be 0 or negative, and a request for Prometheus metrics gets status 415 "
+            "similar parameters, endpoints without filters ignore `filter`, `per_page` may be 0 or negative, and a request for Prometheus metrics gets status 415 "
             "while they are off."
         ),
     ] = False

@@ -129,7 +129,11 @@ SHARED_PARAMETERS: Final[Document] = {
     "wait": _build_query_parameter("wait", {**DURATION_SCHEMA, "default": "5m"}, "How long to wait with `index`; at most 10m."),
     "stale": _build_query_parameter("stale", FLAG_SCHEMA, "Read this server's replica without waiting for the newest writes."),
     "prefix": _build_query_parameter("prefix", TEXT_SCHEMA, "Only records whose ID or name begins with this text."),
-    "filter": _build_query_parameter("filter", TEXT_SCHEMA, 'An expression over the records, such as `Status == "running"`.'),
+    "filter": _build_query_parameter(
+        "filter", TEXT_SCHEMA,
+        'An expression over the records, such as `Status == "running"`. Refused together with `prefix` and other parameters '
+        "that narrow the list, and by endpoints that do not name it.",
+    ),
     "per_page": _build_query_parameter("per_page", {"type": "integer", "minimum": 1}, "Records per page; without it, all."),
     "next_token": _build_query_parameter("next_token", TEXT_SCHEMA, "The token that the previous page returned."),
     "reverse": _build_query_parameter("reverse", {"type": "string", "enum": ["true", "false", ""]}, "Reverse the order."),

@@ -282,6 +282,7 @@ def parse_token_index(number: str) -> int:
     digits = number.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
         return 0
-    if digits != number or len(number) > MAX_INDEX_DIGITS or int(number) > MAX_INDEX:
+    significant = digits.lstrip("0") or "0"
+    if digits != number or len(significant) > MAX_INDEX_DIGITS or int(significant) > MAX_INDEX:
         raise invalid_request(f"next_token is out of range: it begins with a log index of at most {MAX_INDEX}")
-    return int(number)
+    return int(significant)

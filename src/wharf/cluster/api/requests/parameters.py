@@ -95,6 +95,17 @@ def parse_query_strict(query_string: bytes, endpoint: Endpoint) -> dict[str, str
     return query
 
 
+def check_filter_is_supported(query: Mapping[str, str], endpoint: Endpoint) -> None:
+    """Raise `Refusal` for a filter that the endpoint would ignore: the reply would have records that the caller excluded."""
+    if endpoint.method != "GET" or not query.get("filter"):
+        return
+    if endpoint.list_features is None or not endpoint.list_features.can_filter:
+        raise invalid_request(
+            f"`filter` is not supported by {endpoint.path}, which would return all records: select records of the reply, "
+            "or read a list that supports filters; GET /v1/openapi.json has the parameters of each"
+        )
+
+
 def _accepts_several_values(endpoint: Endpoint, name: str) -> bool:
     """Return whether a query of the endpoint may contain the parameter several times."""
     return any(each.name == name and each.kind is ParameterKind.TEXTS for each in endpoint.parameters)
