@@ -1,7 +1,7 @@
 """Bugs that can be planted to test the simulation itself. It must detect each of them.
 
-They change the simulated log, the watches of a replica, the disk of a node, or its supervisor. They never change the
-product.
+They change the simulated log, the watches of a replica, the disk of a node, its supervisor, or its addresses of servers.
+They never change the product.
 """
 
 import enum
@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from simulation.cluster import Cluster, ServerProcess
+from simulation.cluster import Cluster, NodeHost, ServerProcess
 from wharf.cluster.engines.port import EncodedWrite, LogPosition
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Subscription, WatchTarget
@@ -28,6 +28,7 @@ class PlantedBug(enum.StrEnum):
     INDEX_BACK = "index-back"
     FORGETFUL_DISK = "forgetful-disk"
     GUESSED_OUTCOMES = "guessed-outcomes"
+    SAME_SERVER = "same-server"
 
 
 def plant_bug(bug: PlantedBug, cluster: Cluster) -> None:
@@ -109,6 +110,17 @@ def _guess_outcomes(cluster: Cluster) -> None:
             host.machine.is_guessing_outcomes = True
 
 
+def _lead_to_same_server(cluster: Cluster) -> None:
+    """Let all addresses of servers that a node knows lead to the same server, so that the node cannot leave it."""
+    make_address_choosers = cluster.make_address_choosers
+
+    def make_same_choosers(node: NodeHost) -> list[Callable[[], str]]:
+        choosers = make_address_choosers(node)
+        return [choosers[0]] * len(choosers)
+
+    cluster.make_address_choosers = make_same_choosers  # type: ignore[method-assign]  # the planted bug
+
+
 BUG_PLANTERS: Final[dict[PlantedBug, Callable[[Cluster], None]]] = {
     PlantedBug.DROPPED_CONDITION: _drop_condition,
     PlantedBug.MISSED_WAKE: _miss_wakes,
@@ -117,4 +129,5 @@ BUG_PLANTERS: Final[dict[PlantedBug, Callable[[Cluster], None]]] = {
     PlantedBug.INDEX_BACK: _send_index_back,
     PlantedBug.FORGETFUL_DISK: _lose_synced_data,
     PlantedBug.GUESSED_OUTCOMES: _guess_outcomes,
+    PlantedBug.SAME_SERVER: _lead_to_same_server,
 }

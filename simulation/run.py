@@ -12,6 +12,7 @@ import msgspec
 from simulation.chaos import LEASE_EXPIRED, Chaos
 from simulation.client_records import ClientRecords
 from simulation.cluster import Cluster, make_log
+from simulation.contact_invariants import ContactInvariants
 from simulation.error_checks import ErrorLogHandler, check_responses
 from simulation.fault_source import NO_FAULTS, FaultSource
 from simulation.history import CallHistory
@@ -54,6 +55,12 @@ RESERVATION_WAIT_S: Final = 200.0
 """After this time, each evaluation that still waits for capacity must have a reserved node."""
 
 
+CONTACT_WAIT_S: Final = 60.0
+"""How long lost nodes have to come back after other faults. A new leader waits 40 s for them."""
+CONTACT_CHECK_S: Final = 200.0
+"""How long faults happen that must cost no node: four or five of them."""
+
+
 class SeedFailure(msgspec.Struct, frozen=True):
     """The error that ended a seed, and the timeline before it."""
 
@@ -94,6 +101,7 @@ class SeedRun:
         self.task_invariants = TaskInvariants(self.cluster, self.record_history)
         self.log.observer = self.record_history
         self.batch_invariants = BatchInvariants(self.record_history)
+        self.contact_invariants = ContactInvariants(self.record_history)
         self.rollout_invariants = RolloutInvariants(self.record_history, self.loop.time)
         self.record_history.batch_checks += [self._count_leases, self._check_periodically]
         self.read_checker = ReadChecker(self.record_history)
@@ -159,6 +167,8 @@ class SeedRun:
         await asyncio.gather(chaos_task, return_exceptions=True)
         await self.workload.stop()
         await self.chaos.repair_all()
+        if not self.seed % 2:  # Nodes of odd seeds have so short heartbeats that any fault may cost one.
+            await self._require_contact()
         await asyncio.sleep(30.0)
         await self.workload.tidy_up()
         await self._wait_until_steady()
@@ -166,6 +176,14 @@ class SeedRun:
             await asyncio.sleep(RESERVATION_WAIT_S)
             await self._wait_until_steady()
         self._check_whole_state(deep=True)
+
+    async def _require_contact(self) -> None:
+        """Inject faults that must cost no node, and require that the nodes that know all servers stay in contact."""
+        await asyncio.sleep(CONTACT_WAIT_S)
+        self.contact_invariants.begin({node.name for node in self.cluster.nodes if node.knows_all_servers})
+        await self.chaos.run_costless_faults(CONTACT_CHECK_S)
+        self.contact_invariants.end()
+        await self.chaos.repair_all()
 
     def _has_enough_load(self, started_s: float) -> bool:
         """Return whether enough events and faults happened, or the time limit has passed."""

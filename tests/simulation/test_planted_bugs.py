@@ -12,6 +12,7 @@ FIRST_SEEDS = {
     PlantedBug.LOST_LEADER_CHECK: 8,
     PlantedBug.MISSED_WAKE: 2,
     PlantedBug.FORGETFUL_DISK: 5,
+    PlantedBug.SAME_SERVER: 4,
 }
 """Seeds that detect the bug, because a seed that detects nothing takes three times as long. The default is 1."""
 
@@ -38,6 +39,7 @@ REASONS = {
         "is reported to have ended as",
         "journal has lost the ends of allocations",
     ),
+    PlantedBug.SAME_SERVER: ("although only faults happened that must not cost a node",),
     PlantedBug.GUESSED_OUTCOMES: ("is reported to have ended as", "but these runs failed"),
 }
 
