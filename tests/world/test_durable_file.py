@@ -43,6 +43,7 @@ def test_the_old_content_stays_if_the_disk_fails(tmp_path: Path, monkeypatch: py
     with pytest.raises(OSError, match="disk failure"):
         replace_file(file, b"new")
     assert file.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["record.json"]
 
 
 def test_a_file_is_created_once(tmp_path: Path) -> None:

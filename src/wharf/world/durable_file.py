@@ -3,6 +3,7 @@
 What the files contain, and who may open them besides their owner, is decided by the callers.
 """
 
+import contextlib
 import os
 from pathlib import Path
 from typing import BinaryIO
@@ -14,10 +15,15 @@ def replace_file(file: Path, data: bytes) -> None:
     When the function returns, the new content is on the disk. Raises `OSError`; the old content is then unchanged.
     """
     temporary_file = file.with_name(f"{file.name}.new")
-    with open_private_file(temporary_file) as stream:
-        stream.write(data)
-        sync_file(stream)
-    rename_durably(temporary_file, file)
+    try:
+        with open_private_file(temporary_file) as stream:
+            stream.write(data)
+            sync_file(stream)
+        rename_durably(temporary_file, file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary_file.unlink(missing_ok=True)
+        raise
 
 
 def create_file_once(file: Path, data: bytes) -> bool:

@@ -129,3 +129,18 @@ def test_a_closed_server_leaves_no_socket_and_listens_nowhere(tmp_path: Path) ->
         return running.path.exists()
 
     assert run(tmp_path, scenario) is False
+
+
+def test_a_grant_that_cannot_be_saved_is_refused_with_the_reason(tmp_path: Path) -> None:
+    body = (
+        b'{"caller": "address:192.0.2.7", "resource": "core", "amount": 5, "for_ms": 1000, "by": "ops", "reason": "x"}'
+    )
+    request = b"POST /grant HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    async def grant(running: Running) -> bytes:
+        (tmp_path / "grants.json.new").mkdir()
+        return await running.send(request)
+
+    reply = run(tmp_path, grant)
+
+    assert (reply[9:12], b"nothing was changed: the file " in reply) == (b"503", True), reply

@@ -8,7 +8,7 @@ import pytest
 
 from tests.limits.builders import NOON_MS
 from wharf.limits.core.limiter import Grant
-from wharf.limits.decisions.overrides import InvalidGrantsFile, OperatorOverrides
+from wharf.limits.decisions.overrides import GrantsNotSaved, InvalidGrantsFile, OperatorOverrides
 from wharf.limits.stores.port import StoreUnavailable
 
 
@@ -139,6 +139,58 @@ def test_expired_grants_are_dropped_and_deleted_for_all_processes(tmp_path: Path
     asyncio.run(process.overrides.remove_shared_grants(ended))
     assert len(store.entries) == 1
     assert len((tmp_path / "grants.json").read_bytes().split(b"until_ms")) == 2
+
+
+@pytest.fixture
+def full_folder(tmp_path: Path) -> Path:
+    """Return a folder in which the grants file cannot be written: a folder has the name of its temporary file."""
+    (tmp_path / "grants.json.new").mkdir()
+    return tmp_path
+
+
+def test_a_grant_that_cannot_be_saved_changes_nothing(full_folder: Path) -> None:
+    process = Process(full_folder)
+
+    with pytest.raises(GrantsNotSaved, match=r"^the file .*grants\.json cannot be written: Is a directory$"):
+        process.add(CORE)
+    assert (process.overrides.grant_file.grants, process.applied) == ([], [])
+
+
+def test_a_revocation_that_cannot_be_saved_changes_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.add(CORE, EVE)
+    (tmp_path / "grants.json.new").mkdir()
+    with pytest.raises(GrantsNotSaved):
+        asyncio.run(process.overrides.revoke_grants("user:ada", None))
+    kept = (process.overrides.grant_file.grants, process.applied)
+    (tmp_path / "grants.json.new").rmdir()
+
+    ended = asyncio.run(process.overrides.revoke_grants("user:ada", None))
+
+    assert (kept, ended, process.applied) == (([CORE, EVE], [CORE, EVE]), [CORE], [EVE])
+
+
+def test_shared_grants_are_in_force_while_their_file_cannot_be_written_and_are_written_later(full_folder: Path) -> None:
+    process = Process(full_folder, MemoryOverrideStore())
+    process.add(CORE)
+    applied = list(process.applied)
+    (full_folder / "grants.json.new").rmdir()
+    process.overrides.drop_expired_grants(NOON_MS)
+
+    again = Process(full_folder)
+    again.overrides.open()
+
+    assert (applied, again.applied) == ([CORE], [CORE])
+
+
+def test_a_grant_expires_although_its_file_cannot_be_written(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.add(CORE)
+    (tmp_path / "grants.json.new").mkdir()
+
+    ended = process.overrides.drop_expired_grants(NOON_MS + 1_000)
+
+    assert (ended, process.applied) == ([CORE], [])
 
 
 def test_expired_grants_that_cannot_be_deleted_are_left() -> None:

@@ -10,6 +10,7 @@ from wharf.limits.admin.errors import ActionError, build_outage_error
 from wharf.limits.core.counting.bans import BanRecord
 from wharf.limits.core.limiter import Grant
 from wharf.limits.core.plans import is_subject_shadow
+from wharf.limits.decisions.overrides import GrantsNotSaved
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.limits.stores.port import StoreUnavailable
 from wharf.world import World
@@ -45,7 +46,7 @@ class OperatorActions:
     ) -> dict[str, Any]:
         """Increase the ceiling of a caller's bucket `resource` by an amount, for a duration or until a time.
 
-        Return the grant as a JSON object. Raises `ActionError` for invalid values and while the store is unavailable.
+        Return the grant as a JSON object. Raises `ActionError` for invalid values, and while the store is unavailable or the file of grants cannot be written.
         """
         owner = find_caller(self._service, name).owner
         resources = {rule.resource for rule in self._service.evaluator.rules.rules if rule.resource is not None}
@@ -58,7 +59,7 @@ class OperatorActions:
         grant = Grant(owner=owner, resource=resource, amount=amount, until_ms=until_ms, by=by, reason=reason)
         try:
             await self._service.overrides.add_grants([grant])
-        except StoreUnavailable as problem:
+        except (StoreUnavailable, GrantsNotSaved) as problem:
             raise build_outage_error(problem) from None
         facts: dict[str, Any] = msgspec.to_builtins(grant)
         self._service.write_audit_entry("grant", **facts)
@@ -71,7 +72,7 @@ class OperatorActions:
         """
         try:
             ended = await self._service.overrides.revoke_grants(find_caller(self._service, name).owner, resource)
-        except StoreUnavailable as problem:
+        except (StoreUnavailable, GrantsNotSaved) as problem:
             raise build_outage_error(problem) from None
         if not ended:
             raise ActionError(f"{name} has no such grant", 404)
@@ -185,7 +186,7 @@ class OperatorActions:
             raise ActionError(f"unsupported export format {state.form}: this version reads format {EXPORT_FORMAT}")
         try:
             await self._service.overrides.add_grants(state.grants)
-        except StoreUnavailable as problem:
+        except (StoreUnavailable, GrantsNotSaved) as problem:
             raise build_outage_error(problem) from None
         loaded = 0
         counters = self._limiter.stores.store.local_counters

@@ -1,5 +1,6 @@
 """The error that the admin endpoint returns to operators."""
 
+from wharf.limits.decisions.overrides import GrantsNotSaved
 from wharf.limits.stores.port import StoreUnavailable
 
 
@@ -11,6 +12,8 @@ class ActionError(Exception):
         self.status = status
 
 
-def build_outage_error(problem: StoreUnavailable) -> ActionError:
-    """Return the error with status 503 for an action that failed because the store is unavailable."""
+def build_outage_error(problem: StoreUnavailable | GrantsNotSaved) -> ActionError:
+    """Return the error with status 503 for an action that failed because its result cannot be stored."""
+    if isinstance(problem, GrantsNotSaved):
+        return ActionError(f"nothing was changed: {problem}", 503)
     return ActionError(f"the store is unavailable: {problem}", 503)

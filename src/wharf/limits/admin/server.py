@@ -193,6 +193,9 @@ class AdminServer:
             return _build_error(400, str(error))
         except msgspec.DecodeError as problem:
             return _build_error(400, f"invalid body: {problem}")
+        except Exception:  # Last resort: the operator must get a reply.
+            log.exception("admin request failed target=%s", target[:100])
+            return _build_error(500, "the limiter failed to process the command; its log has the reason")
         return _Reply(200, JSON_TYPE, msgspec.json.encode(result))
 
     async def _run_query(self, path: str, query: Mapping[str, str]) -> Any:

@@ -6,7 +6,8 @@ checks whether limits are off.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,8 @@ from wharf.limits.core.limiter import Grant
 from wharf.limits.stores.port import OverrideStore, StoreUnavailable
 from wharf.world.durable_file import replace_file
 
+log = logging.getLogger(__name__)
+
 GRANT_PREFIX: Final = "grant "
 _GRANTS_DECODER: Final = msgspec.json.Decoder(list[Grant])
 _GRANT_DECODER: Final = msgspec.json.Decoder(Grant)
@@ -23,6 +26,10 @@ _GRANT_DECODER: Final = msgspec.json.Decoder(Grant)
 
 class InvalidGrantsFile(Exception):
     """The grants file cannot be read. The text is the error message for the operator."""
+
+
+class GrantsNotSaved(Exception):
+    """The grants file cannot be written, so that nothing was changed. The text is the error message for the operator."""
 
 
 def build_grant_name(grant: Grant) -> str:
@@ -40,6 +47,9 @@ class GrantFile:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.grants: list[Grant] = []
+        self._is_saved = True
+        """Whether the file has these grants."""
+        self._is_failure_logged = False
 
     def load(self, now_ms: int) -> None:
         """Read the grants that have not expired from the file, if there is one. Raises `InvalidGrantsFile`."""
@@ -53,41 +63,48 @@ class GrantFile:
             ) from None
         self.grants = [grant for grant in grants if now_ms < grant.until_ms]
 
-    def add(self, grants: Iterable[Grant]) -> None:
-        """Add grants in memory and in the file."""
-        self.grants += grants
-        self._save()
+    def store(self, grants: Sequence[Grant]) -> None:
+        """Replace all grants by these in the file, then in memory. Raises `GrantsNotSaved`; then nothing has changed."""
+        try:
+            self._save(grants)
+        except OSError as error:
+            raise GrantsNotSaved(f"the file {self._path} cannot be written: {error.strerror or error}") from error
+        self.grants = list(grants)
 
-    def replace(self, grants: Iterable[Grant]) -> None:
-        """Replace all grants in memory and in the file by these, if they differ."""
-        shared = list(grants)
-        if shared != self.grants:
-            self.grants = shared
-            self._save()
+    def adopt(self, grants: Iterable[Grant]) -> None:
+        """Replace all grants by these in memory, and in the file as soon as it can be written.
 
-    def revoke(self, owner: str, resource: str | None) -> list[Grant]:
-        """Delete the grants of an owner for one resource, or for all if `resource` is `None`. Return the deleted ones."""
-        ended = [g for g in self.grants if g.owner == owner and resource in (None, g.resource)]
-        self._remove(ended)
-        return ended
+        For changes that are in force anyway: those of the override store, and expired grants.
+        """
+        adopted = list(grants)
+        if adopted != self.grants:
+            self.grants = adopted
+            self._is_saved = False
+        self.save_pending()
+
+    def save_pending(self) -> None:
+        """Write the grants to the file if it does not have them yet. A failure is logged once; the next call tries again."""
+        if self._is_saved:
+            return
+        try:
+            self._save(self.grants)
+        except OSError as error:
+            if not self._is_failure_logged:
+                log.warning("grants not written to their file; trying again error=%s", error)
+            self._is_failure_logged = True
 
     def drop_expired(self, now_ms: int) -> list[Grant]:
-        """Delete expired grants in memory and in the file, and return them."""
+        """Delete expired grants in memory, and in the file as soon as it can be written. Return them."""
         ended = [grant for grant in self.grants if now_ms >= grant.until_ms]
-        self._remove(ended)
+        if ended:
+            self.adopt(grant for grant in self.grants if grant not in ended)
         return ended
 
-    def _remove(self, ended: list[Grant]) -> None:
-        """Delete these grants in memory and in the file."""
-        if ended:
-            self.grants = [grant for grant in self.grants if grant not in ended]
-            self._save()
-
-    def _save(self) -> None:
-        """Write all grants to the file, which is replaced atomically: a crash leaves the old or the new one."""
-        if self._path is None:
-            return
-        replace_file(self._path, msgspec.json.encode(self.grants))
+    def _save(self, grants: Sequence[Grant]) -> None:
+        """Write grants to the file, which is replaced atomically: a crash leaves the old or the new one. Raises `OSError`."""
+        if self._path is not None:
+            replace_file(self._path, msgspec.json.encode(grants))
+        self._is_saved, self._is_failure_logged = True, False
 
 
 OFF_KEY: Final = "off"
@@ -120,26 +137,37 @@ class OperatorOverrides:
         return bool(self.off_until_ms) and self._now_ms() < self.off_until_ms
 
     async def add_grants(self, grants: Iterable[Grant]) -> None:
-        """Add grants in this process and in the override store, and apply them. Raises `StoreUnavailable`."""
-        new = [grant for grant in grants if grant not in self.grant_file.grants]
+        """Add grants in this process and in the override store, and apply them.
+
+        Raises `StoreUnavailable`, and `GrantsNotSaved` if only the file would keep them and it cannot be written.
+        """
+        new = list(grants)
         if self.shared_overrides is not None:
             for grant in new:
-                await self.shared_overrides.write_override(build_grant_name(grant), msgspec.json.encode(grant))
-        self.grant_file.add(new)
-        self._apply(self.grant_file.grants)
+                if grant not in self.grant_file.grants:
+                    await self.shared_overrides.write_override(build_grant_name(grant), msgspec.json.encode(grant))
+        known = self.grant_file.grants
+        self._keep([*known, *(grant for grant in new if grant not in known)])
 
     async def revoke_grants(self, owner: str, resource: str | None) -> list[Grant]:
         """Delete the grants of an owner in this process and in the override store, and return them.
 
-        `resource` limits this to one bucket; `None` means all. Raises `StoreUnavailable`.
+        `resource` limits this to one bucket; `None` means all. Raises as `add_grants`.
         """
+        ended = [g for g in self.grant_file.grants if g.owner == owner and resource in (None, g.resource)]
         if self.shared_overrides is not None:
-            for grant in self.grant_file.grants:
-                if grant.owner == owner and resource in (None, grant.resource):
-                    await self.shared_overrides.write_override(build_grant_name(grant), None)
-        ended = self.grant_file.revoke(owner, resource)
-        self._apply(self.grant_file.grants)
+            for grant in ended:
+                await self.shared_overrides.write_override(build_grant_name(grant), None)
+        self._keep([grant for grant in self.grant_file.grants if grant not in ended])
         return ended
+
+    def _keep(self, grants: list[Grant]) -> None:
+        """Replace all grants by these and apply them. Raises `GrantsNotSaved` if only the file would keep them."""
+        if self.shared_overrides is None:
+            self.grant_file.store(grants)
+        else:
+            self.grant_file.adopt(grants)
+        self._apply(self.grant_file.grants)
 
     async def set_off_until(self, until_ms: int) -> None:
         """Turn all limits off until a time in Unix milliseconds, in this process and in the override store; 0 turns them on.
@@ -171,7 +199,7 @@ class OperatorOverrides:
         self._shared_version = version
         now_ms = self._now_ms()
         grants = [decode_grant(value) for name, value in entries.items() if name.startswith(GRANT_PREFIX)]
-        self.grant_file.replace(grant for grant in grants if now_ms < grant.until_ms)
+        self.grant_file.adopt(grant for grant in grants if now_ms < grant.until_ms)
         self._apply(self.grant_file.grants)
         off_until_ms = int(entries.get(OFF_KEY, b"0"))
         self.off_until_ms = off_until_ms if now_ms < off_until_ms else 0
@@ -182,6 +210,7 @@ class OperatorOverrides:
         They stay in the override store until `remove_shared_grants` is called with them.
         """
         ended = self.grant_file.drop_expired(now_ms)
+        self.grant_file.save_pending()
         if ended:
             self._apply(self.grant_file.grants)
         return ended

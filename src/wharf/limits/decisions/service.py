@@ -545,4 +545,7 @@ class DecisionService:
         entry = {"at_ms": self.now_ms(), "act": action, "by": by, **facts}
         log.warning("limits changed", extra={"action": action, "by": by, **facts})
         if self._folder is not None:
-            append_private(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")
+            try:
+                append_private(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")
+            except OSError as error:  # The action is done already, and the process log has it.
+                log.error("audit entry of the limiter not written action=%s error=%s", action, error)
