@@ -4,14 +4,12 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.builders import a_job
 from tests.kit.callers import a_token, change_rules, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time, until
-from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.state.tables import NAMESPACES
 from wharf.contract.client import ClientReply
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
@@ -28,22 +26,6 @@ async def get(server: OneServer, path: str, query: str = "", **options: Any) -> 
 
 def status_and_body(reply: ClientReply) -> tuple[int, bytes]:
     return reply.status, reply.body
-
-
-@pytest.mark.parametrize(
-    ("headers", "token"),
-    [
-        ({}, ""),
-        ({"x-cluster-token": " a "}, "a"),
-        ({"x-cluster-token": "a", "authorization": "Bearer b"}, "a"),
-        ({"x-cluster-token": "  ", "authorization": "Bearer b"}, "b"),
-        ({"authorization": "bEaReR b c"}, "b"),
-        ({"authorization": "Basic b"}, ""),
-        ({"authorization": "Bearer"}, ""),
-    ],
-)
-def test_a_token_is_read_from_the_token_header_or_a_bearer_header(headers: dict[str, str], token: str) -> None:
-    assert get_request_token({name.encode(): value.encode() for name, value in headers.items()}) == token
 
 
 @in_virtual_time

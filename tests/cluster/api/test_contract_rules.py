@@ -234,6 +234,22 @@ def test_a_request_with_two_different_tokens_is_refused(headers: list[tuple[byte
 @pytest.mark.parametrize(
     "headers",
     [
+        [(b"x-cluster-token", b"a"), (b"authorization", b"Bearer\xa0b")],
+        [(b"authorization", b"Bearer a"), (b"authorization", b"Bearer\xa0b")],
+        [(b"authorization", b"Bearer\x85b")],
+        [(b"x-cluster-token", b"a\xa0")],
+        [(b"x-cluster-node-secret", b"a"), (b"x-cluster-node-secret", b"b")],
+    ],
+)
+def test_a_request_with_credentials_that_programs_read_differently_is_refused(
+    headers: list[tuple[bytes, bytes]],
+) -> None:
+    assert ask_with_headers(headers)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
         [(b"x-cluster-token", b"a"), (b"authorization", b"Bearer a")],
         [(b"x-cluster-token", b" "), (b"authorization", b"Bearer b")],
         [(b"x-cluster-token", b"a"), (b"authorization", b"Basic b")],

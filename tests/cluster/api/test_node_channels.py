@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
@@ -382,6 +383,23 @@ async def test_a_browser_sends_its_token_in_the_first_message() -> None:
         for caller in (refusal, invalid, right):
             await caller.wait_closed()
         await node.close()
+
+
+@pytest.mark.parametrize("header", [(b"x-cluster-token", b"other"), (b"authorization", b"Bearer other")])
+@in_virtual_time
+async def test_a_token_of_the_first_message_that_differs_from_the_header_is_refused(
+    header: tuple[bytes, bytes],
+) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster, access=True)
+        query = 'task=server&command=["sh"]&ws_handshake=true'
+        caller = WebSocketCaller(server.api, EXEC, query, headers=[header])
+        await caller.expect("websocket.accept")
+        caller.send(type="websocket.receive", text='{"version": 1, "auth_token": "mine"}')
+
+        reason = (await caller.expect("websocket.close"))["reason"]
+        assert "the token of the handshake is not that of the header" == reason
+        await caller.wait_closed()
 
 
 @in_virtual_time

@@ -86,6 +86,17 @@ async def test_a_request_for_the_own_region_by_name_is_answered_locally() -> Non
 
 
 @in_virtual_time
+async def test_a_request_whose_token_is_not_certain_is_not_relayed_to_another_region() -> None:
+    async with ACluster() as item, ACluster(seed=8) as second:
+        regions = await two_regions(item, second)
+
+        headers = ((b"x-cluster-token", b"a"), (b"authorization", b"Bearer b"))
+        reply = await fetch(regions.east_relay, "GET", "/v1/jobs?region=west", headers=headers)
+
+        assert (reply.status, regions.to_west.sent) == (400, [])
+
+
+@in_virtual_time
 async def test_an_unknown_region_is_404_with_nomads_text_after_all_other_errors() -> None:
     async with ACluster() as item, ACluster(seed=8) as second:
         regions = await two_regions(item, second)

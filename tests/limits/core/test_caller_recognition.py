@@ -335,6 +335,10 @@ def test_a_token_is_recognized_as_name_or_password(text: str) -> None:
         ("Bearer " + "x" * 4_097, MalformedCredential("Bad credentials")),
         ("Bearer", MalformedCredential("Bad credentials")),
         ("Bearer a b", MalformedCredential("Bad credentials")),
+        ("Bearer a\xa0", MalformedCredential("Bad credentials")),
+        ("Bearer \x85a", MalformedCredential("Bad credentials")),
+        ("Bearer a\x1c", MalformedCredential("Bad credentials")),
+        ("Bearer  a\t", PresentedToken(hash_secret("a"))),
         ("Bearer \u00e9", MalformedCredential("Bad credentials")),
         (
             encode_basic("a:b:c"),

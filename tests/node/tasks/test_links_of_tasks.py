@@ -93,6 +93,35 @@ def test_every_user_may_connect_to_an_api_socket(tmp_path: Path) -> None:
     asyncio.run(open_socket())
 
 
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (b"", b"401"),
+        (b"Authorization: Basic b\r\n", b"401"),
+        (b"X-Cluster-Token: a\r\nAuthorization: Bearer b\r\n", b"400"),
+        (b"Authorization: Bearer\xa0b\r\n", b"400"),
+        (b"X-Test: a\r\n X-Cluster-Token: b\r\n", b"400"),
+        (b"X-Cluster-Token : b\r\n", b"400"),
+        (b"X-Cluster-Token: b\r\n", b"502"),  # This node knows no server.
+    ],
+)
+def test_a_request_of_a_task_is_forwarded_only_with_one_certain_token(
+    tmp_path: Path, header: bytes, status: bytes
+) -> None:
+    async def send_request() -> bytes:
+        world = RealWorld()
+        api_socket = ApiSocket(world, [], FailoverAddresses(world, 1), slots=FairSlots(8))
+        await api_socket.open(tmp_path)
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "api.sock"))
+        writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\n" + header + b"\r\n")
+        reply = await reader.read()
+        writer.close()
+        await api_socket.close()
+        return reply
+
+    assert asyncio.run(send_request()).startswith(b"HTTP/1.1 " + status)
+
+
 def test_connections_to_the_api_beyond_the_share_of_the_namespace_are_refused(tmp_path: Path) -> None:
     async def open_socket() -> bytes:
         world = RealWorld()

@@ -107,7 +107,12 @@ async def run(context: ProcessContext) -> None:
         authenticator=build_caller_authenticator(context, server),
         worker=ForkedRequestWorker(server, cpu_limit_s=settings.api.max_request_cpu.seconds),
     )
-    application = RegionRelay(api, server, extra_headers=settings.http_api_response_headers)
+    application = RegionRelay(
+        api,
+        server,
+        extra_headers=settings.http_api_response_headers,
+        is_nomad_compatible=settings.compat.nomad,
+    )
     socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)
     limits = _build_limits(application, context, server) if settings.limits.enabled else None
     served = application if limits is None else limits.app

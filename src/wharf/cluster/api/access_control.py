@@ -3,7 +3,7 @@
 Signed identities are verified by a port (`IdentityVerifier`), so this module holds no keys.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, Protocol
 
@@ -31,6 +31,7 @@ from wharf.contract.model.acl.permissions import PublicAccess
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.model.times import DecisionContext, to_datetime
+from wharf.contract.wire.credentials import read_token
 from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind, ScopeSource
 from wharf.world import World
 
@@ -76,7 +77,7 @@ class CallerAuthenticator:
         """
         if not self.is_enabled or isinstance(endpoint.need, PublicAccess):
             return UNCHECKED_CALLER
-        token = get_request_token(headers)
+        token = read_token(headers)
         if len(token) != UUID_CHARACTERS:
             return self._authenticate_uncached(snapshot, token)
         version = (snapshot.epoch, snapshot.get_last_change(ACL_TOKENS, ACL_POLICIES, ACL_ROLES))
@@ -185,40 +186,6 @@ async def compile_rights_off_loop(server: Server, missing: RightsNotCompiled) ->
     """Compile the rights of large policies off the event loop, and store them in the cache."""
     rights = await server.off_loop.run(partial(compile_rights, missing.texts), owner="access control")
     store_rights(missing.texts, rights)
-
-
-TOKEN_CONFLICT_TEXT: Final = (
-    "the request has two different tokens: send one token, in X-Cluster-Token or in Authorization"
-)
-
-
-def has_conflicting_tokens(raw_headers: Iterable[tuple[bytes, bytes]], *, is_nomad_compatible: bool = False) -> bool:
-    """Return whether the headers hold two different tokens.
-
-    A gateway and this server could disagree about which of them counts. Empty tokens do not count.
-    """
-    found = b""
-    for name, value in raw_headers:
-        if name == b"x-cluster-token" or (is_nomad_compatible and name == b"x-nomad-token"):
-            token = value.strip()
-        elif name == b"authorization":
-            words = value.split()
-            token = words[1] if len(words) > 1 and words[0].lower() == b"bearer" else b""
-        else:
-            continue
-        if token and found and token != found:
-            return True
-        found = token or found
-    return False
-
-
-def get_request_token(headers: Mapping[bytes, bytes]) -> str:
-    """Return the token of a request: from `X-Cluster-Token`, else from a bearer `Authorization` header, else ""."""
-    cluster_token = headers.get(b"x-cluster-token", b"").decode("latin-1").strip()
-    if cluster_token:
-        return cluster_token
-    words = headers.get(b"authorization", b"").decode("latin-1").split()
-    return words[1] if len(words) > 1 and words[0].lower() == "bearer" else ""
 
 
 def require_endpoint_access(

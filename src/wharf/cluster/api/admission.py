@@ -25,9 +25,9 @@ from wharf.cluster.api.node_callers import (
     classify_node_proof,
 )
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.server.rpc.http import SECRET_HEADER
 from wharf.cluster.server.server import Server
 from wharf.contract.model.refusal import Overloaded
+from wharf.contract.wire.credentials import SERVER_SECRET_HEADER
 from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class AdmissionController:
         if name in NODE_ENDPOINTS or name == REGISTER_ENDPOINT:
             return self._gates[self._classify_node_request(name, request)]
         if name == SERVER_ENDPOINT:
-            presented = request.headers.get(SECRET_HEADER.encode(), b"")
+            presented = request.headers.get(SERVER_SECRET_HEADER, b"")
             is_server = bool(self._server_secret) and compare_digest(presented, self._server_secret)
             return self._gates[RequestClass.SERVER if is_server else RequestClass.LOCAL]
         request_class = CLASS_BY_ENDPOINT.get(name)

@@ -12,12 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from wharf.cluster.access import UNCHECKED_CALLER
-from wharf.cluster.api.access_control import (
-    TOKEN_CONFLICT_TEXT,
-    CallerAuthenticator,
-    RequestAuthorizer,
-    has_conflicting_tokens,
-)
+from wharf.cluster.api.access_control import CallerAuthenticator, RequestAuthorizer
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
 from wharf.cluster.api.admission import PACED_ENDPOINTS, AdmissionController, QueryPass
 from wharf.cluster.api.asgi import Receive, Scope, Send
@@ -68,6 +63,7 @@ from wharf.cluster.server.request_worker import InlineRequestWorker, RequestWork
 from wharf.cluster.server.server import Server
 from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import NO_LEADER_TEXT, Overloaded, Refusal, RefusalCode, RefusalReason, no_leader
+from wharf.contract.wire.credentials import read_credentials
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 from wharf.world.request_id import RequestIdScope
 
@@ -163,8 +159,8 @@ class Api:
         headers = self._replies.parse_headers(scope["headers"])
         if len(scope["headers"]) > MAX_HEADERS or _count_header_bytes(scope["headers"]) > MAX_HEADER_BYTES:
             reply, is_cors_allowed = build_text_reply(431, TOO_MANY_HEADERS_TEXT), False
-        elif has_conflicting_tokens(scope["headers"], is_nomad_compatible=self._replies.is_nomad_compatible):
-            reply, is_cors_allowed = build_text_reply(400, TOKEN_CONFLICT_TEXT), False
+        elif (refusal := self._add_credentials(headers, scope)) is not None:
+            reply, is_cors_allowed = build_refusal_reply(refusal), False
         else:
             target = self._targets.get((scope["method"], raw_path, scope["query_string"]))
             if target is not None:
@@ -180,6 +176,14 @@ class Api:
                 is_cors_allowed = bool(list_cors_methods(path))
         context = ReplyContext(headers, is_cors_allowed, receive, send, connection)
         await self._replies.send(reply, context)
+
+    def _add_credentials(self, headers: dict[bytes, bytes], scope: Scope) -> Refusal | None:
+        """Add the credentials of the request to its headers. Return the refusal if they are not certain."""
+        try:
+            headers |= read_credentials(scope["headers"], is_nomad_compatible=self._replies.is_nomad_compatible)
+        except Refusal as refusal:
+            return refusal
+        return None
 
     def close(self) -> None:
         """End streams and websockets because this server stops. Blocking queries are ended by the log reader."""

@@ -6,7 +6,6 @@ A registered node proves itself by its secret. While access control is on, a new
 import enum
 from typing import Final
 
-from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.operations.nodes.introductions import WRONG_SECRET_TEXT, Introduction, require_introduction
 from wharf.cluster.server.server import Server
@@ -15,8 +14,8 @@ from wharf.cluster.state.tables import NODES
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 from wharf.contract.model.secrets import hash_secret
+from wharf.contract.wire.credentials import NODE_SECRET_HEADER, read_token
 
-NODE_SECRET_HEADER: Final = b"x-cluster-node-secret"
 REGISTER_ENDPOINT: Final = "node.register"
 HEARTBEAT_ENDPOINT: Final = "node.heartbeat"
 NODE_ENDPOINTS: Final = frozenset((
@@ -99,14 +98,14 @@ def _require_registration_rights(server: Server, request: Request) -> None:
     Agents of older versions send the secret of a registered node in the body alone.
     """
     if server.replica.get(NODES, request.get_path_value("node_id")) is None:
-        require_introduction(read_introduction(server, request), has_token=bool(get_request_token(request.headers)))
+        require_introduction(read_introduction(server, request), has_token=bool(read_token(request.headers)))
     elif NODE_SECRET_HEADER in request.headers and not has_node_secret(server.replica, request):
         raise Refusal(RefusalCode.FORBIDDEN, WRONG_SECRET_TEXT)
 
 
 def read_introduction(server: Server, request: Request) -> Introduction | None:
     """Return the introduction that the request's token contains; `None` without a valid one."""
-    token = get_request_token(request.headers)
+    token = read_token(request.headers)
     if not token:
         return None
     return server.access.identity_signer.verify_introduction(server.replica, token, server.writer.read_clock())

@@ -4,18 +4,19 @@ It runs before the limiter and refuses nothing. A token that this replica does n
 control decides later whether it is valid.
 """
 
+from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Final, Protocol
 
-from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.api.asgi import App, Receive, Scope, Send
 from wharf.cluster.api.connection import CONNECTION_EXTENSION
 from wharf.cluster.api.requests.parameters import parse_query
 from wharf.cluster.api.routing.router import Router
-from wharf.cluster.server.rpc.http import SECRET_HEADER
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import NODES_BY_SECRET
+from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.secrets import hash_secret
+from wharf.contract.wire.credentials import NODE_SECRET_HEADER, SERVER_SECRET_HEADER, read_credentials, read_token
 from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 
 LIMITS_SCOPE_KEY: Final = "wharf.limits"
@@ -58,24 +59,27 @@ class RequestClassifier:
 
     def classify_request(self, scope: Scope) -> dict[str, str | None]:
         """Return how the rate limiter must treat the request: the keys and values that `LIMITS_SCOPE_KEY` describes."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        if self._is_machine(scope, headers):
+        try:
+            credentials = read_credentials(scope["headers"], is_nomad_compatible=self._is_nomad_compatible)
+        except Refusal:
+            credentials = {}  # The API refuses the request, so it counts as one without a credential.
+        if self._is_machine(scope, credentials):
             return {"kind": "machine", "class": "plain", "authorization": None}
         is_waiting = scope["type"] == "websocket" or self._is_waiting(scope)
         return {
             "kind": "caller",
             "class": "waiting" if is_waiting else "plain",
-            "authorization": self._get_authorization(headers),
+            "authorization": self._get_authorization(credentials),
         }
 
-    def _is_machine(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
+    def _is_machine(self, scope: Scope, credentials: Mapping[bytes, bytes]) -> bool:
         """Return whether a process of this server, another server or a node sent the request."""
         if not (scope.get("client") or ("",))[0]:
             return True  # Sent by another process of this server, over its private socket.
-        server_secret = headers.get(SECRET_HEADER.encode())
+        server_secret = credentials.get(SERVER_SECRET_HEADER)
         if server_secret is not None:
             return bool(self._server_secret) and compare_digest(server_secret, self._server_secret)
-        secret = headers.get(b"x-cluster-node-secret")
+        secret = credentials.get(NODE_SECRET_HEADER)
         if not secret:
             return False
         return bool(self._server.replica.list_by_index(NODES_BY_SECRET, hash_secret(secret.decode("latin-1"))))
@@ -91,13 +95,11 @@ class RequestClassifier:
         is_blocking = endpoint.kind is EndpointKind.READ and endpoint.can_block and b"index=" in scope["query_string"]
         return is_blocking and parse_query(scope["query_string"]).get("index", "0") not in ("", "0")
 
-    def _get_authorization(self, headers: dict[bytes, bytes]) -> str | None:
+    def _get_authorization(self, credentials: Mapping[bytes, bytes]) -> str | None:
         """Return the token as the value `Bearer <token>` if the replica knows it, else `None`."""
         if self._tokens is None:
             return None
-        token = get_request_token(headers)
-        if not token and self._is_nomad_compatible:
-            token = headers.get(b"x-nomad-token", b"").decode("latin-1").strip()
+        token = read_token(credentials)
         if not token or not self._tokens.is_known_token(hash_secret(token)):
             return None
         return f"Bearer {token}"

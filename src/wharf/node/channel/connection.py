@@ -17,6 +17,7 @@ from wharf.contract.client.relay.websockets import (
     WebSocket,
 )
 from wharf.contract.client.transport import Unreachable
+from wharf.contract.wire.credentials import NODE_SECRET_HEADER
 from wharf.node.channel.endpoint import ChannelEndpoint, RequestHandler, TooManyRequests
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
@@ -25,8 +26,6 @@ from wharf.world.failover import CallBudget, FailoverAddresses
 
 log = logging.getLogger(__name__)
 
-SECRET_HEADER: Final = b"x-cluster-node-secret"
-"""The header with which the node authenticates itself."""
 # Short delays: after a network failure, a node must be reachable again within five seconds.
 MIN_RETRY_DELAY_S: Final = 0.25
 MAX_RETRY_DELAY_S: Final = 3.0
@@ -57,7 +56,7 @@ class ChannelConnection:
         self._servers = servers
         self._addresses = addresses
         target = f"/v1/node/{identity.id}/channel"
-        self._handshake = RelayRequest("GET", target.encode(), [(SECRET_HEADER, identity.secret_id.encode())])
+        self._handshake = RelayRequest("GET", target.encode(), [(NODE_SECRET_HEADER, identity.secret_id.encode())])
         self.is_open = asyncio.Event()
 
     async def run(self) -> None:

@@ -30,6 +30,7 @@ from wharf.contract.client.relay.websockets import (
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.wire.credentials import read_credentials
 from wharf.contract.wire.errors import STATUS_BY_CODE
 from wharf.world.tasks import run_until_first
 
@@ -45,8 +46,16 @@ class RegionRelay:
     `app` handles requests for this region and unknown regions.
     """
 
-    def __init__(self, app: App, server: Server, *, extra_headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        app: App,
+        server: Server,
+        *,
+        extra_headers: Mapping[str, str] | None = None,
+        is_nomad_compatible: bool = False,
+    ) -> None:
         """`extra_headers` are added to every relayed reply, as to all replies of this server."""
+        self._is_nomad_compatible = is_nomad_compatible
         self._extra_headers = build_extra_headers(extra_headers or {})
         self._app = app
         self._server = server
@@ -58,8 +67,9 @@ class RegionRelay:
             await self._app(scope, receive, send)
             return
         region = parse_query(scope["query_string"]).get("region", "")
-        if region in ("", self._server.identity.region) or region not in self._server.relay.region_names:
-            await self._app(scope, receive, send)
+        is_own = region in ("", self._server.identity.region)
+        if is_own or region not in self._server.relay.region_names or not self._has_certain_credentials(scope):
+            await self._app(scope, receive, send)  # It refuses requests with uncertain credentials.
             return
         if scope["type"] == "websocket":
             request = RelayRequest("GET", get_request_target(scope), scope["headers"])
@@ -70,6 +80,14 @@ class RegionRelay:
     def close(self) -> None:
         """End all relayed requests because this server stops."""
         self._closing.set()
+
+    def _has_certain_credentials(self, scope: Scope) -> bool:
+        """Return whether every server reads the same credentials from the headers."""
+        try:
+            read_credentials(scope["headers"], is_nomad_compatible=self._is_nomad_compatible)
+        except Refusal:
+            return False
+        return True
 
     async def _relay_request(self, region: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Relay the request until its reply is complete, the client disconnects, or this server stops.

@@ -35,7 +35,6 @@ NO_CONTENT_STATUS: Final = 204
 DUPLICATED_REPLY_HEADERS: Final = frozenset(
     HEADER_PREFIX + name for name in (b"index", b"knownleader", b"lastcontact", b"nexttoken")
 )
-DUPLICATED_REQUEST_HEADERS: Final = (b"token",)
 
 
 class HttpReply(msgspec.Struct, frozen=True):
@@ -100,16 +99,12 @@ class ReplySender:
         self._closing = asyncio.Event()
 
     def parse_headers(self, raw_headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-        """Return the headers by name; the last value wins, except for `Accept-Encoding`. A Wharf header takes precedence over its Nomad equivalent."""
+        """Return the headers by name; the last value wins, except for `Accept-Encoding`."""
         headers = dict(raw_headers)
         if len(headers) < len(raw_headers):
             accepted = [value for name, value in raw_headers if name == b"accept-encoding"]
             if len(accepted) > 1:
                 headers[b"accept-encoding"] = b",".join(accepted)  # A list may be sent in several headers.
-        if self.is_nomad_compatible:
-            for name in DUPLICATED_REQUEST_HEADERS:
-                if not headers.get(HEADER_PREFIX + name, b"").strip() and NOMAD_HEADER_PREFIX + name in headers:
-                    headers[HEADER_PREFIX + name] = headers[NOMAD_HEADER_PREFIX + name]
         return headers
 
     async def send(self, reply: HttpReply, context: "ReplyContext") -> None:

@@ -9,7 +9,7 @@ import logging
 from typing import Final
 from urllib.parse import quote
 
-from wharf.cluster.api.access_control import TOKEN_CONFLICT_TEXT, RequestAuthorizer, has_conflicting_tokens
+from wharf.cluster.api.access_control import RequestAuthorizer
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.allocations import exec
@@ -22,7 +22,8 @@ from wharf.cluster.api.routing.router import RouteMatch, Router
 from wharf.cluster.api.routing.unrouted import build_redirect, build_unrouted_reply, clean_path
 from wharf.cluster.api.websockets.sockets import CallerSocket, WebSocketHandlers, refuse_handshake
 from wharf.cluster.server.server import Server
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.wire.credentials import read_credentials
 from wharf.world.request_id import RequestIdScope
 
 log = logging.getLogger(__name__)
@@ -68,8 +69,7 @@ class WebSocketDispatcher:
         socket = CallerSocket(scope, receive, send, self._closing)
         headers = self._replies.parse_headers(scope["headers"])
         try:
-            if has_conflicting_tokens(scope["headers"], is_nomad_compatible=self._replies.is_nomad_compatible):
-                raise invalid_request(TOKEN_CONFLICT_TEXT)
+            headers |= read_credentials(scope["headers"], is_nomad_compatible=self._replies.is_nomad_compatible)
             query = parse_query_strict(scope["query_string"], endpoint)
             parameters = parse_endpoint_parameters(endpoint, query, scope["query_string"])
             request = create_request(self._server.world, endpoint, match.path_values, query, headers, parameters)

@@ -15,11 +15,11 @@ from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, Liveness
 from wharf.contract.client.transport import ClientReply, ClientRequest, Transport, Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.wire.credentials import SERVER_SECRET_HEADER
 from wharf.contract.wire.errors import CODE_HEADER, build_refusal
 from wharf.world import World
 
 RPC_PATH: Final = "/v1/server/ask/"
-SECRET_HEADER: Final = "x-cluster-door-secret"
 REPLY_TIMEOUT_S: Final = 20.0
 """Seconds for the reply of another member. Shorter than a client's timeout, so that the client gets the reason."""
 UNEXECUTED_CODES: Final = frozenset({RefusalCode.TOO_LARGE, RefusalCode.UNAVAILABLE, RefusalCode.NO_LEADER})
@@ -64,7 +64,7 @@ class _HttpTransport:
 
         Raises `Refusal`: UNAVAILABLE if nothing was executed, OUTCOME_UNKNOWN if the call may have been executed.
         """
-        headers = {SECRET_HEADER: self._member.door_secret, "content-type": "application/msgpack"}
+        headers = {SERVER_SECRET_HEADER.decode(): self._member.door_secret, "content-type": "application/msgpack"}
         try:
             request = ClientRequest("PUT", RPC_PATH + name, headers=headers, body=body, timeout_s=REPLY_TIMEOUT_S)
             async with self._probe.end_if_silent():

@@ -15,6 +15,8 @@ from wharf.limits.core.callers.caller import CredentialKind
 
 MAX_BASIC_BYTES: Final = 4_096
 """Longer basic credentials are rejected before they are decoded."""
+WHITE_SPACE: Final = " \t"
+"""What HTTP takes for white space around a value. Other white space is a part of it, as it is for the service."""
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 
 # The prefix of a token names its kind. Installation and workflow tokens share a prefix; the directory distinguishes them.
@@ -78,14 +80,15 @@ def read_credential(authorization: str | None, query: str = "") -> PresentedCred
         return MalformedCredential(
             "Credentials in the query string are not accepted. Send them in the Authorization header."
         )
-    if authorization is None or not authorization.strip():
+    credential = (authorization or "").strip(WHITE_SPACE)
+    if not credential:
         return NoCredential()
-    scheme, _, value = authorization.strip().partition(" ")
+    scheme, _, value = credential.partition(" ")
     match scheme.lower():
         case "token" | "bearer":
-            return _parse_token_header(value.strip())
+            return _parse_token_header(value.strip(WHITE_SPACE))
         case "basic":
-            return _parse_basic_header(value.strip())
+            return _parse_basic_header(value.strip(WHITE_SPACE))
         case _:
             return MalformedCredential(
                 "The scheme of the Authorization header is not supported. Send 'Bearer' and a token, or use basic authentication."

@@ -19,6 +19,8 @@ from typing import Final
 from wharf.contract.client import Unreachable
 from wharf.contract.client.relay.dialers import ByteStream, Dialer
 from wharf.contract.client.transport import CONNECT_TIMEOUT_S
+from wharf.contract.model.refusal import Refusal
+from wharf.contract.wire.credentials import read_credentials, read_token
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError, get_descriptor_path, open_entry
 from wharf.node.open_files import FairSlots
 from wharf.node.tasks.identities.tokens import API_SOCKET_FILE
@@ -36,8 +38,6 @@ CHUNK_BYTES: Final = 64 << 10
 """Bytes copied at a time."""
 MAX_CONNECTIONS: Final = 100
 """Limit for one task; protects the file descriptors of the node."""
-TOKEN_HEADERS: Final = (b"x-cluster-token", b"authorization")
-"""Headers that may contain a token."""
 CONNECTION_HEADERS: Final = (b"connection", b"keep-alive", b"proxy-connection")
 """Headers that are replaced by `Connection: close`."""
 
@@ -124,11 +124,17 @@ class ApiSocket:
             await _refuse(writer, *HEAD_TOO_LONG_RESPONSE)
             return
         first, *lines = head[:-4].split(b"\r\n")
-        headers = [(line.partition(b":")[0].strip().lower(), line) for line in lines]
-        if not first.endswith(b" HTTP/1.1"):
+        headers = [(line.partition(b":")[0].lower(), line) for line in lines]
+        # A name with white space is no header: a server could read the line as part of the previous header.
+        if not first.endswith(b" HTTP/1.1") or any(not name or name.split() != [name] for name, _ in headers):
             await _refuse(writer, *INVALID_REQUEST_RESPONSE)
             return
-        if not any(name in TOKEN_HEADERS and line.partition(b":")[2].strip() for name, line in headers):
+        try:
+            credentials = read_credentials((name, line.partition(b":")[2]) for name, line in headers)
+        except Refusal as refusal:
+            await _refuse(writer, b"400 Bad Request", refusal.text.encode())
+            return
+        if not read_token(credentials):
             await _refuse(writer, *NO_TOKEN_RESPONSE)
             return
         try:

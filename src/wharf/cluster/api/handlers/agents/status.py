@@ -21,7 +21,6 @@ from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody
 from wharf.cluster.operations import agents
 from wharf.cluster.server.metrics import measure_process
 from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS
-from wharf.cluster.server.rpc.http import SECRET_HEADER
 from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import LEADER, MEMBERS
@@ -29,6 +28,7 @@ from wharf.contract.model.acl import permissions
 from wharf.contract.model.cluster import Member, MemberStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request, not_found
 from wharf.contract.wire import agents as agents_wire
+from wharf.contract.wire.credentials import SERVER_SECRET_HEADER
 from wharf.contract.wire.errors import REASON_HEADER
 from wharf.contract.wire.times import format_time
 
@@ -320,7 +320,7 @@ class ClusterStatusActions:
 
         Raises `Refusal` unless the caller presents this server's secret. Calls are never relayed further.
         """
-        presented = request.headers.get(SECRET_HEADER.encode(), b"")
+        presented = request.headers.get(SERVER_SECRET_HEADER, b"")
         secret = self._server.identity.door_secret.encode()
         if not secret or not compare_digest(presented, secret):
             raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")

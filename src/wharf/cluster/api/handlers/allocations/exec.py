@@ -39,6 +39,7 @@ from wharf.contract.model.acl.permissions import EXEC_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.wire.credentials import TOKEN_HEADER, read_credentials, read_token
 from wharf.world.tasks import run_until_first
 
 HANDSHAKE_VERSION: Final = 1
@@ -50,7 +51,6 @@ program does not read or its caller does not."""
 MAX_SESSIONS_PER_CALLER: Final = 128
 """Commands that one token, or one allocation's tasks, run through one api process at a time. Protects other callers: no token
 uses up all sessions. While access control is off, all callers count as one, and only `MAX_SESSIONS` applies."""
-TOKEN_HEADER: Final = b"x-cluster-token"
 UNISOLATED_DRIVERS: Final = frozenset({"raw_exec"})
 """Drivers whose tasks can access the files of the node. Commands next to them need the right `EXEC_ON_NODE`.
 
@@ -263,10 +263,10 @@ def _add_handshake_token(request: Request, first_message: str | bytes | None) ->
         handshake = ExecHandshake()
     if handshake.version != HANDSHAKE_VERSION:
         raise invalid_request('the first message must be a handshake: {"version": 1, "auth_token": "..."}')
-    header_token = request.headers.get(TOKEN_HEADER, b"").decode("latin-1")
-    if header_token and header_token != handshake.auth_token:
+    credentials = read_credentials([(TOKEN_HEADER, handshake.auth_token.encode(errors="surrogatepass"))])
+    if read_token(request.headers) not in ("", read_token(credentials)):
         raise invalid_request("the token of the handshake is not that of the header")
-    return msgspec.structs.replace(request, headers={**request.headers, TOKEN_HEADER: handshake.auth_token.encode()})
+    return msgspec.structs.replace(request, headers={**request.headers, **credentials})
 
 
 def _parse_command(text: str) -> list[str]:

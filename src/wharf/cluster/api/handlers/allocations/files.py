@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.api.handlers.allocations.log_streamer import LogStreamer, is_relayed_within_region
 from wharf.cluster.api.handlers.allocations.node_calls import NodeCaller, check_task
 from wharf.cluster.api.requests.request import Request
@@ -24,6 +23,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, 
 from wharf.contract.model.secrets import make_migrate_token
 from wharf.contract.wire.allocations.file_offsets import check_file_offset
 from wharf.contract.wire.allocations.log_frames import LogFrame
+from wharf.contract.wire.credentials import read_token
 
 RETAINED_LOG_FOLDER: Final = "kept-by-servers"
 """The folder of the file name that is sent with a retained log. Offsets count from the first retained byte."""
@@ -109,7 +109,7 @@ class FileActions:
         if self._server.access.settings.is_enabled:
             node = self._server.replica.get(NODES, allocation.node_id)
             expected = make_migrate_token(allocation.id, node.secret_digest if node is not None else "")
-            if not expected or not compare_digest(get_request_token(request.headers).encode(), expected.encode()):
+            if not expected or not compare_digest(read_token(request.headers).encode(), expected.encode()):
                 raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
         return await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id)
 

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.api.handlers.nodes.records import build_node_change_result
 from wharf.cluster.api.node_callers import authenticate_node, read_introduction, require_node
 from wharf.cluster.api.requests.parameters import QueryOptions
@@ -41,6 +40,7 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, no_leader, not_found
 from wharf.contract.model.secrets import hash_secret, make_migrate_token
 from wharf.contract.model.times import SECOND
+from wharf.contract.wire.credentials import read_token
 from wharf.contract.wire.nodes import messages
 from wharf.contract.wire.nodes.messages import (
     IdentitiesReply,
@@ -176,7 +176,7 @@ class NodeProtocolActions:
             return None
         await self._server.reader.catch_up()
         introduction = read_introduction(self._server, request)
-        has_token = bool(get_request_token(request.headers))
+        has_token = bool(read_token(request.headers))
         check_node_admission(self._server.replica, node, introduction, has_token=has_token)
         return NodeAdmission(introduction)
 
