@@ -21,14 +21,24 @@ from tests.node.networks.declared_network import declare
 from tests.node.nodes import ROOT, NodeProcess, build_raw_job, run_server
 from tests.waiting import wait_until
 from wharf.agent.node_identities import read_own_node_id
-from wharf.node.networks.manager import STATE_ROOT
+from wharf.node.networks.manager import ADDRESSES_FOLDER, STATE_ROOT
 
 FOUND_TEXT = "Found remains of a lost data folder"
 ENDED_TEXT = "Ended remains of a lost data folder"
 
 
+HIDE_NETWORKS = (
+    'mkdir -p "$2" && mount -t tmpfs none /mnt && mkdir /mnt/a && mount --bind "$2" /mnt/a && mount -t tmpfs none "$1"'
+    ' && mkdir "$2" && mount --move /mnt/a "$2" && umount /mnt'
+)
+"""Hides the networks of other agents. The addresses in use remain visible, because all agents share one bridge."""
+
+
 class NamespacedNode(NodeProcess):
-    """A node whose agents run in one process namespace, which lives as long as the node."""
+    """A node whose agents run in one process namespace, which lives as long as the node.
+
+    The agents see only their own networks.
+    """
 
     def __init__(self, server: RunningAgent, folder: Path) -> None:
         super().__init__(server, folder)
@@ -37,6 +47,13 @@ class NamespacedNode(NodeProcess):
             stdin=subprocess.DEVNULL,
         )
         self._first = wait_until(lambda: children_of(self._namespace.pid), what="the namespace exists")[0]
+        self._run(["sh", "-c", HIDE_NETWORKS, "sh", str(STATE_ROOT), str(STATE_ROOT / ADDRESSES_FOLDER)])
+        self.networks = Path(f"/proc/{self._first}/root") / STATE_ROOT.relative_to("/")
+        """The networks of the agents."""
+
+    def _run(self, command: list[str]) -> None:
+        """Run a command among the mounts of the namespace."""
+        subprocess.run(["nsenter", f"--target={self._first}", "--mount", f"--wdns={ROOT}", "--", *command], check=True)
 
     def start(self) -> None:
         """Start an agent inside the namespace."""
@@ -59,13 +76,20 @@ class NamespacedNode(NodeProcess):
         for name in ("node", "alloc"):
             path = self.folder / name
             for mounted in sorted(find_mounts(self._first, path), reverse=True):
-                subprocess.run(
-                    ["nsenter", f"--target={self._first}", "--mount", "umount", "--lazy", mounted], check=True
-                )
+                self._run(["umount", "--lazy", mounted])
             shutil.rmtree(path)
 
+    def supervisors(self) -> list[int]:
+        """Return the process ids of all task supervisors."""
+        return self._supervisors()
+
     def end(self) -> None:
-        """End the namespace with all its processes."""
+        """End the namespace with all its processes. Networks of the last agent are removed first."""
+        for pid in [self.agent(), *self._supervisors()]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        node_ids = [path.name for path in self.networks.iterdir() if path.name != ADDRESSES_FOLDER]
+        self._run([sys.executable, "-m", "tests.node.networks.remove_networks", *node_ids])
         self._namespace.kill()
         self._namespace.wait()
         wait_until(lambda: not is_alive(self._first), what="the namespace has ended")
@@ -172,7 +196,7 @@ def test_processes_networks_and_containers_of_a_lost_data_folder_are_ended_if_co
             bridged = start_service(node, bridged_job)
             start_service(node, build_container_job(registry))
             processes = node.list_processes([plain, bridged])
-            network = STATE_ROOT / former_id
+            network = node.networks / former_id
             former_rules = [rule for rule in list_nat_rules() if bridged in rule]
             assert (True, True, 1) == (bool(former_rules), network.exists(), len(podman.names()))
             former_container = podman.names()
@@ -188,6 +212,47 @@ def test_processes_networks_and_containers_of_a_lost_data_folder_are_ended_if_co
             wait_until(lambda: not list(network.glob("*")), what="the network is released")
             assert not [rule for rule in list_nat_rules() if bridged in rule]
             assert not [name for name in Path("/run/netns").glob("*") if bridged in name.name]
+
+
+@pytest.mark.faults
+@pytest.mark.needs("namespaces")
+@pytest.mark.needs("bridges")
+@pytest.mark.needs("containers")
+@pytest.mark.needs_program("podman")
+@pytest.mark.needs_program("iptables")
+def test_a_network_and_a_container_of_a_lost_data_folder_are_ended_without_a_process_of_the_former_node(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    (folder / "reap").touch()
+    declare(folder)
+    with running_podman() as (podman, registry), run_server(tmp_path / "server") as server:
+        (folder / "engine").write_text(str(podman.socket))
+        with run_namespaced_node(server, folder) as node:
+            former_id = read_own_node_id(folder / "node")
+            bridged_job = build_raw_job("bridged", "exec sleep 1000", kind="service")
+            bridged_job["TaskGroups"][0]["Networks"] = [
+                {"Mode": "bridge", "DynamicPorts": [{"Label": "web", "To": 80}]}
+            ]
+            bridged = start_service(node, bridged_job)
+            start_service(node, build_container_job(registry))
+            former_container = podman.names()
+            assert [rule for rule in list_nat_rules() if bridged in rule]
+            processes = [*node.supervisors(), *node.list_processes([bridged])]
+            node.lose_data_folder()
+            for pid in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not any(map(is_alive, processes)), what="no process of the former node is left")
+
+            new_id = start_next_agent(node, former_id)
+
+            message = wait_for_message(node, new_id, FOUND_TEXT)
+            assert message == f"{FOUND_TEXT}: 1 network, 1 container; ending them"
+            wait_until(lambda: not set(former_container) & set(podman.names()), what="the container is gone")
+            wait_until(lambda: not (node.networks / former_id).exists(), what="the network is released")
+            assert not [rule for rule in list_nat_rules() if bridged in rule]
 
 
 def build_container_job(registry: Registry) -> dict[str, Any]:

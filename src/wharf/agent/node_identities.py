@@ -6,11 +6,11 @@ from typing import Final
 import msgspec
 
 from wharf.node.credentials import NodeCredentials
+from wharf.node.node_mark import NODE_IDENTITY_FILE
 from wharf.world import World
 from wharf.world.durable_file import replace_file
 from wharf.world.stored_json import DamagedFile, read_stored_json
 
-REAL_NODE_IDENTITY_FILE: Final = "node.json"
 FAKE_NODE_IDENTITIES_FILE: Final = "nodes.json"
 
 
@@ -19,7 +19,7 @@ def load_or_create_own_identity(world: World, state_folder: Path) -> NodeCredent
 
     Raises `DamagedFile` and `OSError`.
     """
-    file = state_folder / REAL_NODE_IDENTITY_FILE
+    file = state_folder / NODE_IDENTITY_FILE
     stored = read_stored_json(
         file,
         NodeCredentials,
@@ -35,7 +35,7 @@ def load_or_create_own_identity(world: World, state_folder: Path) -> NodeCredent
 def read_own_node_id(state_folder: Path) -> str:
     """Return the id of the real node, or an empty text if the node has never started here or its file is damaged."""
     try:
-        identity = read_stored_json(state_folder / REAL_NODE_IDENTITY_FILE, NodeCredentials, remedy="")
+        identity = read_stored_json(state_folder / NODE_IDENTITY_FILE, NodeCredentials, remedy="")
     except DamagedFile:  # The node itself reports it.
         return ""
     return identity.id if identity is not None else ""

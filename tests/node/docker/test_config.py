@@ -13,6 +13,7 @@ from wharf.node.drivers.docker.images import PullProgress, normalize_image_name
 from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder
 from wharf.node.drivers.docker.responses import LayerProgress, PullProgressLine
 from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenPort, GivenVolume, TaskNetwork, TaskOrder
+from wharf.node.node_mark import NodeMark
 from wharf.node.settings import DEFAULT_SECURITY_OPTS
 
 STRICT = DockerSettings()
@@ -37,6 +38,7 @@ ORDER = TaskOrder(
     ),
     labels={"wharf.job": "shop", "wharf.other": "not selected"},
 )
+NODE = NodeMark("node-1", "/srv/node")
 NETWORK = TaskNetwork("/run/n0", "", ())
 
 
@@ -46,7 +48,7 @@ def build_order(*, network: TaskNetwork | None = None, **fields: Any) -> TaskOrd
 
 
 def build_body(order: TaskOrder = ORDER, **config: Any) -> dict[str, Any]:
-    labels = build_labels(order, "node-1", ["wharf.job"])
+    labels = build_labels(order, NODE, ["wharf.job"])
     return build_container_body(parse_config({"image": "box", **config}, OPEN), order, labels)
 
 
@@ -113,7 +115,7 @@ def test_values_without_root_on_the_host_and_those_that_the_operator_allows_are_
 
 
 def test_a_job_cannot_replace_the_labels_by_which_the_node_finds_containers_and_log_files() -> None:
-    labels = build_labels(ORDER, "node-1", [])
+    labels = build_labels(ORDER, NODE, [])
     config = DockerConfig(image="box", labels={**dict.fromkeys(labels, "forged"), "wharf.job": "own"})
 
     assert labels.items() <= build_container_body(config, ORDER, labels)["Labels"].items()

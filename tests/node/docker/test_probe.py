@@ -13,6 +13,7 @@ import pytest
 from tests.node.drivers.test_docker import RecordingWatcher
 from wharf.node.drivers.docker.config import DockerSettings
 from wharf.node.drivers.docker.driver import DockerDriver
+from wharf.node.node_mark import NodeMark
 from wharf.world import RealWorld
 
 
@@ -66,7 +67,7 @@ def probe(engine: CountingEngine, tmp_path: Path, *changes: str) -> list[tuple[b
             RecordingWatcher(),
             socket=tmp_path / "s",
             settings=DockerSettings(),
-            node_id="n",
+            owner=NodeMark("n"),
             folder=tmp_path,
             is_current_run=lambda _: False,
         )

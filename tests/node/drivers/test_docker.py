@@ -22,6 +22,7 @@ from wharf.node.drivers.docker.driver import DockerDriver
 from wharf.node.drivers.docker.responses import ContainerInfo, ContainerState
 from wharf.node.drivers.port import CannotStart, CommandOrder, Given, Stream, TaskNetwork, TaskOrder
 from wharf.node.networks import namespaces
+from wharf.node.node_mark import NodeMark
 from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs_program("podman"), pytest.mark.needs("containers")]
@@ -94,7 +95,7 @@ class Machine:
             self.watcher,
             socket=self.podman.socket,
             settings=DockerSettings(),
-            node_id=self.node,
+            owner=NodeMark(self.node),
             folder=self.folder / "progress",
             is_current_run=lambda run: run in self.watcher.tracked_runs,
         )

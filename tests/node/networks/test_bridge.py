@@ -13,11 +13,11 @@ import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.networks.declared_network import ADDRESS, NAME, TTL, DeclaredNetwork, declare
+from tests.node.networks.remove_networks import remove_all_networks
 from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
 from tests.waiting import wait_until
-from wharf.node.networks import CniPlugins, NetworkManager, namespaces
+from wharf.node.networks import namespaces
 from wharf.node.networks.manager import STATE_ROOT
-from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs("bridges"), pytest.mark.needs_program("iptables")]
 WITHIN_S = 60.0
@@ -52,13 +52,6 @@ def declared_network(node: NodeProcess) -> Iterator[DeclaredNetwork]:
 def list_nodes(node: NodeProcess) -> list[dict[str, Any]]:
     found: Any = node.server.get("/v1/nodes")
     return list(found)
-
-
-async def remove_all_networks(node: str) -> None:
-    """Remove networks that failed tests have left on the machine."""
-    networks = NetworkManager(RealWorld(), CniPlugins(""), node)
-    networks.sweep_unknown_networks(())
-    await networks.close()
 
 
 def build_job(id: str, *tasks: dict[str, Any], mode: str = "bridge", **network: Any) -> dict[str, Any]:

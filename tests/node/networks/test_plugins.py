@@ -97,6 +97,16 @@ def test_the_error_of_a_plugin_is_reported_and_all_others_are_undone(plugin_fold
     assert plugin_folder.plugins.find_program("../bin/one") is None
 
 
+def test_plugins_undo_a_network_whose_namespace_is_gone_without_a_namespace(plugin_folder: PluginFolder) -> None:
+    """They refuse a file that is no namespace, so the rules of the host would remain for ever."""
+    plugin_folder.add_plugin("one", f'echo "netns=$CNI_NETNS" >>{plugin_folder.folder}/calls')
+
+    chain = PluginChain("net", ({"type": "one"},))
+    asyncio.run(disconnect_namespace(plugin_folder.plugins, chain, ATTACHMENT, result=None))
+
+    assert ["DEL one eth0 a1 A=b", "netns="] == plugin_folder.read_calls()
+
+
 def test_the_version_of_a_plugin_falls_back_to_its_protocol_version(plugin_folder: PluginFolder) -> None:
     plugin_folder.add_plugin("one", "")
     plugin_folder.add_plugin("two", "", version="version unknown")

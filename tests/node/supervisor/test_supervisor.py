@@ -336,6 +336,21 @@ def test_the_shim_of_a_run_whose_folder_is_deleted_ends(supervisor: SupervisorPr
     wait_until(lambda: not is_alive(shim), what="the shim has ended")
 
 
+def test_shim_and_program_of_a_lost_data_folder_continue_when_the_next_node_uses_its_path(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with running_supervisor(folder, tracking_method="mark") as supervisor:
+        supervisor.start("former", ("/bin/sleep", "1000"))
+        program, shim = supervisor.wait_begun("former"), supervisor.read_shim_pid("former")
+        supervisor.kill()
+        shutil.rmtree(folder)
+        folder.mkdir()
+
+        supervisor.launch()
+
+        assert (True, True) == (is_alive(shim), is_alive(program))
+
+
 def test_a_reconnected_agent_receives_missed_ends(supervisor: SupervisorProcess) -> None:
     supervisor.start_script("quick", "exit 9")
     supervisor.wait_ended("quick")

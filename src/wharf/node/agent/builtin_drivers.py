@@ -13,6 +13,7 @@ from wharf.node.drivers.missing import MissingDriver
 from wharf.node.drivers.mock import MockDriver
 from wharf.node.drivers.port import Driver
 from wharf.node.drivers.raw_exec import RawExecDriver
+from wharf.node.node_mark import NodeMark
 from wharf.node.sandbox import DEFAULT_FOLDERS
 from wharf.node.settings import NodeLocation, NodeSettings
 from wharf.node.supervisor.client import SupervisorClient
@@ -27,11 +28,11 @@ class BuiltinDrivers:
     """
 
     def __init__(
-        self, world: World, settings: NodeSettings, location: NodeLocation, node_id: str, run_events: RunEvents
+        self, world: World, settings: NodeSettings, location: NodeLocation, owner: NodeMark, run_events: RunEvents
     ) -> None:
         self._run_events = run_events
         self.supervisor = SupervisorClient(
-            world, location.state_folder, node_id, run_events, tracking_method=settings.finds_left_overs_by
+            world, location.state_folder, owner.node_id, run_events, tracking_method=settings.finds_left_overs_by
         )
         raw_exec = RawExecDriver(
             self.supervisor,
@@ -43,7 +44,7 @@ class BuiltinDrivers:
         )
         self.supervised: tuple[Driver, ...] = (raw_exec, exec_driver)
         """The drivers whose runs the task supervisor holds."""
-        self.docker = self._build_docker_driver(world, settings, location, node_id)
+        self.docker = self._build_docker_driver(world, settings, location, owner)
         drivers: tuple[Driver, ...] = (
             *self.supervised,
             self.docker,
@@ -54,7 +55,7 @@ class BuiltinDrivers:
         self.by_name = {driver.name: driver for driver in drivers}
 
     def _build_docker_driver(
-        self, world: World, settings: NodeSettings, location: NodeLocation, node_id: str
+        self, world: World, settings: NodeSettings, location: NodeLocation, owner: NodeMark
     ) -> DockerDriver:
         """Return the docker driver, configured from the node's settings."""
         docker = settings.drivers.docker
@@ -71,7 +72,7 @@ class BuiltinDrivers:
                 allow_security_opts=docker.allow_security_opts,
                 extra_labels=docker.extra_labels,
             ),
-            node_id=node_id,
+            owner=owner,
             folder=location.state_folder / "containers",
             is_current_run=self._run_events.is_current_run,
         )

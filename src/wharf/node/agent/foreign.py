@@ -4,21 +4,23 @@ Decision record 0076 says what counts as left, and when it is ended. The process
 touched: their folders exist.
 
 A folder is lost if it was deleted, or if its path leads to nothing or to another folder: it was moved away, or its disk was
-unmounted while processes still use it.
+unmounted while processes still use it. Networks and containers carry the path of their node's folder (`node_mark`), so they
+are found without a process of the node.
 """
 
 import asyncio
 import contextlib
-import enum
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from wharf.contract.model.nodes.node import NodeEventSubsystem
 from wharf.node.agent.servers.node_events import NodeEventQueue
+from wharf.node.networks.manager import ADDRESSES_FOLDER, read_network_record
+from wharf.node.node_mark import FolderLoss, MarkedContainer, NodeMark, find_log_folder_loss, find_node_loss
 from wharf.node.processes import PROC, Process, find_process, kill_process, list_cgroups, list_pids, read_environment
 from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
 from wharf.node.supervisor.run import SHIM_PATH
@@ -39,15 +41,6 @@ CGROUP_PARENT: Final = "/wharf/"
 _MARK_PREFIX: Final = os.fsencode(f"{RUN_MARK_VARIABLE}=")
 
 
-class FolderLoss(enum.Enum):
-    """What has happened to a folder that a process uses."""
-
-    NONE = enum.auto()  # It exists, or that cannot be known.
-    DELETED = enum.auto()
-    ABSENT = enum.auto()
-    """Its path leads to nothing or to another folder. It may come back."""
-
-
 class ForeignRemains(NamedTuple):
     """What lost nodes have left. A lost node is one whose data folder was deleted."""
 
@@ -55,10 +48,12 @@ class ForeignRemains(NamedTuple):
     processes: frozenset[tuple[Process, str]] = frozenset()
     """The shims and tasks, each with the name of its run."""
     node_ids: frozenset[str] = frozenset()
-    """The ids of lost nodes of which no process has a folder that still exists."""
+    """The ids of lost nodes: something of them shows that their folder is lost, and nothing shows that it exists."""
     networks: frozenset[str] = frozenset()
     """The ids of allocations that have a network of a lost node."""
     containers: frozenset[str] = frozenset()
+    unknown_networks: frozenset[str] = frozenset()
+    """The ids of allocations with a network of a node of which nothing shows whether it exists. Reported, but not ended."""
     has_absent_folder: bool = False
     """Whether a folder is only missing at its path, so that it may come back."""
 
@@ -70,25 +65,36 @@ class ForeignRemains(NamedTuple):
             self.node_ids & other.node_ids,
             self.networks & other.networks,
             self.containers & other.containers,
+            self.unknown_networks & other.unknown_networks,
             other.has_absent_folder,
         )
 
     def describe(self) -> str:
         """Return the number of things of each kind, such as `1 task supervisor, 2 tasks`; empty if there are none."""
+        unknown = _count_things(((len(self.unknown_networks), "networks"),))
+        return ", ".join(text for text in (self.describe_lost(), unknown and f"{unknown} of an unknown node") if text)
+
+    def describe_lost(self) -> str:
+        """Return the number of things of each kind that may be ended; empty if there are none."""
         counts = (
             (len(self.supervisors), "task supervisors"),
             (len({run for _, run in self.processes}), "tasks"),
             (len(self.networks), "networks"),
             (len(self.containers), "containers"),
         )
-        return ", ".join(f"{number} {noun if number != 1 else noun[:-1]}" for number, noun in counts if number)
+        return _count_things(counts)
+
+
+def _count_things(counts: Iterable[tuple[int, str]]) -> str:
+    """Return numbers with their nouns, such as `1 network, 2 containers`, without those that are 0."""
+    return ", ".join(f"{number} {noun if number != 1 else noun[:-1]}" for number, noun in counts if number)
 
 
 class ForeignContainers(Protocol):
-    """Lists and removes the containers of lost nodes."""
+    """Lists the containers of other nodes, and removes those of lost nodes."""
 
-    async def list_lost_containers(self) -> frozenset[str]:
-        """Return the ids of containers of other nodes whose log folder does not exist; empty without an engine."""
+    async def list_foreign_containers(self) -> list[MarkedContainer]:
+        """Return the containers of other nodes; empty without an engine."""
         ...
 
     async def remove_lost_container(self, container: str) -> None:
@@ -132,43 +138,117 @@ class ForeignSearch:
 
     async def _scan(self) -> ForeignRemains:
         """Return what lost nodes have left."""
-        found = await run_in_thread(
-            ThreadGroup.SEARCH, scan_machine, self._node_id, self._is_current_run, self._network_root
+        containers = await self._containers.list_foreign_containers()
+        return await run_in_thread(
+            ThreadGroup.SEARCH, scan_machine, self._node_id, self._is_current_run, self._network_root, containers
         )
-        return found._replace(containers=await self._containers.list_lost_containers())
 
     async def handle(self, found: ForeignRemains) -> None:
         """Report what was found if it differs from the last report; end it if `client.reap_foreign` is set."""
-        text = found.describe()
+        text, lost_text = found.describe(), found.describe_lost()
         if text and text != self._reported_text:
-            action = "ending them" if self._should_reap else "end them, or set client.reap_foreign"
+            action = "ending them" if self._should_reap and lost_text else "end them, or set client.reap_foreign"
             log.warning("found remains of a lost data folder found=%s action=%s", text, action)
             self._events.add_event(
                 NodeEventSubsystem.STORAGE, f"Found remains of a lost data folder: {text}; {action}", found=text
             )
         self._reported_text = text
-        if text and self._should_reap:
+        if lost_text and self._should_reap:
             await self._end(found)
-            log.warning("ended remains of a lost data folder ended=%s", text)
-            self._events.add_event(NodeEventSubsystem.STORAGE, f"Ended remains of a lost data folder: {text}")
+            log.warning("ended remains of a lost data folder ended=%s", lost_text)
+            self._events.add_event(NodeEventSubsystem.STORAGE, f"Ended remains of a lost data folder: {lost_text}")
 
     async def _end(self, found: ForeignRemains) -> None:
-        """Kill the processes, supervisors first, and remove control groups, networks and containers."""
+        """Kill the processes, supervisors first, and remove control groups, containers and networks."""
         await run_in_thread(ThreadGroup.SEARCH, end_processes, found)
-        for node_id in found.node_ids:
-            self._release_networks(node_id)
         for container in found.containers:
             await self._containers.remove_lost_container(container)
+        for node_id in found.node_ids:
+            self._release_networks(node_id)
 
 
-def scan_machine(node_id: str, is_current_run: Callable[[str], bool], network_root: Path) -> ForeignRemains:
-    """Return the processes and networks of lost nodes. `node_id` is this node, whose current runs never count."""
+class NodeEvidence:
+    """What shows for each node id whether its data folder is lost or exists."""
+
+    def __init__(self, own_id: str) -> None:
+        self._own_id = own_id
+        self._lost_ids: set[str] = set()
+        self._living_ids: set[str] = set()
+        self.losses: set[FolderLoss] = set()
+        """The ways in which folders are lost."""
+
+    def add(self, node_id: str, loss: FolderLoss) -> None:
+        """Add one piece of evidence. An empty id is of a node that is not known."""
+        self.losses.add(loss)
+        (self._living_ids if loss is FolderLoss.NONE else self._lost_ids).add(node_id)
+
+    def list_lost(self) -> frozenset[str]:
+        """Return the ids of nodes that are lost and of which nothing exists in its folder."""
+        return frozenset(self._lost_ids - self._living_ids - {self._own_id, ""})
+
+    def is_unknown(self, node_id: str) -> bool:
+        """Return whether there is no evidence for this node."""
+        return node_id not in self._lost_ids | self._living_ids | {self._own_id, ""}
+
+
+def scan_machine(
+    node_id: str,
+    is_current_run: Callable[[str], bool],
+    network_root: Path,
+    containers: Collection[MarkedContainer] = (),
+) -> ForeignRemains:
+    """Return the processes, networks and containers of lost nodes.
+
+    `node_id` is this node, whose current runs never count. `containers` are those of other nodes.
+    """
+    evidence = NodeEvidence(node_id)
+    supervisors, marked, lost_runs = _scan_processes(evidence, node_id, is_current_run)
+    networks = {
+        owner: _list_folder(network_root / owner)
+        for owner in _list_folder(network_root)
+        if owner not in (node_id, ADDRESSES_FOLDER)
+    }
+    for owner, allocations in networks.items():
+        for folder in {_read_state_folder(network_root / owner / allocation) for allocation in allocations} - {""}:
+            evidence.add(owner, find_node_loss(NodeMark(owner, folder)))
+    for container in containers:
+        if container.owner.state_folder:
+            evidence.add(container.owner.node_id, find_node_loss(container.owner))
+        elif container.log_folder:
+            evidence.add(container.owner.node_id, find_log_folder_loss(container))
+    lost_ids = evidence.list_lost()
+    unknown_ids = frozenset(filter(evidence.is_unknown, networks))
+    return ForeignRemains(
+        supervisors,
+        frozenset((each.process, each.run) for each in marked if each.run in lost_runs or each.owner in lost_ids),
+        lost_ids,
+        frozenset(allocation for owner in lost_ids for allocation in networks.get(owner, ())),
+        frozenset(container.id for container in containers if container.owner.node_id in lost_ids),
+        frozenset(allocation for owner in unknown_ids for allocation in networks[owner]),
+        has_absent_folder=FolderLoss.ABSENT in evidence.losses,
+    )
+
+
+class MarkedProcess(NamedTuple):
+    """A shim or a process of a task."""
+
+    process: Process
+    run: str
+    owner: str
+    """The id of the node, by the control group of the process; empty without such a group."""
+
+
+def _scan_processes(
+    evidence: NodeEvidence, node_id: str, is_current_run: Callable[[str], bool]
+) -> tuple[frozenset[Process], list[MarkedProcess], set[str]]:
+    """Return the task supervisors of lost folders, the shims and tasks of all nodes, and the runs in lost folders.
+
+    What the processes show is added to `evidence`.
+    """
     supervisors: set[Process] = set()
-    lost_ids: set[str] = set()
-    living_ids: set[str] = {node_id}
     lost_runs: set[str] = set()
-    marked: list[tuple[Process, str]] = []
-    losses: set[FolderLoss] = set()
+    living_runs: set[str] = set()
+    marked: list[MarkedProcess] = []
     for pid in list_pids():
         process, words = find_process(pid), _read_arguments(pid)
         if process is None:
@@ -177,30 +257,21 @@ def scan_machine(node_id: str, is_current_run: Callable[[str], bool], network_ro
             owner = os.fsdecode(words[words.index(SUPERVISOR_MODULE) + 2])
             loss = _find_lock_loss(pid, os.fsdecode(words[words.index(SUPERVISOR_MODULE) + 1]))
             if loss is FolderLoss.DELETED or (loss is FolderLoss.ABSENT and owner != node_id):
-                losses.add(loss)
                 supervisors.add(process)
-                lost_ids.add(owner)
+                evidence.add(owner, loss)
             else:
-                living_ids.add(owner)
+                evidence.add(owner, FolderLoss.NONE)
         run = _read_run(pid)
         if run and not is_current_run(run):
-            marked.append((process, run))
-            if os.fsencode(SHIM_PATH) in words and (loss := _find_run_folder_loss(pid, words)) is not FolderLoss.NONE:
-                losses.add(loss)
-                lost_runs.add(run)
-    processes = {(process, run) for process, run in marked if run in lost_runs}
-    for process, run in marked:
-        if owner := _read_owner(process.pid, run):
-            (lost_ids if run in lost_runs else living_ids).add(owner)
-    node_ids = frozenset(lost_ids - living_ids)
-    networks = {allocation for owner in node_ids for allocation in _list_folder(network_root / owner)}
-    return ForeignRemains(
-        frozenset(supervisors),
-        frozenset(processes),
-        node_ids,
-        frozenset(networks),
-        has_absent_folder=FolderLoss.ABSENT in losses,
-    )
+            marked.append(MarkedProcess(process, run, _read_owner(pid, run)))
+            if os.fsencode(SHIM_PATH) in words:
+                loss = _find_run_folder_loss(pid, words)
+                evidence.losses.add(loss)
+                (living_runs if loss is FolderLoss.NONE else lost_runs).add(run)
+    for each in marked:
+        if each.owner and each.run in lost_runs | living_runs:
+            evidence.add(each.owner, FolderLoss.DELETED if each.run in lost_runs else FolderLoss.NONE)
+    return frozenset(supervisors), marked, lost_runs
 
 
 def end_processes(found: ForeignRemains) -> None:
@@ -273,6 +344,12 @@ def _find_loss(pid: int, path: str, link: Path) -> FolderLoss:
         return FolderLoss.ABSENT if os.path.lexists(link) else FolderLoss.NONE
     except OSError:
         return FolderLoss.NONE
+
+
+def _read_state_folder(network: Path) -> str:
+    """Return the state folder that the record of a network names; empty if it names none."""
+    record = read_network_record(network)
+    return record.state_folder if record is not None else ""
 
 
 def _read_link(path: Path) -> str:

@@ -47,6 +47,7 @@ from wharf.node.migration.download import MigrationDownloader
 from wharf.node.migration.upload import MigrationUploader
 from wharf.node.networks.allocation_networks import AllocationNetworks
 from wharf.node.networks.manager import STATE_ROOT
+from wharf.node.node_mark import build_node_mark
 from wharf.node.open_files import FairSlots, divide_open_files
 from wharf.node.processes import read_boot_id
 from wharf.node.settings import NodeLocation, NodeSettings
@@ -95,6 +96,7 @@ class NodeAgent:
         self._identity = identity
         self._agent_log = agent_log
         location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._mark = build_node_mark(identity.id, location.state_folder)
         self._open_files = divide_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._event_queue = NodeEventQueue(world)
         self._journal = NodeJournal(
@@ -120,7 +122,7 @@ class NodeAgent:
     def _build_resources(self) -> None:
         """Create the managers of networks, devices, read-only mounts and volumes."""
         world, settings, state_folder = self._world, self._settings, self._location.state_folder
-        self._networks = AllocationNetworks(world, settings, self._identity.id)
+        self._networks = AllocationNetworks(world, settings, self._mark)
         self._devices = NodeDevices(
             world, settings.options, partial(self._event_queue.add_event, NodeEventSubsystem.DRIVER)
         )
@@ -202,9 +204,7 @@ class NodeAgent:
     def _build_drivers(self) -> None:
         """Create the drivers that are part of Wharf; drivers of plugins are loaded by `run`."""
         run_events = RunEvents(self._manager, self._on_unknown_end)
-        self._builtin_drivers = BuiltinDrivers(
-            self._world, self._settings, self._location, self._identity.id, run_events
-        )
+        self._builtin_drivers = BuiltinDrivers(self._world, self._settings, self._location, self._mark, run_events)
         self._drivers.update(self._builtin_drivers.by_name)
         self.supervisor = self._builtin_drivers.supervisor
         self._driver_plugins = DriverPlugins(

@@ -30,6 +30,7 @@ from wharf.node.networks import (
 from wharf.node.networks.cni_plugins import PLUGIN_PATH
 from wharf.node.networks.manager import ADDRESSES_FOLDER, STATE_ROOT
 from wharf.node.networks.plugin_chain import BRIDGE_PLUGINS, read_declared_chains
+from wharf.node.node_mark import NodeMark
 from wharf.node.settings import NodeSettings
 from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
 from wharf.world import World
@@ -45,13 +46,13 @@ PROTOCOLS: Final = ("tcp", "udp")
 class AllocationNetworks:
     """The networks of this node's allocations, and the network modes that the node supports."""
 
-    def __init__(self, world: World, settings: NodeSettings, node_id: str, folder: Path = STATE_ROOT) -> None:
+    def __init__(self, world: World, settings: NodeSettings, owner: NodeMark, folder: Path = STATE_ROOT) -> None:
         self._world = world
         self._folder = folder
         self._plugins = CniPlugins(settings.cni_path)
         self._lost_networks: dict[str, NetworkManager] = {}
         """The networks of nodes that no longer exist, by node id, while they are removed."""
-        self._networks = NetworkManager(world, self._plugins, node_id, folder)
+        self._networks = NetworkManager(world, self._plugins, owner, folder)
         self._bridge = build_bridge_chain(
             settings.bridge_network_name, settings.bridge_network_subnet, folder / ADDRESSES_FOLDER
         )
@@ -162,7 +163,7 @@ class AllocationNetworks:
         """Begin to remove all networks of another node, which no longer exists."""
         networks = self._lost_networks.get(node_id)
         if networks is None:
-            networks = NetworkManager(self._world, self._plugins, node_id, self._folder)
+            networks = NetworkManager(self._world, self._plugins, NodeMark(node_id), self._folder)
             self._lost_networks[node_id] = networks
         networks.sweep_unknown_networks(())
 

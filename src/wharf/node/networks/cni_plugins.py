@@ -81,15 +81,15 @@ class CniPlugins:
         config: Mapping[str, Any],
         *,
         container: str,
-        namespace: Path,
+        namespace: Path | None,
         interface: str,
         args: str = "",
     ) -> Any:  # The plugin's JSON; None if it prints nothing.
         """Run the plugin that `config` names with the command `ADD` or `DEL`. Return its JSON; None if it prints
         nothing.
 
-        `container` is the id that the plugin gets for the namespace, and `args` is its variable CNI_ARGS. Raises
-        CniPluginError.
+        `container` is the id that the plugin gets for the namespace. `namespace` is None if it is gone, which only `DEL`
+        accepts. `args` is the variable CNI_ARGS. Raises CniPluginError.
         """
         name = str(config["type"])
         program = self.find_program(name)
@@ -99,7 +99,7 @@ class CniPlugins:
         variables = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": container,
-            "CNI_NETNS": str(namespace),
+            "CNI_NETNS": "" if namespace is None else str(namespace),
             "CNI_IFNAME": interface,
             "CNI_PATH": ":".join(map(str, self._folders)),
             **({"CNI_ARGS": args} if args else {}),

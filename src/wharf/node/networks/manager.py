@@ -29,6 +29,7 @@ from wharf.node.networks.plugin_chain import (
     connect_namespace,
     disconnect_namespace,
 )
+from wharf.node.node_mark import NodeMark
 from wharf.world import World
 from wharf.world.tasks import start_supervised
 
@@ -81,19 +82,22 @@ class NetworkRecord(msgspec.Struct, frozen=True):
     """None while the network is being created."""
     result: dict[str, Any] | None = None
     """The result of the last CNI plugin that succeeded; its removal needs it."""
+    state_folder: str = ""
+    """The state folder of the node. If it is gone, an agent with another folder can remove the network."""
 
 
 class NetworkManager:
     """Creates, stores and removes the networks of this node's allocations."""
 
-    def __init__(self, world: World, plugins: CniPlugins, node_id: str, folder: Path = STATE_ROOT) -> None:
+    def __init__(self, world: World, plugins: CniPlugins, owner: NodeMark, folder: Path = STATE_ROOT) -> None:
         """Create the manager, and restore the networks that earlier agents created and that still exist.
 
-        `node_id` separates the networks of several nodes on one machine.
+        `owner` separates the networks of several nodes on one machine.
         """
         self._world = world
         self._plugins = plugins
-        self._folder = folder / node_id
+        self._owner = owner
+        self._folder = folder / owner.node_id
         self._networks: dict[str, AllocationNetwork] = {}
         self._creations: dict[str, asyncio.Task[AllocationNetwork]] = {}
         self._removals: dict[str, asyncio.Task[None]] = {}
@@ -143,7 +147,7 @@ class NetworkManager:
             await self._remove(allocation_id)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o711)
-            self._write_record(allocation_id, NetworkRecord(request))
+            self._write_record(allocation_id, self._build_record(request))
             namespaces.create_namespace(folder / NAMESPACE_FILE)
         except OSError as error:
             raise NetworkError(f"the network namespace cannot be created: {error.strerror}") from error
@@ -158,7 +162,7 @@ class NetworkManager:
             )
             stored = self._read_record(allocation_id)
             self._write_record(
-                allocation_id, NetworkRecord(request, network, stored.result if stored is not None else None)
+                allocation_id, self._build_record(request, network, stored.result if stored is not None else None)
             )
         except OSError as error:
             raise NetworkError(f"the network's files cannot be written: {error.strerror}") from error
@@ -177,7 +181,7 @@ class NetworkManager:
                 self._plugins,
                 request.chain,
                 self._build_attachment(allocation_id, request),
-                on_result=lambda result: self._write_record(allocation_id, NetworkRecord(request, result=result)),
+                on_result=lambda result: self._write_record(allocation_id, self._build_record(request, result=result)),
             )
         except (NetworkError, OSError) as error:
             with contextlib.suppress(NetworkError):
@@ -271,18 +275,28 @@ class NetworkManager:
         except OSError:
             return []
 
+    def _build_record(
+        self, request: NetworkRequest, network: AllocationNetwork | None = None, result: dict[str, Any] | None = None
+    ) -> NetworkRecord:
+        return NetworkRecord(request, network, result, self._owner.state_folder)
+
     def _read_record(self, allocation_id: str) -> NetworkRecord | None:
         """Return the record of a network; None if it is missing or damaged."""
-        try:
-            return msgspec.json.decode((self._folder / allocation_id / RECORD_FILE).read_bytes(), type=NetworkRecord)
-        except (OSError, msgspec.MsgspecError):
-            return None
+        return read_network_record(self._folder / allocation_id)
 
     def _write_record(self, allocation_id: str, record: NetworkRecord) -> None:
         """Replace the record of a network atomically. Raises OSError."""
         draft = self._folder / allocation_id / f"{RECORD_FILE}.new"
         draft.write_bytes(msgspec.json.encode(record))
         draft.rename(draft.with_name(RECORD_FILE))
+
+
+def read_network_record(folder: Path) -> NetworkRecord | None:
+    """Return the record in the folder of a network; None if it is missing or damaged."""
+    try:
+        return msgspec.json.decode((folder / RECORD_FILE).read_bytes(), type=NetworkRecord)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def _write_files(folder: Path, request: NetworkRequest, address: InterfaceAddress) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from wharf.node.networks.cni_plugins import CniPluginError, CniPlugins
+from wharf.node.networks.namespaces import is_namespace_mounted
 
 log = logging.getLogger(__name__)
 
@@ -162,11 +163,13 @@ async def _call_plugin(
         config["runtimeConfig"] = {PORT_MAPPINGS_CAPABILITY: msgspec.to_builtins(list(attachment.ports))}
     if previous_result is not None:
         config["prevResult"] = previous_result
+    # Without a namespace, the plugins remove what they created on the host. They refuse a file that is no namespace.
+    is_gone = command == "DEL" and not is_namespace_mounted(attachment.namespace)
     return await plugins.call_plugin(
         command,
         config,
         container=attachment.id,
-        namespace=attachment.namespace,
+        namespace=None if is_gone else attachment.namespace,
         interface=INTERFACE_NAME,
         args=attachment.args,
     )

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from wharf.node.input_texts import open_input_texts
 from wharf.node.log_folder import LogFolder
 from wharf.node.processes import (
+    PROC,
     Process,
     find_marked_processes,
     find_process,
@@ -436,6 +437,14 @@ def find_shims() -> Iterator[tuple[int, str]]:
 def is_shim_of(pid: int, folder: str) -> bool:
     """Return whether the process is the shim of the run with this folder."""
     return _read_shim_folder(pid) == folder
+
+
+def is_shim_below(pid: int, runs_folder: Path) -> bool:
+    """Return whether the folder of the shim is or was in this very folder, and not in a former one at the same path."""
+    try:
+        return os.path.samestat(os.stat(PROC / str(pid) / "cwd" / ".."), os.stat(runs_folder))
+    except OSError:
+        return False
 
 
 def _read_shim_folder(pid: int) -> str:

@@ -22,7 +22,7 @@ from wharf.node.processes import Process, find_process, is_session_leader, kill_
 from wharf.node.supervisor import messages
 from wharf.node.supervisor.log_pipe import PIPE_BYTES
 from wharf.node.supervisor.process_tracker import ProcessTracker
-from wharf.node.supervisor.run import RunStage, SupervisedRun, find_shims, is_shim_of
+from wharf.node.supervisor.run import RunStage, SupervisedRun, find_shims, is_shim_below, is_shim_of
 from wharf.node.supervisor.run_folder import RunFolder, StoredRun
 from wharf.node.supervisor.selector_loop import iter_callbacks
 from wharf.world import RealWorld
@@ -484,13 +484,14 @@ class TaskSupervisor:
     def _kill_unknown_shims(self, known_runs: Collection[str]) -> None:
         """Kill the shims of runs that are not in `known_runs`: they are in no control group, and would wait forever.
 
-        Shims of a lost data folder, which had the same path, continue: their tasks do (decision 76).
+        Shims of a former folder at the same path continue: they belong to a node whose data folder was lost.
         """
         runs_folder = self._folder / RUNS_FOLDER
         prefix = f"{runs_folder}/"
         for pid, folder in find_shims():
-            if folder.startswith(prefix) and folder[len(prefix) :] not in known_runs:
-                kill_process(pid, partial(_is_shim_below, runs_folder, pid, folder))
+            is_unknown = folder.startswith(prefix) and folder[len(prefix) :] not in known_runs
+            if is_unknown and is_shim_below(pid, runs_folder):
+                kill_process(pid, partial(is_shim_of, pid, folder))
 
     def _adopt(self, folder: RunFolder, shims: Mapping[str, int]) -> None:
         """Track a stored run; delete its folder if the program was never started.
@@ -533,17 +534,6 @@ class TaskSupervisor:
         path = str(folder.path)
         pid = folder.read_shim_pid()
         return find_process(pid if pid is not None and is_shim_of(pid, path) else shims.get(path, 0))
-
-
-def _is_shim_below(runs_folder: Path, pid: int, folder: str) -> bool:
-    """Return whether the process is the shim of the run with this folder, which was deleted from `runs_folder`.
-
-    The kernel knows the parent of the shim's working folder even if both were deleted.
-    """
-    try:
-        return is_shim_of(pid, folder) and os.path.samestat(os.stat(f"/proc/{pid}/cwd/.."), os.stat(runs_folder))
-    except OSError:
-        return False
 
 
 def _describe_start_error(error: OSError | ValueError) -> str:

@@ -7,9 +7,12 @@ from wharf.contract.model.refusal import Refusal
 from wharf.node.drivers.docker.config import DockerConfig, LoggingConfig, MountConfig
 from wharf.node.drivers.port import CannotStart, GivenDevice, GivenPort, TaskOrder
 from wharf.node.files import ReadOnlyFolder
+from wharf.node.node_mark import NodeMark
 
 RUN_LABEL: Final = "wharf.run"
 NODE_LABEL: Final = "wharf.node"
+NODE_FOLDER_LABEL: Final = "wharf.node.folder"
+"""The state folder of the node. If it is gone, an agent with another folder can remove the container."""
 LOG_LABEL_NAMES: Final = ("wharf.log.folder", "wharf.log.task", "wharf.log.files", "wharf.log.bytes")
 """Labels with the log settings, so that a restarted agent can resume writing the logs."""
 ALLOCATION_LABEL: Final = "wharf.alloc_id"
@@ -31,7 +34,7 @@ def make_container_name(order: TaskOrder) -> str:
     return f"{order.task}-{order.allocation_id}"
 
 
-def build_labels(order: TaskOrder, node_id: str, operator_labels: Sequence[str]) -> dict[str, str]:
+def build_labels(order: TaskOrder, owner: NodeMark, operator_labels: Sequence[str]) -> dict[str, str]:
     """Return the labels with which the container is created: run, node and log settings of the task.
 
     The agent finds a container by them after a restart. Labels of the task whose names are in `operator_labels` are
@@ -46,7 +49,8 @@ def build_labels(order: TaskOrder, node_id: str, operator_labels: Sequence[str])
     return {
         **{name: value for name, value in order.labels.items() if name in operator_labels},
         RUN_LABEL: order.run,
-        NODE_LABEL: node_id,
+        NODE_LABEL: owner.node_id,
+        NODE_FOLDER_LABEL: owner.state_folder,
         **dict(zip(LOG_LABEL_NAMES, log_settings, strict=True)),
     }
 
@@ -65,7 +69,9 @@ def build_container_body(config: DockerConfig, order: TaskOrder, labels: Mapping
         TASK_LABEL: order.task,
         COMPATIBLE_LABEL: order.allocation_id,
     }
-    node_labels = {name: labels[name] for name in (RUN_LABEL, NODE_LABEL, *LOG_LABEL_NAMES) if name in labels}
+    node_labels = {
+        name: labels[name] for name in (RUN_LABEL, NODE_LABEL, NODE_FOLDER_LABEL, *LOG_LABEL_NAMES) if name in labels
+    }
     body: dict[str, Any] = {
         "Image": config.image,
         "Env": [f"{name}={value}" for name, value in sorted(order.environment.items())],

@@ -21,6 +21,7 @@ from wharf.node.drivers.docker.engine import ContainerEngine
 from wharf.node.drivers.docker.errors import EngineNotFound, EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.images import TaskImages, normalize_image_name
 from wharf.node.drivers.port import CannotStart, TaskOrder
+from wharf.node.node_mark import NodeMark
 from wharf.world import World
 
 RETRY_DELAY_S: Final = 1.0
@@ -46,14 +47,14 @@ class ContainerStarter:
         images: TaskImages,
         settings: DockerSettings,
         *,
-        node_id: str,
+        owner: NodeMark,
         progress_folder: Path,
     ) -> None:
         self._world = world
         self._engine = engine
         self._images = images
         self._settings = settings
-        self._node_id = node_id
+        self._owner = owner
         self._progress_folder = progress_folder
         self.can_join_namespaces = True
         """Whether the engine can run a container in an existing network namespace; Docker cannot."""
@@ -102,7 +103,7 @@ class ContainerStarter:
         self._check_network(config, order)
         self._progress_folder.mkdir(parents=True, exist_ok=True)
         image = normalize_image_name(config.image)
-        body = build_container_body(config, order, build_labels(order, self._node_id, self._settings.extra_labels))
+        body = build_container_body(config, order, build_labels(order, self._owner, self._settings.extra_labels))
         body["Image"] = image
         name = make_container_name(order)
         for attempt in range(max(1, config.container_exists_attempts)):

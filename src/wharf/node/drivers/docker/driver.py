@@ -7,22 +7,22 @@ module sends signals to them and removes them.
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
 from wharf.node.drivers.docker.config import DockerSettings
-from wharf.node.drivers.docker.container import LOG_LABEL_NAMES, NODE_LABEL, RUN_LABEL
+from wharf.node.drivers.docker.container import LOG_LABEL_NAMES, NODE_FOLDER_LABEL, NODE_LABEL, RUN_LABEL
 from wharf.node.drivers.docker.container_starter import CONFLICT_STATUS, ContainerStarter
 from wharf.node.drivers.docker.container_watcher import ContainerRun, ContainerWatcher
 from wharf.node.drivers.docker.engine import ContainerEngine
 from wharf.node.drivers.docker.errors import EngineNotFound, EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.exec_command import start_container_command
 from wharf.node.drivers.docker.images import TaskImages
-from wharf.node.drivers.docker.responses import EngineVersion
+from wharf.node.drivers.docker.responses import ContainerListItem, EngineVersion
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View, Watcher
 from wharf.node.drivers.supervised import add_signal_prefix
+from wharf.node.node_mark import MarkedContainer, NodeMark
 from wharf.node.processes import list_container_processes
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks, start_supervised
@@ -50,13 +50,13 @@ class DockerDriver:
         *,
         socket: Path,
         settings: DockerSettings,
-        node_id: str,
+        owner: NodeMark,
         folder: Path,
         is_current_run: Callable[[str], bool],
     ) -> None:
         """Create the driver for the engine at `socket`.
 
-        `folder` is for files with the position up to which each container's output was copied. `is_current_run` returns
+        `owner` marks the containers. `folder` is for files with the position up to which each container's output was copied. `is_current_run` returns
         whether the agent tracks a run with this name.
         """
         self._world = world
@@ -70,11 +70,11 @@ class DockerDriver:
             self._engine,
             TaskImages(self._engine, world, watcher.on_said),
             settings,
-            node_id=node_id,
+            owner=owner,
             progress_folder=folder,
         )
         self._container_watcher = ContainerWatcher(world, self._engine, watcher, folder)
-        self._node_id = node_id
+        self._node_id = owner.node_id
         self._folder = folder
         self._is_current_run = is_current_run
         self._runs: dict[str, ContainerRun] = {}
@@ -284,20 +284,15 @@ class DockerDriver:
             except EngineUnreachable:
                 await asyncio.sleep(RETRY_DELAY_S)
 
-    async def list_lost_containers(self) -> frozenset[str]:
-        """Return the ids of containers of other nodes whose log folder does not exist; empty without an engine."""
+    async def list_foreign_containers(self) -> list[MarkedContainer]:
+        """Return the containers of other nodes; empty without an engine."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 containers = await self._engine.list_containers(NODE_LABEL) if self._socket.exists() else []
         except (TimeoutError, EngineUnreachable, EngineRejected):
-            return frozenset()
-        return frozenset(
-            container.id
-            for container in containers
-            if (labels := container.labels or {}).get(NODE_LABEL) != self._node_id
-            and (folder := labels.get(LOG_LABEL_NAMES[0], ""))
-            and not os.path.exists(folder)  # noqa: ASYNC240 - a local folder
-        )
+            return []
+        found = [_read_container_mark(container) for container in containers]
+        return [container for container in found if container.owner.node_id != self._node_id]
 
     async def remove_lost_container(self, container: str) -> None:
         """Remove a container. Errors are logged."""
@@ -312,6 +307,12 @@ class DockerDriver:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _read_container_mark(container: ContainerListItem) -> MarkedContainer:
+    labels = container.labels or {}
+    owner = NodeMark(labels.get(NODE_LABEL, ""), labels.get(NODE_FOLDER_LABEL, ""))
+    return MarkedContainer(container.id, owner, labels.get(LOG_LABEL_NAMES[0], ""))
 
 
 def find_socket(configured_path: str) -> Path:
