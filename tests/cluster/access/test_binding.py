@@ -23,6 +23,7 @@ from wharf.contract.model.acl.binding_rules import BindingRule
 from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.roles import Role
 from wharf.contract.model.acl.tokens import RoleLink, TokenType
+from wharf.contract.model.body_limits import find_name_problem
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 ADA = MappedClaims({"name": "ada", "team": "payments"}, {"groups": ("developers", "on-call")})
@@ -181,6 +182,16 @@ def test_an_invalid_binding_rule_is_rejected_when_it_is_stored(rule: BindingRule
 )
 def test_a_token_is_named_by_the_format_of_its_method(format: str, name: str) -> None:
     assert name == build_token_name(AuthMethod(name="sso", type="OIDC", token_name_format=format), ADA)
+
+
+def test_characters_of_a_claim_that_no_name_may_have_are_replaced_in_the_name_of_the_token() -> None:
+    method = AuthMethod(name="sso", type="OIDC", token_name_format="${value.name}")
+    claims = MappedClaims({"name": "ada\nroot\u202e" + "\u00e9" * 200}, {})
+
+    name = build_token_name(method, claims)
+
+    assert name == "ada_root_" + "\u00e9" * 122
+    assert "" == find_name_problem(name)
 
 
 # -- claims --------------------------------------------------------------------------------------------------------

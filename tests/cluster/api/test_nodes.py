@@ -12,7 +12,7 @@ from tests.kit.requests import DENIED, commit, get, put, read, send, status_and_
 from tests.kit.state import a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.engines.port import WriteLimits
-from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, JOB_VERSIONS, JOBS, NAMESPACES, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, JOB_VERSIONS, JOBS, NAMESPACES, NODES, SERVICES
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
@@ -397,6 +397,37 @@ async def test_a_node_keeps_its_drain_when_it_registers_again() -> None:
         assert now is not None
         assert replace(now, events=None, modify_index=0).drain_strategy == stored.drain_strategy
         assert now.last_drain == stored.last_drain
+
+
+@in_virtual_time
+async def test_registrations_that_no_request_could_read_are_left_out_of_a_report_and_the_rest_is_stored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        job = a_job("shop")
+        allocations = an_allocation(job, "a1", node_id=node.id), an_allocation(job, "a2")
+        await commit(server, JOBS.build_put(job), *map(ALLOCATIONS.build_put, allocations))
+        names = ["web", "a\nb", "a\u202eb", "..", "", "x" * 60_000]
+        services = [
+            *({"ID": f"_nomad-task-a1-t-{name}-", "ServiceName": name, "Namespace": "default"} for name in names),
+            {"ID": "_nomad-task-a2-t-web-", "ServiceName": "web", "Namespace": "default"},
+            {"ID": "_nomad-task-a1-t-web-" + "p" * 2_000, "ServiceName": "web", "Namespace": "default"},
+            {"ID": "_nomad-task-a1-t-web-1", "ServiceName": "web", "Namespace": "default", "Port": 70_000},
+        ]
+
+        report = {"Allocations": [{"ID": "a1", "ClientStatus": "running", "Services": services}]}
+        secret = {"X-Cluster-Node-Secret": node.secret_id}
+        reply = await put(server, f"/v1/node/{node.id}/report", report, headers=secret)
+
+        assert reply.status == 200, status_and_text(reply)
+        allocation = server.replica.get(ALLOCATIONS, "a1")
+        assert allocation is not None
+        assert allocation.client_status is ClientStatus.RUNNING
+        stored = [(each.id, each.datacenter) for each in server.replica.iter_all(SERVICES)]
+        assert stored == [("_nomad-task-a1-t-web-", "dc1")]
+        assert "refused service registrations of a node" in caplog.text
 
 
 @in_virtual_time

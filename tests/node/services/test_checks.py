@@ -289,6 +289,7 @@ def test_the_value_of_a_header_may_contain_letters_of_all_languages() -> None:
         (create_check("http", port=0), "no address: port 0 is not between 1 and 65535"),
         (create_check("tcp", port=99_999), "no address: port 99999 is not between 1 and 65535"),
         (create_check("script", command=("/bin/check", "a\0b")), "the command has a zero byte"),
+        (create_check(port=80)._replace(name="a\nb"), "the name of the check contains the character U+000A"),
         (create_check("http", port=80, headers=(("X-A", "Grüße\t1"),), path="/ä ö"), ""),
     ],
 )

@@ -81,6 +81,23 @@ def test_a_service_is_registered_with_its_address_and_its_check_makes_it_healthy
     wait_until(lambda: not list_instances(node, "shop"), what="the registration of the service is deleted")
 
 
+def test_a_task_whose_service_gets_a_name_that_no_request_can_read_fails(node: NodeProcess) -> None:
+    job = build_service_job("hidden")
+    job["Meta"] = {"x": "a\nb"}
+    job["TaskGroups"][0]["Tasks"][0]["Services"][0]["Name"] = "${NOMAD_META_x}"
+    node.run(job)
+
+    def read_messages() -> list[str]:
+        states = [each["TaskStates"] or {} for each in node.allocations("hidden")]
+        return [event["DisplayMessage"] for state in states for task in state.values() for event in task["Events"]]
+
+    expected = 'service "${NOMAD_META_x}" cannot be registered: its name contains the character U+000A at position 2'
+    wait_until(lambda: any(expected in message for message in read_messages()), what="the event names the service")
+    services: Any = node.server.get("/v1/services")
+    assert "a\nb" not in [service["ServiceName"] for listed in services for service in listed["Services"]]
+    stop(node, "hidden")
+
+
 def test_a_failing_check_keeps_a_deployment_unhealthy(node: NodeProcess) -> None:
     node.run(build_service_job("unhealthy", Path="/nothing"))
     wait_until(

@@ -16,6 +16,7 @@ from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_POLICIES, BINDING_R
 from wharf.contract.model.acl.auth_methods import DEFAULT_TOKEN_NAME_FORMAT, AuthMethod
 from wharf.contract.model.acl.binding_rules import BindingRule, BindType
 from wharf.contract.model.acl.tokens import RoleLink, TokenType
+from wharf.contract.model.body_limits import MAX_NAME_BYTES, replace_forbidden_characters
 from wharf.contract.model.names import MAX_DISPLAY_NAME_CHARS
 from wharf.contract.model.refusal import invalid_request
 from wharf.languages.filters import Filter, FilterError, FilterSubject, compile_filter
@@ -121,15 +122,23 @@ def fill_bind_name(rule: BindingRule, claims: MappedClaims) -> str | None:
     return fill_placeholders(rule.bind_name, _build_placeholder_values(claims))
 
 
+def _cut_name(name: str) -> str:
+    """Return the beginning of a name that is within the limits of a token's name."""
+    return name[:MAX_DISPLAY_NAME_CHARS].encode(errors="replace")[:MAX_NAME_BYTES].decode(errors="ignore")
+
+
 def build_token_name(method: AuthMethod, claims: MappedClaims) -> str:
-    """Return the name of a login's token, from the method's format or the default format."""
+    """Return the name of a login's token, from the method's format or the default format.
+
+    The claims of a user can hold any text, so characters that no name may have are replaced.
+    """
     known = {"auth_method_type": method.type, "auth_method_name": method.name, **_build_placeholder_values(claims)}
     name = (
         fill_placeholders(method.token_name_format, known)
         or fill_placeholders(DEFAULT_TOKEN_NAME_FORMAT, known)
         or method.name
     )
-    return name[:MAX_DISPLAY_NAME_CHARS]
+    return replace_forbidden_characters(_cut_name(name))
 
 
 def find_rule_problems(rule: BindingRule) -> list[str]:

@@ -133,6 +133,8 @@ FURTHER_NAME_FIELDS: Final = frozenset(
         "Node.NodePool",
         "Port.HostNetwork",
         "Port.Label",
+        "Service.PortLabel",
+        "ServiceCheck.PortLabel",
         "Task.Driver",
         "VariableRequest.Path",
         "VolumeRequest.Source",
@@ -157,13 +159,13 @@ def is_name_field(field: str) -> bool:
     return field in FURTHER_NAME_FIELDS or field.partition(".")[2] in NAME_FIELDS
 
 
-def find_name_problem(name: str) -> str:
+def find_name_problem(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
     """Return what is wrong with an id or a name, or "" if it is valid. An empty name is valid here."""
-    if len(name) <= MAX_NAME_BYTES and name.isascii() and name.isprintable() and "." not in name:
+    if len(name) <= max_bytes and name.isascii() and name.isprintable() and "." not in name:
         return ""  # Nearly all names.
     size = len(name.encode("utf-8", "surrogatepass"))
-    if size > MAX_NAME_BYTES:
-        return f"is {size} bytes long; ids and names have at most {MAX_NAME_BYTES} bytes"
+    if size > max_bytes:
+        return f"is {size} bytes long; ids and names have at most {max_bytes} bytes"
     found = _FORBIDDEN_CHARACTER.search(name)
     if found is not None:
         return (
@@ -173,6 +175,11 @@ def find_name_problem(name: str) -> str:
     if any(segment in (".", "..") for segment in name.split("/")):
         return 'contains the path segment "." or ".."; no request could name it in its path'
     return ""
+
+
+def replace_forbidden_characters(name: str) -> str:
+    """Return a name without characters that no name may have, each replaced by `_`."""
+    return _FORBIDDEN_CHARACTER.sub("_", name)
 
 
 def cut_echo(text: str) -> str:

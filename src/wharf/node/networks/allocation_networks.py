@@ -12,8 +12,10 @@ from typing import Final
 import msgspec
 
 from wharf.contract.model.allocations.allocation import NetworkStatus
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.networks import NetworkResource
+from wharf.contract.model.jobs.validation.networks import is_valid_hostname
 from wharf.contract.model.nodes.resources import NodeNetwork, NodeResources
 from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.drivers.port import TaskNetwork
@@ -118,6 +120,9 @@ class AllocationNetworks:
         if network is None or network.mode in HOST_MODES:
             return None
         hostname = resolve_text(network.hostname, reference_values)
+        if hostname and not is_valid_hostname(hostname):
+            # A line break in it would add lines to the file /etc/hosts of the tasks.
+            raise NetworkError(f'the hostname "{cut_echo(hostname)}" is not a valid DNS name: change what it refers to')
         if network.mode == LOOPBACK_MODE:
             return NetworkRequest(None, hostname=hostname, dns=network.dns)
         chain = self._chains.get(network.mode)

@@ -7,6 +7,8 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
+from wharf.contract.model.body_limits import find_name_problem
+
 MAX_OUTPUT_BYTES: Final = 3 * 1_024
 """Limit of the output kept of one probe; protects the memory of the node."""
 
@@ -136,6 +138,8 @@ def _count_failures(state: CheckState, spec: CheckSpec, result: ProbeResult, run
 
 def find_input_problem(spec: CheckSpec) -> str:
     """Return why no probe of the check can succeed, and how to fix that; empty if it may succeed."""
+    if problem := find_name_problem(spec.name):
+        return f"the name of the check {problem} after its references are replaced"
     if spec.kind == "script":
         if any("\0" in word for word in spec.command):
             return "the command has a zero byte: remove it from `command` and `args`"

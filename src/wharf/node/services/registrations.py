@@ -6,7 +6,12 @@ from typing import Final, NamedTuple
 
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.services import OnUpdate, Service, ServiceCheck
-from wharf.contract.model.services import GROUP_OWNER_PREFIX, ServiceRegistration, make_registration_id
+from wharf.contract.model.services import (
+    GROUP_OWNER_PREFIX,
+    ServiceRegistration,
+    find_registration_problem,
+    make_registration_id,
+)
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.core.record import AllocationRecord
@@ -17,11 +22,6 @@ from wharf.node.tasks.interpolation import ReferenceValues, ResolutionLimit, res
 
 MAX_CHECK_CHARACTERS: Final = 262_144
 """Limit of the texts with references of one check, after these were replaced; protects the memory of the node."""
-MAX_SERVICE_CHARACTERS: Final = 65_536
-"""Limit of the texts with references of all services of an allocation, after these were replaced.
-
-Protects the memory of servers, which store each registration.
-"""
 MAX_PORT_DIGITS: Final = 5
 """Digits of the largest port; a longer label is no port number."""
 ALLOCATION_ADDRESS_MODE: Final = "alloc"
@@ -82,13 +82,14 @@ def build_registration(
 ) -> ServiceRegistration:
     """Return the registration of a service, with all references in its name, tags and address resolved.
 
-    `limit` limits the results for all services of the allocation together.
+    `limit` limits the results for all services of the allocation together. It also gets the problem of a registration
+    that servers do not store.
     """
     service = instance.service
     owner = instance.task or f"{GROUP_OWNER_PREFIX}{allocation.task_group}"
     place = f'service "{service.name[:100]}"'
     name = resolve_text(service.name, reference_values, None, limit, f"the name of {place}")
-    return ServiceRegistration(
+    registration = ServiceRegistration(
         id=make_registration_id(alloc_id=allocation.id, owner=owner, service=name, port_label=service.port_label),
         service_name=name,
         namespace=allocation.namespace,
@@ -104,6 +105,9 @@ def build_registration(
         or instance.address,
         port=instance.port,
     )
+    if problem := find_registration_problem(registration):
+        limit.report_problem(f"{place} cannot be registered: {problem} after its references are replaced")
+    return registration
 
 
 def list_checks(

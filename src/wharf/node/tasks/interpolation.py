@@ -32,7 +32,7 @@ class ResolutionLimit:
 
     def __init__(self, max_total: int = MAX_TOTAL_CHARACTERS) -> None:
         self.problem = ""
-        """What exceeds a limit and what to do; only of the first text that does. Empty: no text does."""
+        """What is wrong with the first text that exceeds a limit or cannot be used. Empty: no text."""
         self._max_total = max_total
         self._total = 0
 
@@ -46,17 +46,19 @@ class ResolutionLimit:
 
     def report_excess(self, place: str) -> None:
         """Store that the text at `place` in the job exceeds the limit."""
-        if self.problem:
-            return
         place = place[:MAX_PLACE_CHARACTERS]
         if self.find_maximum() < MAX_RESOLVED_CHARACTERS:
             subject, limit = f"together with the texts before it, {place} has", self._max_total
         else:
             subject, limit = f"{place} has", MAX_RESOLVED_CHARACTERS
-        self.problem = (
+        self.report_problem(
             f"{subject} more than {limit} characters after its references are replaced: refer to shorter values, or "
             "write the values to a file with a template"
         )
+
+    def report_problem(self, problem: str) -> None:
+        """Store what is wrong with a resolved text, unless a problem is stored already."""
+        self.problem = self.problem or problem
 
 
 class ReferenceValues(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from wharf.contract.model.allocations.allocation import NetworkStatus
 from wharf.contract.model.allocations.resources import AllocatedDevice
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.groups import Task
-from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.model.services import MAX_SERVICE_CHARACTERS, ServiceRegistration, find_registration_problem
 from wharf.node.agent.allocations.allocation import ManagedAllocation
 from wharf.node.agent.allocations.manager import AllocationManager
 from wharf.node.core import events
@@ -31,7 +31,6 @@ from wharf.node.networks.allocation_networks import AllocationNetworks
 from wharf.node.open_files import FairSlots
 from wharf.node.services.check_runner import CheckRunner
 from wharf.node.services.registrations import (
-    MAX_SERVICE_CHARACTERS,
     build_registration,
     is_service_up,
     list_checks,
@@ -272,21 +271,25 @@ class LocalTaskHooks:
             unmount_secrets(self._manager.tasks.build_environment_and_folders(allocation, task)[1].secrets)
 
     def list_services(self, allocation: ManagedAllocation) -> tuple[ServiceRegistration, ...]:
-        """Return a registration for each service of the allocation that is up now."""
+        """Return a registration for each service of the allocation that is up now, if servers can store it.
+
+        Tasks with other services do not start. They may run already if an older version has started them.
+        """
         assigned, record = allocation.assignment.allocation, allocation.record
         if not record.tasks or record.is_over:
             return ()
         limit = ResolutionLimit(MAX_SERVICE_CHARACTERS)
-        return tuple(
+        registrations = [
             build_registration(
                 assigned, service, self._host, self._build_reference_values(allocation, service.task), limit
             )
             for service in list_services(assigned, allocation.job, self._build_host(allocation.record.id))
             if is_service_up(record, service)
-        )
+        ]
+        return tuple(each for each in registrations if not find_registration_problem(each))
 
     def _find_service_problem(self, allocation: ManagedAllocation) -> str:
-        """Return a sentence if texts of the allocation's services are too long with their references resolved."""
+        """Return a sentence if a service of the allocation is too long or invalid with its references resolved."""
         assigned, limit = allocation.assignment.allocation, ResolutionLimit(MAX_SERVICE_CHARACTERS)
         for service in list_services(assigned, allocation.job, self._host):
             values = self._build_reference_values(allocation, service.task)

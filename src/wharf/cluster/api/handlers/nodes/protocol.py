@@ -4,6 +4,7 @@ The caller proves that it is the node by the node's secret. Endpoints about node
 """
 
 import asyncio
+import logging
 import math
 from typing import Final
 
@@ -39,6 +40,7 @@ from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, no_leader, not_found
 from wharf.contract.model.secrets import hash_secret, make_migrate_token
+from wharf.contract.model.services import ServiceRegistration, find_registration_problem
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.credentials import read_token
 from wharf.contract.wire.nodes import messages
@@ -49,6 +51,8 @@ from wharf.contract.wire.nodes.messages import (
     NodeIdentityReply,
     SignedIdentity,
 )
+
+log = logging.getLogger(__name__)
 
 MAX_FETCHED_IDS: Final = 10_000
 """Limits the size of one reply with whole allocations."""
@@ -230,6 +234,7 @@ class NodeProtocolActions:
         """Pass the node's report about its allocations to the leader, which records it."""
         node = await authenticate_node(self._server, request)
         body = request.decode_body(messages.NodeReportRequest)
+        problems: list[str] = []
         reports = tuple(
             AllocationReport(
                 id=update.id,
@@ -238,11 +243,15 @@ class NodeProtocolActions:
                 task_states=update.task_states,
                 deployment_status=update.deployment_status,
                 network_status=update.network_status,
-                services=update.services,
+                services=_select_valid_services(node, update, problems),
                 log_tails=update.log_tails,
             )
             for update in body.allocations
         )
+        if problems:
+            log.warning(
+                "refused service registrations of a node node=%s count=%d first=%s", node.id, len(problems), problems[0]
+            )
         report = RecordNodeReportRequest(node.id, reports, body.report_id, body.is_whole, body.number)
         result = await self._server.leader.call(RECORD_NODE_REPORT, report)
         return ActionResult(
@@ -272,6 +281,26 @@ class NodeProtocolActions:
     async def reject_plain_channel(self, request: Request) -> ActionResult:
         await authenticate_node(self._server, request)
         raise invalid_request("the node channel is a websocket: send the request with an upgrade")
+
+
+def _select_valid_services(
+    node: Node, update: messages.AllocationUpdate, problems: list[str]
+) -> tuple[ServiceRegistration, ...] | None:
+    """Return the reported services that can be stored, each with the allocation and the datacenter of the node.
+
+    The others are left out, because the rest of the report does not depend on them. What is wrong with them is added
+    to `problems`.
+    """
+    if update.services is None:
+        return None
+    valid = []
+    for reported in update.services:
+        registration = msgspec.structs.replace(reported, alloc_id=update.id, datacenter=node.datacenter)
+        if problem := find_registration_problem(registration):
+            problems.append(f"allocation {update.id}: {problem}")
+        else:
+            valid.append(registration)
+    return tuple(valid)
 
 
 def _build_lease_result(lease: NodeLease, cluster_id: str) -> ActionResult:

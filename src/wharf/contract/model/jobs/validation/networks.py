@@ -38,6 +38,11 @@ def check_networks(networks: tuple[NetworkResource, ...] | None, path: str, repo
             arguments.add(key)
 
 
+def is_valid_hostname(name: str) -> bool:
+    """Return whether tasks may have this name as their hostname: a valid DNS name."""
+    return _HOSTNAME.match(name) is not None
+
+
 def _check_network(network: NetworkResource, path: str, report: ValidationReport) -> None:
     """Add each problem of the mode and the hostname of a network to the report."""
     mode = network.mode
@@ -45,7 +50,7 @@ def _check_network(network: NetworkResource, path: str, report: ValidationReport
         report.add_error(
             f"{path}.Mode", f'Unknown network mode "{mode}"', 'use "host", "bridge", "none" or "cni/<name>"'
         )
-    if network.hostname and "${" not in network.hostname and not _HOSTNAME.match(network.hostname):
+    if network.hostname and "${" not in network.hostname and not is_valid_hostname(network.hostname):
         report.add_error(f"{path}.Hostname", "Hostname is not a valid DNS name")
     if network.mbits:
         report.add_warning(f"{path}.MBits", "mbits has been deprecated and has no effect")
