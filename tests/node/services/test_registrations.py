@@ -1,5 +1,7 @@
 """Registrations of services whose name, tags or address refer to values of the job or the node."""
 
+from typing import Any
+
 import pytest
 
 from tests.builders import a_group, a_job, a_task
@@ -20,7 +22,7 @@ HOST = TaskHost("dc1", "global", "192.0.2.1", node_id="n1", node_name="one")
 ALLOCATION = AssignedAllocation(id="a1", task_group="g")
 
 
-def find_problem(value: str, port: int = 80, **fields: str) -> str:
+def find_problem(value: str, port: int = 80, **fields: Any) -> str:
     """Return the problem that the node reports if `${NOMAD_META_x}` has this value."""
     service = Service(**{"name": "web-${NOMAD_META_x}", **fields})
     limit = ResolutionLimit(MAX_SERVICE_CHARACTERS)
