@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from tests.waiting import wait_on_loop_until
-from wharf.agent.forked_worker import ForkedWorker
+from wharf.agent.forked_worker import MAX_WAITING, ForkedWorker
 from wharf.cluster.server.worker_process import WorkerFailed
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.world import RealWorld
+from wharf.world.tasks import cancel_tasks
 
 WORLD = RealWorld()
 WITHIN_S = 60.0
+OWNER = "a token"
 
 
 earlier_children: set[int] = set()
@@ -72,28 +74,30 @@ async def test_a_worker_reads_the_current_state_and_its_changes_are_discarded() 
         state["jobs"] += 1
         return b"%d in process %d" % (state["jobs"], os.getpid())
 
-    first = await ForkedWorker(WORLD).run(work)
+    first = await ForkedWorker(WORLD).run(work, OWNER)
     state["jobs"] = 5
-    second = await ForkedWorker(WORLD).run(work)
+    second = await ForkedWorker(WORLD).run(work, OWNER)
 
     assert (first.split()[0], second.split()[0], state) == (b"2", b"6", {"jobs": 5})
     assert str(os.getpid()).encode() not in (first.split()[-1], second.split()[-1])
 
 
 @on_a_real_loop
-async def test_calls_that_arrive_meanwhile_share_one_worker_process() -> None:
+async def test_each_call_has_a_worker_process_of_its_own() -> None:
     worker = ForkedWorker(WORLD)
 
-    first, *other_pids = await asyncio.gather(*(worker.run(lambda: str(os.getpid()).encode()) for _ in range(9)))
+    pids = await asyncio.gather(*(worker.run(lambda: str(os.getpid()).encode(), OWNER) for _ in range(5)))
 
-    assert set(other_pids) == {first}
+    assert len(set(pids)) == 5
 
 
 @on_a_real_loop
 async def test_long_results_arrive_complete_and_in_order() -> None:
     worker = ForkedWorker(WORLD)
 
-    long_result, short_result = await asyncio.gather(worker.run(lambda: bytes(3_000_000)), worker.run(lambda: b"short"))
+    long_result, short_result = await asyncio.gather(
+        worker.run(lambda: bytes(3_000_000), OWNER), worker.run(lambda: b"short", OWNER)
+    )
 
     assert (len(long_result), short_result) == (3_000_000, b"short")
 
@@ -102,7 +106,9 @@ async def test_long_results_arrive_complete_and_in_order() -> None:
 async def test_a_failed_call_reports_its_traceback_and_the_others_succeed() -> None:
     worker = ForkedWorker(WORLD)
 
-    failed, done = await asyncio.gather(worker.run(fail), worker.run(lambda: b"done"), return_exceptions=True)
+    failed, done = await asyncio.gather(
+        worker.run(fail, OWNER), worker.run(lambda: b"done", OWNER), return_exceptions=True
+    )
 
     assert isinstance(failed, WorkerFailed)
     assert "ValueError: this cannot be thought" in str(failed)
@@ -114,10 +120,66 @@ async def test_a_worker_that_hangs_is_killed_and_the_next_call_succeeds() -> Non
     worker = ForkedWorker(WORLD, timeout_s=0.3)
 
     with pytest.raises(Refusal, match=r"the worker process did not reply within 0\.3 s") as caught:
-        await worker.run(hang)
+        await worker.run(hang, OWNER)
 
     assert caught.value.code is RefusalCode.UNAVAILABLE
-    assert await worker.run(lambda: b"next") == b"next"
+    assert await worker.run(lambda: b"next", OWNER) == b"next"
+
+
+@on_a_real_loop
+async def test_a_call_that_is_killed_takes_no_other_call_with_it() -> None:
+    worker = ForkedWorker(WORLD, timeout_s=0.3)
+
+    replies = await asyncio.gather(
+        worker.run(lambda: b"before", OWNER),
+        worker.run(hang, OWNER),
+        worker.run(exit_at_once, OWNER),
+        worker.run(lambda: b"after", OWNER),
+        return_exceptions=True,
+    )
+
+    assert [each if isinstance(each, bytes) else type(each) for each in replies] == [
+        b"before",
+        Refusal,
+        Refusal,
+        b"after",
+    ]
+
+
+@on_a_real_loop
+async def test_a_call_of_another_owner_does_not_wait_for_all_calls_of_the_first() -> None:
+    worker = ForkedWorker(WORLD)
+    order: list[str] = []
+
+    async def run(owner: str) -> None:
+        await worker.run(lambda: b"", owner)
+        order.append(owner)
+
+    await asyncio.gather(*(run("flood") for _ in range(8)), run("other"))
+
+    assert order.index("other") == 1
+
+
+@on_a_real_loop
+async def test_calls_beyond_the_limit_are_refused_with_the_time_of_a_retry() -> None:
+    worker = ForkedWorker(WORLD, timeout_s=0.3)
+    waiting = [WORLD.start_task(worker.run(hang, "flood"), name="call") for _ in range(MAX_WAITING + 1)]
+    await asyncio.sleep(0)
+
+    with pytest.raises(Overloaded, match=f"{MAX_WAITING} dry runs, explanations and rebalancings wait") as caught:
+        await worker.run(hang, "flood")
+
+    assert caught.value.retry_after_s == 17
+    await cancel_tasks(*waiting)
+
+
+@on_a_real_loop
+async def test_a_call_that_waits_too_long_is_refused_with_the_time_of_a_retry() -> None:
+    worker = ForkedWorker(WORLD, timeout_s=0.3, queue_timeout_s=0.05)
+
+    first, second = await asyncio.gather(worker.run(hang, OWNER), worker.run(hang, OWNER), return_exceptions=True)
+
+    assert (type(first), type(second)) == (Refusal, Overloaded)
 
 
 @on_a_real_loop
@@ -125,17 +187,17 @@ async def test_a_killed_worker_is_reported_and_leaves_no_process() -> None:
     worker = ForkedWorker(WORLD)
 
     with pytest.raises(Refusal, match="ended before its reply"):
-        await worker.run(exit_at_once)
+        await worker.run(exit_at_once, OWNER)
 
-    assert await worker.run(lambda: b"next") == b"next"
+    assert await worker.run(lambda: b"next", OWNER) == b"next"
 
 
 @on_a_real_loop
 async def test_a_canceled_call_is_not_executed() -> None:
     worker = ForkedWorker(WORLD)
-    first = WORLD.start_task(worker.run(lambda: b"first"), name="first")
+    first = WORLD.start_task(worker.run(lambda: b"first", OWNER), name="first")
     await asyncio.sleep(0)
-    second = WORLD.start_task(worker.run(fail), name="second")
+    second = WORLD.start_task(worker.run(fail, OWNER), name="second")
     await asyncio.sleep(0)
 
     second.cancel()
@@ -148,7 +210,7 @@ async def test_a_canceled_call_is_not_executed() -> None:
 async def test_a_worker_keeps_no_connection_of_its_parent_open() -> None:
     own_end, remote_end = socket.socketpair()
     worker = ForkedWorker(WORLD, timeout_s=2 * WITHIN_S)
-    hanging = WORLD.start_task(worker.run(hang), name="hanging")
+    hanging = WORLD.start_task(worker.run(hang, OWNER), name="hanging")
     await wait_on_loop_until(lambda: list_workers() != set(), what="the worker process has started")
 
     own_end.close()

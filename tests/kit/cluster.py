@@ -156,11 +156,12 @@ class ACluster:
         heartbeats: HeartbeatSettings | None = None,
         access: bool = False,
         job_settings: JobSettings | None = None,
+        worker: WorkerProcess | None = None,
     ) -> OneServer:
         """Start a server that follows the log, and bootstrap the cluster. `leads`: wait until it leads. `access`: enable
         access control."""
         member = self.servers[name] = OneServer(
-            self, name, heartbeats=heartbeats, access=access, job_settings=job_settings
+            self, name, heartbeats=heartbeats, access=access, job_settings=job_settings, worker=worker
         )
         await member.follow()
         await member.server.bootstrap_cluster()

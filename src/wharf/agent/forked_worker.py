@@ -1,8 +1,8 @@
 """Runs computations in short-lived forks of the brain process, which read the brain's replica without loading it again.
 
 The kernel shares memory pages until a process writes them, so a fork costs little more than copying the page tables.
-A permanent worker would need as much memory as the brain. Only one fork runs at a time. Calls that arrive meanwhile
-wait and run in the next fork as one batch.
+A permanent worker would need as much memory as the brain. Only one fork runs at a time, with one computation, so that none
+delays or ends another one (0201).
 """
 
 import asyncio
@@ -11,127 +11,121 @@ import os
 import signal
 import struct
 import traceback
-from collections.abc import Sequence
-from typing import Final, NamedTuple, NoReturn
+from collections.abc import Hashable
+from contextlib import AsyncExitStack
+from typing import Final, NoReturn
 
+from wharf.agent.forked_requests import ForkPacer
 from wharf.agent.forks import enter_fork, fork_process
+from wharf.cluster.server.fair_places import FairPlaces, PlacesFull
 from wharf.cluster.server.worker_process import WorkerFailed, WorkerFunction
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.world import World
 
 WORKER_TIMEOUT_S: Final = 10.0
-"""How long one fork may run. Shorter than the time that callers wait for the brain."""
-
-MAX_JOBS_PER_FORK: Final = 16
-"""Limits the computations of one fork, so that they fit into its timeout."""
-# Each result of a fork is one of these tags, the length of the body, and the body.
+"""How long one fork may run."""
+QUEUE_TIMEOUT_S: Final = 4.0
+"""How long a call waits for its fork. With `WORKER_TIMEOUT_S`, it is shorter than the time that callers wait for the brain."""
+MAX_WAITING: Final = 64
+"""Limits the memory of waiting calls: each may have a job of 10 MB."""
+CALLS_PER_S: Final = 4
+"""How many waiting calls are executed in a second, as an estimate for `Retry-After`."""
+# The result of a fork is one of these tags, the length of the body, and the body.
 RESULT_TAG: Final = b"d"
 ERROR_TAG: Final = b"f"
 _HEAD: Final = struct.Struct(">cI")
 
 
-class _WorkerCall(NamedTuple):
-    """A function to run in a fork, and the future of its result."""
-
-    function: WorkerFunction
-    result: "asyncio.Future[bytes]"
-
-
 class ForkedWorker:
-    """Runs functions in forks of this process. A fork that takes longer than `timeout_s` is killed."""
+    """Runs functions in forks of this process. A fork that takes longer than `timeout_s` is killed.
+
+    The owners of the functions take turns.
+    """
 
     def __init__(
-        self, world: World, *, timeout_s: float = WORKER_TIMEOUT_S, state_lock: asyncio.Lock | None = None
+        self,
+        world: World,
+        *,
+        timeout_s: float = WORKER_TIMEOUT_S,
+        queue_timeout_s: float = QUEUE_TIMEOUT_S,
+        state_lock: asyncio.Lock | None = None,
     ) -> None:
         """`state_lock` is held while a thread of this process works on the state that forks read."""
         self._world = world
         self._state_lock = state_lock or asyncio.Lock()
         self._timeout_s = timeout_s
-        self._pending: list[_WorkerCall] = []
-        self._runner: asyncio.Task[None] | None = None
+        self._queue_timeout_s = queue_timeout_s
+        self._places = FairPlaces(1, MAX_WAITING)
+        self._pacer = ForkPacer(world)
 
-    async def run(self, work: WorkerFunction) -> bytes:
+    async def run(self, work: WorkerFunction, owner: Hashable) -> bytes:
         """Run `work` in a fork and return its result.
 
-        Raises `WorkerFailed` if `work` raises, and `Refusal` if the fork fails or takes too long.
+        Raises `WorkerFailed` if `work` raises, `Overloaded` if too many calls wait or this one waits for too long, and
+        `Refusal` if the fork fails or takes too long.
         """
-        call = _WorkerCall(work, asyncio.get_running_loop().create_future())
-        self._pending.append(call)
-        if self._runner is None:
-            self._runner = self._world.start_task(self._run_batches(), name="forked worker")
-        return await call.result
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._places.enter(owner, self._queue_timeout_s))
+            except (PlacesFull, TimeoutError):
+                raise self._make_refusal() from None
+            await self._pacer.wait()
+            return await self._run_in_fork(work)
 
-    async def _run_batches(self) -> None:
-        """Run pending calls in one fork after another until none is left."""
-        try:
-            while self._pending:
-                # Skip calls that were canceled while they waited.
-                calls = [call for call in self._pending if not call.result.done()]
-                batch, self._pending = calls[:MAX_JOBS_PER_FORK], calls[MAX_JOBS_PER_FORK:]
-                if batch:
-                    await self._run_batch(batch)
-        finally:
-            self._runner = None
+    def _make_refusal(self) -> Overloaded:
+        waiting_count = self._places.waiting_count
+        return Overloaded(
+            f"{waiting_count} dry runs, explanations and rebalancings wait for the scheduler's worker process",
+            1 + waiting_count // CALLS_PER_S,
+        )
 
-    async def _run_batch(self, batch: Sequence[_WorkerCall]) -> None:
-        """Run the calls in one fork and set their results."""
+    async def _run_in_fork(self, work: WorkerFunction) -> bytes:
+        """Run one function in a fork and return its result."""
         try:
             async with self._state_lock:
-                read_descriptor, pid = _fork([call.function for call in batch], timeout_s=self._timeout_s)
+                began_s = self._world.monotonic_s()
+                read_descriptor, pid = _fork(work, timeout_s=self._timeout_s)
+                self._pacer.count(self._world.monotonic_s() - began_s)
         except OSError as error:
-            _fail_calls(batch, f"cannot start a worker process: {error.strerror}; retry in a few seconds")
-            return
+            text = f"cannot start a worker process: {error.strerror}; retry in a few seconds"
+            raise Refusal(RefusalCode.UNAVAILABLE, text) from error
         try:
             async with asyncio.timeout(self._timeout_s):
-                await _read_results(read_descriptor, batch)
+                tag, body = await _read_result(read_descriptor)
         except TimeoutError:
-            _fail_calls(batch, f"the worker process did not reply within {self._timeout_s:g} s; retry later")
+            text = f"the worker process did not reply within {self._timeout_s:g} s; retry later"
+            raise Refusal(RefusalCode.UNAVAILABLE, text) from None
         except asyncio.IncompleteReadError:
-            _fail_calls(batch, "the worker process ended before its reply; retry")
+            raise Refusal(RefusalCode.UNAVAILABLE, "the worker process ended before its reply; retry") from None
         finally:
             # The fork is not reaped yet, so its process id cannot belong to another process.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             # Wait on a thread: the kernel takes some time to release the memory of the fork.
             await asyncio.shield(asyncio.to_thread(os.waitpid, pid, 0))
+        if tag == ERROR_TAG:
+            raise WorkerFailed(body.decode(errors="replace"))
+        return body
 
 
-async def _read_results(read_descriptor: int, batch: Sequence[_WorkerCall]) -> None:
-    """Set the result of each call as soon as the fork writes it."""
+async def _read_result(read_descriptor: int) -> tuple[bytes, bytes]:
+    """Return the tag and the body that the fork writes."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_descriptor, "rb", buffering=0)
     )
     try:
-        for call in batch:
-            tag, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-            _set_result(call, tag, await reader.readexactly(length))
+        tag, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+        return tag, await reader.readexactly(length)
     finally:
         transport.close()
-
-
-def _set_result(call: _WorkerCall, tag: bytes, body: bytes) -> None:
-    """Set the result or the exception of a call, unless it was canceled."""
-    if call.result.done():
-        return
-    if tag == RESULT_TAG:
-        call.result.set_result(body)
-    else:
-        call.result.set_exception(WorkerFailed(body.decode(errors="replace")))
-
-
-def _fail_calls(batch: Sequence[_WorkerCall], why: str) -> None:
-    """Raise a `Refusal` in every call of the batch that has no result yet."""
-    for call in batch:
-        if not call.result.done():
-            call.result.set_exception(Refusal(RefusalCode.UNAVAILABLE, why))
 
 
 # -- the fork ----------------------------------------------------------------------------------------------------------
 
 
-def _fork(functions: Sequence[WorkerFunction], *, timeout_s: float) -> tuple[int, int]:
-    """Start a fork. Return the descriptor to read its results from, and its process id. Raises `OSError`."""
+def _fork(work: WorkerFunction, *, timeout_s: float) -> tuple[int, int]:
+    """Start a fork. Return the descriptor to read its result from, and its process id. Raises `OSError`."""
     read_descriptor, write_descriptor = os.pipe()
     try:
         pid = fork_process()
@@ -140,23 +134,22 @@ def _fork(functions: Sequence[WorkerFunction], *, timeout_s: float) -> tuple[int
         os.close(write_descriptor)
         raise
     if pid == 0:
-        _run_in_fork(functions, write_descriptor, timeout_s=timeout_s)
+        _work_in_fork(work, write_descriptor, timeout_s=timeout_s)
     os.close(write_descriptor)
     return read_descriptor, pid
 
 
-def _run_in_fork(functions: Sequence[WorkerFunction], write_descriptor: int, *, timeout_s: float) -> NoReturn:
-    """Run the functions in the fork, write their results, and exit. Never returns or raises."""
+def _work_in_fork(work: WorkerFunction, write_descriptor: int, *, timeout_s: float) -> NoReturn:
+    """Run the function in the fork, write its result, and exit. Never returns or raises."""
     try:
         enter_fork(write_descriptor)
         # If the brain dies meanwhile, the timer ends this fork.
         signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)
-        for function in functions:
-            try:
-                tag, body = RESULT_TAG, function()
-            except Exception:  # Top level of a call: the other functions still run.
-                tag, body = ERROR_TAG, traceback.format_exc().encode()
-            _write_all(write_descriptor, _HEAD.pack(tag, len(body)) + body)
+        try:
+            tag, body = RESULT_TAG, work()
+        except Exception:  # Top level of a call.
+            tag, body = ERROR_TAG, traceback.format_exc().encode()
+        _write_all(write_descriptor, _HEAD.pack(tag, len(body)) + body)
     finally:
         os._exit(0)
 

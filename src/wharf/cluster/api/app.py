@@ -307,7 +307,7 @@ class Api:
                 if gate is not None:
                     gate.leave()
         except Overloaded as refusal:
-            reply = build_refusal_reply(refusal, (b"retry-after", b"%d" % refusal.retry_after_s))
+            reply = build_refusal_reply(refusal)
             series = get_request_series(request.endpoint, reply.status, is_blocking=False)
             self._server.meter.record_request(series, began_s=began_s)
             return reply  # Not audited: nothing was executed, and a flood would fill the disk.
@@ -315,7 +315,7 @@ class Api:
             refused = self._add_outage(caught)
             safe_text = hide_secrets(refused.text, request, self._server.replica)
             error = format_message(safe_text, (*request.path_values.values(), *request.query.values()))
-            reply = build_refusal_reply(Refusal(refused.code, error, refused.reason))
+            reply = build_refusal_reply(Refusal(refused.code, error, refused.reason, refused.retry_after_s))
         except ClientDisconnected:
             return build_text_reply(400, "the request ended before its body")
         except BodyTimeout:

@@ -3,7 +3,7 @@
 A computation reads the state as of its start, changes nothing and returns bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 WorkerFunction = Callable[[], bytes]
@@ -17,13 +17,16 @@ class WorkerFailed(Exception):
 class WorkerProcess(Protocol):
     """Runs long computations in another process."""
 
-    async def run(self, work: WorkerFunction) -> bytes:
-        """Return the result of `work`. Raises `Refusal` if no worker finished in time, `WorkerFailed` if it failed."""
+    async def run(self, work: WorkerFunction, owner: Hashable) -> bytes:
+        """Return the result of `work`. Owners, such as tokens, take turns.
+
+        Raises `Overloaded` if too many calls wait, `Refusal` if no worker finished in time, `WorkerFailed` if it failed.
+        """
         ...
 
 
 class InlineWorker:
     """A `WorkerProcess` for tests and the simulation: it runs computations in the caller's process."""
 
-    async def run(self, work: WorkerFunction) -> bytes:
+    async def run(self, work: WorkerFunction, owner: Hashable) -> bytes:  # noqa: ARG002 (the port's)
         return work()

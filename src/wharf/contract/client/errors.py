@@ -21,9 +21,8 @@ class RequestRefused(Refusal):
         reason: RefusalReason = RefusalReason.UNSPECIFIED,
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(code, text, reason)
+        super().__init__(code, text, reason, retry_after_s)
         self.status = status
-        self.retry_after_s = retry_after_s
         self.is_read = False
         """Whether the request can have changed nothing, because it only reads."""
         self.other_failures: tuple[Exception, ...] = ()
@@ -112,7 +111,19 @@ def build_error(reply: ClientReply) -> RequestRefused:
     refusal = build_refusal(
         reply.status, text, code=reply.headers.get(CODE_HEADER, ""), reason=reply.headers.get(REASON_HEADER, "")
     )
-    seconds = reply.headers.get("retry-after", "")
-    retry_after_s = float(seconds) if seconds.isascii() and seconds.isdigit() else None
+    retry_after_s = _get_requested_pause_s(reply, refusal)
     error_type = ERROR_TYPE_BY_CODE[refusal.code]
     return error_type(refusal.code, text, reply.status, reason=refusal.reason, retry_after_s=retry_after_s)
+
+
+def _get_requested_pause_s(reply: ClientReply, refusal: Refusal) -> float | None:
+    """Return the pause that the header `Retry-After` requests, or `None`.
+
+    Of Wharf's own replies with status 503, which all have this header, only those of an overloaded server count. After other
+    failures another server may reply at once, so the caller waits as long as its own backoff says.
+    """
+    is_own = CODE_HEADER in reply.headers
+    if is_own and refusal.code is RefusalCode.UNAVAILABLE and refusal.reason is not RefusalReason.OVERLOADED:
+        return None
+    seconds = reply.headers.get("retry-after", "")
+    return float(seconds) if seconds.isascii() and seconds.isdigit() else None

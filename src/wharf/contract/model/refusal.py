@@ -47,25 +47,36 @@ class RefusalReason(enum.StrEnum):
 
 
 class Refusal(Exception):
-    """The error that a request is refused: code and reason for programs, and the text for the caller."""
+    """The error that a request is refused: code and reason for programs, and the text for the caller.
 
-    def __init__(self, code: RefusalCode, text: str, reason: RefusalReason = RefusalReason.UNSPECIFIED) -> None:
+    `retry_after_s` is the pause that the caller is asked to make before it tries again; `None` if it is unknown.
+    """
+
+    def __init__(
+        self,
+        code: RefusalCode,
+        text: str,
+        reason: RefusalReason = RefusalReason.UNSPECIFIED,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
         self.reason = reason
+        self.retry_after_s = retry_after_s
 
 
 class Overloaded(Refusal):
     """The refusal of a request because too much work is in progress. Nothing of it was executed.
 
-    `what_is_full` names the limit that is reached. `retry_after_s` is the pause that the caller is asked to make.
+    `what_is_full` names the limit that is reached.
     """
+
+    retry_after_s: int
 
     def __init__(self, what_is_full: str, retry_after_s: int, alternative: str = "") -> None:
         text = f"the server is overloaded: {what_is_full}; send the request again after {retry_after_s} s{alternative}"
-        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED)
-        self.retry_after_s = retry_after_s
+        super().__init__(RefusalCode.UNAVAILABLE, text, RefusalReason.OVERLOADED, retry_after_s)
 
 
 def invalid_request(text: str, reason: RefusalReason = RefusalReason.UNSPECIFIED) -> Refusal:

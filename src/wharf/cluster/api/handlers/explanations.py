@@ -37,7 +37,7 @@ def read_job_explanation(replica: Replica, request: Request, options: QueryOptio
         return ReadResult(
             MissingRecord("job not found"), replica.get_last_change(JOBS), [watch_key(JOBS, namespace, job_id)]
         )
-    query = ExplainJobRequest(index=replica.index, namespace=namespace, job_id=job_id)
+    query = ExplainJobRequest(index=replica.index, namespace=namespace, job_id=job_id, owner=request.owner)
     return ReadResult(BrainQuery(EXPLAIN_JOB, query), *_get_job_watch(replica, namespace, job_id))
 
 
@@ -51,7 +51,7 @@ def read_evaluation_explanation(replica: Replica, request: Request, _options: Qu
     if isinstance(evaluation, MissingRecord):
         return ReadResult(evaluation, index, watched)
     request.require_permission(namespace=evaluation.namespace)
-    query = ExplainEvaluationRequest(index=replica.index, eval_id=evaluation.id)
+    query = ExplainEvaluationRequest(index=replica.index, eval_id=evaluation.id, owner=request.owner)
     return ReadResult(
         BrainQuery(EXPLAIN_EVALUATION, query), *_get_job_watch(replica, evaluation.namespace, evaluation.job_id)
     )

@@ -130,7 +130,7 @@ class ClusterOperatorActions:
         return ActionResult(result.is_updated)
 
     async def rebalance_cluster(self, request: Request) -> ActionResult:
-        rebalance = RebalanceRequest(only_plan=request.get_flag("plan"), cause=request.id)
+        rebalance = RebalanceRequest(only_plan=request.get_flag("plan"), cause=request.id, owner=request.owner)
         result = await self._server.leader.call(REBALANCE, rebalance)
         return ActionResult(result)
 

@@ -1,6 +1,7 @@
 """Sending of replies: compression, CORS headers, streams, and Nomad's header names."""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -20,7 +21,7 @@ from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.results import StreamedBody
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.contract.model.message_texts import format_message
-from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
@@ -45,6 +46,10 @@ class HttpReply(msgspec.Struct, frozen=True):
     body: ReplyBody | StreamedBody = EMPTY_REPLY_BODY
 
 
+DEFAULT_RETRY_AFTER_S: Final = 1
+"""The `Retry-After` of a reply with status 503 if no better one is known: a process restarts within one or two seconds."""
+
+
 def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
     return HttpReply(status, [TEXT_HEADER, *headers], ReplyBody((format_message(text).encode(),)))
 
@@ -55,10 +60,15 @@ def build_extra_headers(extra_headers: Mapping[str, str]) -> HeaderList:
 
 
 def build_refusal_headers(refusal: Refusal) -> HeaderList:
-    """Return the headers of a refusal: its content type, error code, and reason if it has one."""
+    """Return the headers of a refusal: its content type, error code, its reason, and when to try again."""
     headers: HeaderList = [TEXT_HEADER, (CODE_HEADER.encode(), refusal.code.value.encode())]
     if refusal.reason:
         headers.append((REASON_HEADER.encode(), refusal.reason.value.encode()))
+    retry_after_s = refusal.retry_after_s
+    if refusal.code is RefusalCode.UNAVAILABLE:
+        retry_after_s = retry_after_s or DEFAULT_RETRY_AFTER_S
+    if retry_after_s:
+        headers.append((b"retry-after", b"%d" % math.ceil(retry_after_s)))
     return headers
 
 

@@ -63,6 +63,12 @@ class Request(msgspec.Struct, frozen=True):
         """The namespace of the query; `default` if it has none."""
         return self.query.get("namespace") or "default"
 
+    @property
+    def owner(self) -> tuple[str, ...]:
+        """Whose share of a limited resource the request uses: that of its token or job, or without one of its namespace."""
+        key = self.caller.owner_key
+        return key if any(key) else (*key, self.namespace)
+
     def get_path_value(self, name: str) -> str:
         """Return the decoded value of a named part of the path, such as `job_id`."""
         return self.path_values[name]

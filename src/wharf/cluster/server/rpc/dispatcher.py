@@ -60,7 +60,9 @@ class RpcDispatcher:
         try:
             return RpcReply(_encode(await handler(request)))
         except Refusal as refusal:
-            return RpcReply(code=refusal.code, text=refusal.text, reason=refusal.reason)
+            return RpcReply(
+                code=refusal.code, text=refusal.text, reason=refusal.reason, retry_after_s=refusal.retry_after_s
+            )
         except Exception:  # The caller must get a reply, or it waits until its timeout.
             log.exception("RPC call failed method=%s", name)
             return RpcReply(

@@ -120,5 +120,5 @@ class LeaderClient:
 def _decode_reply(method: RpcMethod[RequestT, ReplyT], reply: RpcReply) -> ReplyT:
     """Return the decoded reply of a call. Raises the `Refusal` that it holds."""
     if reply.code is not None:
-        raise Refusal(reply.code, reply.text, reply.reason)
+        raise Refusal(reply.code, reply.text, reply.reason, reply.retry_after_s)
     return method.decode_reply(reply.body)

@@ -50,6 +50,7 @@ class RpcReply(msgspec.Struct, frozen=True):
     code: RefusalCode | None = None
     text: str = ""
     reason: RefusalReason = RefusalReason.UNSPECIFIED
+    retry_after_s: float | None = None
 
 
 class RpcTransport(Protocol):

@@ -122,6 +122,7 @@ class JobSpecificationActions:
                 decoded.warnings if can_read or not body.diff else (*decoded.warnings, HIDDEN_DIFF_WARNING)
             ),
             launches=MAX_SHOWN_LAUNCHES,
+            owner=request.owner,
         )
         result = await server.leader.call_member(server.identity.member_id, DRY_RUN_JOB, dry_run)
         plan = result.plan

@@ -24,6 +24,10 @@ from wharf.contract.model.operator.rebalancing import Rebalancing
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.model.times import DecisionContext
 
+ComputationOwner = tuple[str, ...]
+"""Who requested a computation. Owners share the worker fairly. Servers of older versions send none."""
+NO_OWNER: Final[ComputationOwner] = ()
+
 
 class DryRunJobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the plan that the scheduler would make for a job."""
@@ -39,6 +43,7 @@ class DryRunJobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Warnings from parsing the request body, such as unknown fields."""
     launches: int = 1
     """How many next launches of a periodic job to list."""
+    owner: ComputationOwner = NO_OWNER
 
 
 class DryRunReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +62,7 @@ class ExplainJobRequest(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     namespace: str
     job_id: str
+    owner: ComputationOwner = NO_OWNER
 
 
 class ExplainEvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +70,7 @@ class ExplainEvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     eval_id: str
+    owner: ComputationOwner = NO_OWNER
 
 
 class RebalanceRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +80,7 @@ class RebalanceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to return the proposed moves without starting them."""
     cause: str = ""
     """The id of the HTTP request."""
+    owner: ComputationOwner = NO_OWNER
 
 
 class WorkerReply(msgspec.Struct, frozen=True):
@@ -124,6 +132,7 @@ class DryRunHandlers:
                     cache=brain.cache,
                 )
             ),
+            request.owner,
         )
 
     async def explain_job(self, request: ExplainJobRequest) -> msgspec.Raw:
@@ -132,6 +141,7 @@ class DryRunHandlers:
         return await self._run_in_worker(
             request.index,
             lambda: explain_job(brain.replica, request.namespace, request.job_id, lambda: brain.cache, now_ns=now_ns),
+            request.owner,
         )
 
     async def explain_evaluation(self, request: ExplainEvaluationRequest) -> msgspec.Raw:
@@ -140,6 +150,7 @@ class DryRunHandlers:
         return await self._run_in_worker(
             request.index,
             lambda: explain_evaluation(brain.replica, request.eval_id, lambda: brain.cache, now_ns=now_ns),
+            request.owner,
         )
 
     async def rebalance(self, request: RebalanceRequest) -> msgspec.Raw:
@@ -149,7 +160,9 @@ class DryRunHandlers:
         With `only_plan`, no move is started.
         """
         brain = self._brain
-        reply = await self._run_in_worker(brain.replica.index, lambda: propose_moves(brain.replica, brain.cache))
+        reply = await self._run_in_worker(
+            brain.replica.index, lambda: propose_moves(brain.replica, brain.cache), request.owner
+        )
         proposal = msgspec.msgpack.decode(reply, type=Rebalancing)
         if request.only_plan or not proposal.moves:
             return reply
@@ -160,14 +173,14 @@ class DryRunHandlers:
         )
         return msgspec.Raw(_encode(msgspec.structs.replace(proposal, moving=started.move_count)))
 
-    async def _run_in_worker(self, index: int, compute: Callable[[], object]) -> msgspec.Raw:
+    async def _run_in_worker(self, index: int, compute: Callable[[], object], owner: ComputationOwner) -> msgspec.Raw:
         """Wait until the replica has reached `index`, run `compute` in the worker process and return its encoded
         result.
 
         Raises the `Refusal` that `compute` raises.
         """
         await self._brain.follower.wait_until_applied(index)
-        reply = _decode_worker_reply(await self._worker.run(lambda: _compute_reply(compute)))
+        reply = _decode_worker_reply(await self._worker.run(lambda: _compute_reply(compute), owner))
         if reply.code is not None:
             raise Refusal(reply.code, reply.text, reply.reason)
         return reply.answer

@@ -1,0 +1,93 @@
+"""Dry runs, explanations and rebalancing: whose share of the scheduler's worker a request uses, and when that is full."""
+
+from collections.abc import Hashable
+
+from tests.builders import a_job
+from tests.cluster.api.access import ApiCaller
+from tests.kit.cluster import ACluster
+from tests.kit.requests import get, put
+from tests.kit.virtual_time import in_virtual_time
+from wharf.cluster.server.worker_process import WorkerFunction
+from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
+
+PLAN = {"Job": {"ID": "p", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]}}
+
+
+class NotingWorker:
+    """A worker that notes the owners of its computations."""
+
+    def __init__(self) -> None:
+        self.owners: list[Hashable] = []
+
+    async def run(self, work: WorkerFunction, owner: Hashable) -> bytes:
+        self.owners.append(owner)
+        return work()
+
+
+class RefusingWorker:
+    """A worker that refuses all computations."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+
+    async def run(self, work: WorkerFunction, owner: Hashable) -> bytes:  # noqa: ARG002 (the port's)
+        raise self.refusal
+
+
+@in_virtual_time
+async def test_computations_belong_to_the_token_that_requests_them() -> None:
+    async with ACluster() as cluster:
+        worker = NotingWorker()
+        server = await cluster.a_server(access=True, worker=worker)
+        _, token = await ApiCaller(server).put("/v1/acl/bootstrap")
+        operator = ApiCaller(server, token["SecretID"], accessor=token["AccessorID"])
+        await operator.policy("all", 'namespace "*" { policy = "write" }')
+        other = await operator.a_token("all")
+        evaluation = (await operator.put("/v1/jobs", PLAN))[1]["EvalID"]
+        worker.owners.clear()
+
+        for caller in (operator, other):
+            await caller.put("/v1/job/p/plan", PLAN)
+            await caller.get("/v1/job/p/explain")
+            await caller.get(f"/v1/evaluation/{evaluation}/explain")
+        await operator.put("/v1/operator/rebalance", query="plan")
+
+    first, second = ("", operator.accessor), ("", other.accessor)
+    assert worker.owners == [first] * 3 + [second] * 3 + [first]
+
+
+@in_virtual_time
+async def test_computations_without_a_token_belong_to_their_namespace() -> None:
+    async with ACluster() as cluster:
+        worker = NotingWorker()
+        server = await cluster.a_server(worker=worker)
+        await put(server, "/v1/namespace", {"Name": "other"})
+
+        await put(server, "/v1/job/p/plan", PLAN)
+        await put(server, "/v1/job/p/plan", PLAN, query="namespace=other")
+
+    assert worker.owners == [("", "", "default"), ("", "", "other")]
+
+
+@in_virtual_time
+async def test_a_full_worker_is_reported_with_the_time_of_a_retry() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(worker=RefusingWorker(Overloaded("all wait", 7)))
+        await server.client.jobs.register(a_job("p"))
+
+        planned = await put(server, "/v1/job/p/plan", PLAN)
+        explained = await get(server, "/v1/job/p/explain")
+
+    for reply in (planned, explained):
+        headers = reply.headers
+        assert (reply.status, headers["retry-after"], headers["x-cluster-error-reason"]) == (503, "7", "overloaded")
+
+
+@in_virtual_time
+async def test_every_reply_with_status_503_says_when_to_retry() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(worker=RefusingWorker(Refusal(RefusalCode.UNAVAILABLE, "no process")))
+
+        reply = await put(server, "/v1/job/p/plan", PLAN)
+
+    assert (reply.status, reply.headers["retry-after"], reply.body) == (503, "1", b"no process")
