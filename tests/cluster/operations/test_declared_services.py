@@ -72,7 +72,9 @@ def test_a_node_cannot_replace_the_registration_of_another_node() -> None:
     report(state, 2, a_registration(VICTIM, "postgres", address="6.6.6.6", port=666), a_registration(OWN, "web"))
 
     assert list_services(state) == {VICTIM: ("postgres", "a1"), OWN: ("web", "a2")}
-    assert state.replica.get(SERVICES, "default", VICTIM).address == "10.0.0.1"
+    kept = state.replica.get(SERVICES, "default", VICTIM)
+    assert kept is not None
+    assert kept.address == "10.0.0.1"
 
 
 def test_a_node_cannot_delete_the_registration_of_another_node() -> None:

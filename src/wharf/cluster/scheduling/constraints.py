@@ -47,7 +47,7 @@ def list_group_comparisons(group: TaskGroup) -> list[Constraint | Affinity]:
 
 
 def estimate_comparison_steps(constraints: Iterable[Constraint | Affinity], node_count: int) -> int:
-    """Return about how many steps of 10 microseconds it takes to compare the constraints with so many nodes."""
+    """Return about how many steps of 10 microseconds it takes to compare the constraints with `node_count` nodes."""
     comparisons = chars = 0
     for constraint in constraints:
         size = len(constraint.r_target)

@@ -47,8 +47,6 @@ every 30 s only: it is reopened meanwhile, and loses no event.
 
 MAX_EVENT_LINE_BYTES: Final = 256 << 20
 """Limit of the events of one log index; protects the memory of the caller. A write has up to 1,000 records."""
-MAX_REFUSAL_BYTES: Final = 1 << 20
-"""Limit of the error text in place of a stream; protects the memory of the caller."""
 LOG_RESUME_LIMIT_S: Final = 30.0
 """Seconds after the last part of a followed log in which a broken stream is opened again. The caller then gets the error."""
 
