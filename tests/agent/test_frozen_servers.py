@@ -302,6 +302,24 @@ def test_a_request_that_is_forwarded_to_a_frozen_leader_is_answered_within_three
         assert time.monotonic() - began_s < MAX_SWITCH_S
 
 
+def test_a_request_that_is_forwarded_to_a_leader_whose_brain_alone_is_frozen_is_answered_within_three_seconds(
+    servers: TwoServers,
+) -> None:
+    leader, follower = servers
+    with connect(ClientSettings(addresses=(follower.address,)), retry_policy=NO_RETRIES) as client:
+        with pytest.raises(NotFound, match="node not found"):
+            client.nodes.set_eligibility(UNKNOWN_NODE_ID, eligible=False)
+        brain = leader.child("brain")
+        assert brain is not None
+        os.kill(brain, signal.SIGSTOP)
+        began_s = time.monotonic()
+
+        with pytest.raises(OutcomeUnknown, match="does not reply, not even to a probe"):
+            client.nodes.set_eligibility(UNKNOWN_NODE_ID, eligible=False)
+
+        assert time.monotonic() - began_s < MAX_SWITCH_S
+
+
 def test_a_caller_with_two_addresses_is_answered_within_three_seconds(servers: TwoServers) -> None:
     leader, follower = servers
     with connect(ClientSettings(addresses=(follower.address, leader.address))) as client:

@@ -5,8 +5,10 @@ import asyncio
 import msgspec
 import pytest
 
-from wharf.cluster.server.rpc.http import HttpPeerTransports
-from wharf.cluster.server.rpc.method import RpcReply
+from tests.kit.cluster import ACluster
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
+from wharf.cluster.server.rpc.http import RPC_PATH, HttpPeerTransports
+from wharf.cluster.server.rpc.method import PING, EmptyMessage, RpcReply
 from wharf.contract.client.transport import ClientReply, ClientRequest, StreamedReply, Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
@@ -31,6 +33,16 @@ class FixedTransport:
         return
 
 
+class FrozenBrainTransport(FixedTransport):
+    """A transport to a server whose api process answers its own requests, and whose brain answers no call."""
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        if request.path.startswith(RPC_PATH):
+            await pass_time(request.timeout_s)
+            raise Unreachable("no reply", is_sent=True)
+        return await super().send(request)
+
+
 def call_member(end: ClientReply | Unreachable) -> RpcReply:
     peers = HttpPeerTransports(RealWorld(), lambda _address: FixedTransport(end))
     return asyncio.run(peers.transport_to(Member(id="m1", name="first", address="first:4646")).call("report", b""))
@@ -42,6 +54,28 @@ def make_reply(status: int, body: bytes = b"") -> ClientReply:
 
 def test_the_reply_of_the_leader_is_returned() -> None:
     assert call_member(make_reply(200, msgspec.msgpack.encode(RpcReply(b"yes")))) == RpcReply(b"yes")
+
+
+@in_virtual_time
+async def test_a_call_to_a_frozen_brain_ends_within_three_seconds_although_its_api_process_answers() -> None:
+    async with ACluster() as cluster:
+        transport = FrozenBrainTransport(make_reply(200, b'""'))
+        peers = HttpPeerTransports(cluster.world("m2"), lambda _address: transport)
+        began_s = now_s()
+
+        with pytest.raises(Refusal) as caught:
+            await peers.transport_to(Member(id="m1", name="first", address="first:4646")).call("report", b"")
+
+        assert caught.value.code is RefusalCode.OUTCOME_UNKNOWN
+        assert now_s() - began_s < 3.0
+
+
+@in_virtual_time
+async def test_a_brain_answers_pings() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        assert await server.server.leader.call(PING, EmptyMessage()) == EmptyMessage()
 
 
 @pytest.mark.parametrize("status", [403, 404, 413, 503])

@@ -1,7 +1,7 @@
 """RPC to a brain: methods with their message types, the encoded reply, and the ports that carry calls."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -41,6 +41,10 @@ RpcRoute: TypeAlias = tuple[RpcMethod[Any, Any], Callable[[Any], Awaitable[Any]]
 
 class EmptyMessage(msgspec.Struct, frozen=True):
     """A request or reply without content."""
+
+
+PING: Final = RpcMethod("ping", EmptyMessage, EmptyMessage, is_repeatable=True)
+"""Proves that a brain answers. A brain of an older version replies that it does not know the method, which proves it too."""
 
 
 class RpcReply(msgspec.Struct, frozen=True):

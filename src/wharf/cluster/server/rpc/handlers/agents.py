@@ -1,4 +1,4 @@
-"""RPC handlers for a server's own status and metrics, and for leadership transfer."""
+"""RPC handlers for probes, for a server's own status and metrics, and for leadership transfer."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import msgspec
 
 from wharf.cluster.server.brain import Brain, BrainMetrics
 from wharf.cluster.server.metrics import ProcessMetrics, measure_process
-from wharf.cluster.server.rpc.method import EmptyMessage, RpcMethod, RpcRoute
+from wharf.cluster.server.rpc.method import PING, EmptyMessage, RpcMethod, RpcRoute
 from wharf.contract.model.operator.autopilot import ServerLogStatus
 
 
@@ -35,6 +35,9 @@ class AgentHandlers:
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
+    async def ping(self, request: EmptyMessage) -> EmptyMessage:
+        return request
+
     async def get_status(self, _request: EmptyMessage) -> ServerLogStatus:
         return await self._brain.measure_status()
 
@@ -50,6 +53,7 @@ def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
     """Return the RPC methods of servers with their handlers."""
     handlers = AgentHandlers(brain)
     return (
+        (PING, handlers.ping),
         (GET_SERVER_STATUS, handlers.get_status),
         (GET_SERVER_METRICS, handlers.get_metrics),
         (TRANSFER_LEADERSHIP, handlers.transfer_leadership),
