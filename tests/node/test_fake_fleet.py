@@ -377,8 +377,10 @@ async def test_a_node_counts_its_ttl_from_the_time_at_which_it_sent_the_heartbea
         assert min(pauses_s) >= 8.0
 
 
-@pytest.mark.parametrize(("heartbeats_per_s", "part_s"), [(100.0, 2.5), (0.01, 5.0)])
-def test_a_node_of_a_large_fleet_waits_longer_for_a_slow_server(heartbeats_per_s: float, part_s: float) -> None:
+@pytest.mark.parametrize(("heartbeats_per_s", "part_s", "spread_s"), [(100.0, 2.5, 1.0), (0.01, 5.0, 10.0)])
+def test_a_node_of_a_large_fleet_waits_longer_for_a_slow_server_and_before_it_opens_its_channel_again(
+    heartbeats_per_s: float, part_s: float, spread_s: float
+) -> None:
     @in_virtual_time
     async def start() -> None:
         async with ACluster() as cluster:
@@ -387,7 +389,9 @@ def test_a_node_of_a_large_fleet_waits_longer_for_a_slow_server(heartbeats_per_s
             await until(lambda: fleet.ready_count == 1, what="it is ready", within_s=60.0)
             await pass_time(1.0)
 
-            assert part_s <= fleet.clients[0].servers.max_part_s <= 2 * part_s
+            servers = fleet.clients[0].servers
+            assert part_s <= servers.max_part_s <= 2 * part_s
+            assert spread_s <= servers.return_spread_s <= 2 * spread_s
 
     start()
 

@@ -5,6 +5,7 @@ reconnects.
 import base64
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,26 @@ async def test_a_broken_channel_is_open_again_within_five_seconds(tmp_path: Path
 
 
 @with_folder
+async def test_channels_of_a_large_fleet_open_again_over_a_longer_time(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        sockets = InMemorySockets(server.api)
+        node = ChannelNode(cluster, tmp_path, sockets)
+        node.addresses.return_spread_s = 20.0  # As with 5,000 nodes.
+        delays_s: list[float] = []
+        for _ in range(30):
+            await node.wait_open()
+            sockets.open[-1].cut()
+            await until(lambda: not node.connection.is_open.is_set(), what="the channel is cut")
+            disconnected_s = now_s()
+            await until(node.connection.is_open.is_set, what="the channel is open again", within_s=30.0)
+            delays_s.append(now_s() - disconnected_s)
+
+        assert 7.0 < sum(delays_s) / len(delays_s) < 13.0
+        assert max(delays_s) <= 20.5
+
+
+@with_folder
 async def test_a_node_connects_to_the_next_server_when_one_does_not_reply(tmp_path: Path) -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
@@ -182,3 +203,23 @@ async def test_two_agents_with_the_same_node_connect_at_most_once_a_second(tmp_p
         await pass_time(300)
 
         assert 10 < open_count < 300
+
+
+@with_folder
+async def test_a_channel_waits_as_long_as_an_overloaded_server_requests(tmp_path: Path) -> None:
+    refusal_times_s: list[float] = []
+
+    async def refuse(
+        _scope: object, _receive: object, send: Callable[[dict[str, Any]], Coroutine[Any, Any, None]]
+    ) -> None:
+        refusal_times_s.append(now_s())
+        headers = [(b"retry-after", b"10")]
+        await send({"type": "websocket.http.response.start", "status": 503, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": b"overloaded"})
+
+    async with ACluster() as cluster:
+        ChannelNode(cluster, tmp_path, InMemorySockets(refuse))
+
+        await until(lambda: len(refusal_times_s) == 4, what="three repetitions", within_s=60.0)
+
+        assert min(after - before for before, after in pairwise(refusal_times_s)) >= 10.0

@@ -105,6 +105,11 @@ def get_requested_delay_s(error: Exception | None) -> float | None:
     return error.retry_after_s if isinstance(error, RequestRefused) else None
 
 
+def parse_retry_after_s(seconds: str) -> float | None:
+    """Return the pause that the value of a `Retry-After` header requests; `None` if it is not a number of seconds."""
+    return float(seconds) if seconds.isascii() and seconds.isdigit() else None
+
+
 def build_error(reply: ClientReply) -> RequestRefused:
     """Return the error for a reply with an error status. The refusal code in its header selects the error type."""
     text = reply.body.decode("utf-8", "replace") or f"status {reply.status} with an empty body"
@@ -125,5 +130,4 @@ def _get_requested_pause_s(reply: ClientReply, refusal: Refusal) -> float | None
     is_own = CODE_HEADER in reply.headers
     if is_own and refusal.code is RefusalCode.UNAVAILABLE and refusal.reason is not RefusalReason.OVERLOADED:
         return None
-    seconds = reply.headers.get("retry-after", "")
-    return float(seconds) if seconds.isascii() and seconds.isdigit() else None
+    return parse_retry_after_s(reply.headers.get("retry-after", ""))

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.contract.client.errors import parse_retry_after_s
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import (
     CLOSE_INTERNAL_ERROR,
@@ -26,7 +27,7 @@ from wharf.world.failover import CallBudget, FailoverAddresses
 
 log = logging.getLogger(__name__)
 
-# Short delays: after a network failure, a node must be reachable again within five seconds.
+# Short delays: after a network failure, a node of a small fleet must be reachable again within five seconds.
 MIN_RETRY_DELAY_S: Final = 0.25
 MAX_RETRY_DELAY_S: Final = 3.0
 STABLE_AFTER_S: Final = 10.0
@@ -60,10 +61,14 @@ class ChannelConnection:
         self.is_open = asyncio.Event()
 
     async def run(self) -> None:
-        """Connect to a server, handle its requests, and reconnect with growing delays. Runs until canceled."""
+        """Connect to a server, handle its requests, and reconnect with growing delays. Runs until canceled.
+
+        The nodes of a large fleet spread their connections over a longer time (`FailoverAddresses.return_spread_s`).
+        """
         backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         budget = self._addresses.start_call(OPEN_TIMEOUT_S)
         while True:
+            requested_s: float | None = None
             if not budget.has_untried:
                 budget = self._addresses.start_call(OPEN_TIMEOUT_S)
             try:
@@ -77,9 +82,12 @@ class ChannelConnection:
                     backoff.reset()
             except (Unreachable, HandshakeRefused) as error:
                 log.info("failed to open node channel error=%s", error)
+                if isinstance(error, HandshakeRefused):
+                    requested_s = parse_retry_after_s(dict(error.headers).get(b"retry-after", b"").decode("latin-1"))
             finally:
                 self.is_open.clear()
-            await asyncio.sleep(backoff.next_delay_s())
+            spread_s = self._addresses.return_spread_s
+            await asyncio.sleep(max(backoff.next_delay_s(requested_s), self._world.random.uniform(0.0, spread_s)))
 
     @asynccontextmanager
     async def _open_socket(self, budget: CallBudget) -> AsyncIterator[tuple[WebSocket, int]]:

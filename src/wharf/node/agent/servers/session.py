@@ -39,10 +39,10 @@ RETRY_PART: Final = 0.05
 """A failed report, or a heartbeat that failed twice, is repeated after this part of the TTL, or half of it, if that is longer than the usual delay. Servers
 grant a fifth of the TTL, so several heartbeats fit. Limits the load while no server leads."""
 RETURN_SPREAD_PART: Final = 0.1
-"""Nodes that lost their servers request assignments again within this part of their TTL. The TTL grows with the fleet, so
+"""Nodes that lost their servers request assignments and open their channel again within this part of their TTL. The TTL grows with the fleet, so
 the nodes of a large fleet do not return all at once: 5,000 nodes return within 10 to 20 s."""
 MAX_RETURN_SPREAD_S: Final = 30.0
-"""The longest such time. Limits how late a node receives assignments after an outage."""
+"""The longest such time. Limits how late a node receives assignments, and is reached by users, after an outage."""
 LAGGING_SERVER_DELAY_S: Final = 1.0
 """Seconds before assignments are requested again from a server that lags behind the ones applied."""
 ASSIGNMENT_POLL_S: Final = 60.0
@@ -190,6 +190,7 @@ class ServerSession:
             self._has_changes.set()
         self._ttl_s = reply.heartbeat_ttl / SECOND
         self._client.servers.max_part_s = max(MAX_PART_S, self._ttl_s * MAX_SERVER_PART)
+        self._client.servers.return_spread_s = min(MAX_RETURN_SPREAD_S, self._ttl_s * RETURN_SPREAD_PART)
         return max(self._ttl_s - took_s, self._ttl_s * MIN_HEARTBEAT_WAIT_PART)
 
     async def _run_heartbeats(self, first_wait_s: float) -> None:
@@ -295,7 +296,7 @@ class ServerSession:
                         continue
             except (Refusal, Unreachable) as error:
                 log.warning("failed to fetch assignments node=%s error=%s", self._log_name, error)
-                spread_s = min(MAX_RETURN_SPREAD_S, self._ttl_s * RETURN_SPREAD_PART)
+                spread_s = self._client.servers.return_spread_s
                 delay_s = max(
                     backoff.next_delay_s(get_requested_delay_s(error)), self._world.random.uniform(0.0, spread_s)
                 )
