@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.loop_holds import LoopHolds, measure_holds
 from tests.waiting import wait_on_loop_until
 from wharf.node.drivers.docker.engine import ContainerEngine
 from wharf.node.drivers.docker.logs import LogFollower
 from wharf.node.drivers.docker.output_stream import ContainerOutput, LogEntryChunk, TimestampDecoder, parse_timestamp
+from wharf.node.log_folder import LogFolder
+from wharf.node.rotated_files import RotatedFiles
 
 AT_NS = 1_700_000_000_123_456_789
 STAMP = b"2023-11-14T22:13:20.123456789Z"
@@ -70,6 +73,38 @@ def test_repeated_connection_errors_are_logged_once(tmp_path: Path, caplog: pyte
     asyncio.run(follow())
 
     assert 1 == caplog.text.count("container output cannot be copied")
+
+
+def test_very_many_short_lines_hold_no_event_loop(tmp_path: Path) -> None:
+    line_count = 5_000
+    entry = STAMP + b" a\n"
+    body = (b"\x01\0\0\0" + len(entry).to_bytes(4, "big") + entry) * line_count
+
+    async def send_log(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    logs = LogFolder(tmp_path / "alloc" / "logs", should_create=True)
+
+    async def follow() -> LoopHolds:
+        with tempfile.TemporaryDirectory() as folder:  # The path of a socket must be short.
+            path = Path(folder, "s")
+            async with await asyncio.start_unix_server(send_log, path), ContainerEngine(path) as engine:
+                files = {
+                    name: RotatedFiles(logs, "t", name, max_files=1, max_file_bytes=1 << 20)
+                    for name in ("stdout", "stderr")
+                }
+                follower = LogFollower(engine, "c1", is_tty=False, files=files, progress_file=tmp_path / "progress")
+                with measure_holds() as holds:
+                    await follower.follow()
+                return holds
+
+    holds = asyncio.run(follow())
+
+    assert (tmp_path / "alloc" / "logs" / "t.stdout.0").read_bytes() == b"a\n" * line_count
+    holds.require_short("the copy of many short lines")
 
 
 def test_output_that_cannot_be_written_is_reported_to_the_users_of_the_task(tmp_path: Path) -> None:

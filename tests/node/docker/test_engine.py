@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,12 @@ async def container(
         await engine.remove_container(created.id)
 
 
+async def flatten(pieces: AsyncIterator[Sequence[ContainerOutput]]) -> AsyncIterator[ContainerOutput]:
+    async for piece in pieces:
+        for chunk in piece:
+            yield chunk
+
+
 async def read_all(chunks: AsyncIterator[ContainerOutput]) -> dict[str, bytes]:
     output = {"stdout": b"", "stderr": b""}
     async for chunk in chunks:
@@ -86,7 +92,7 @@ def test_a_container_returns_its_exit_code_and_output(running: tuple[Podman, Reg
             async with container(engine, running[1], "sh", "-c", "echo out; echo err >&2; exit 7") as id:
                 await engine.start_container(id)
                 state = await wait_for_end(engine, id)
-                output = await read_all(engine.stream_logs(id, is_tty=False, follow=False))
+                output = await read_all(flatten(engine.stream_logs(id, is_tty=False, follow=False)))
 
                 assert (7, "") == (state.exit_code, state.error)
                 assert {"stdout": b"out\n", "stderr": b"err\n"} == output
@@ -120,7 +126,7 @@ def test_logs_are_followed_while_the_container_writes(running: tuple[Podman, Reg
         ):
             await engine.start_container(id)
 
-            assert b"1\n2\n" == (await read_all(engine.stream_logs(id, is_tty=False, follow=True)))["stdout"]
+            assert b"1\n2\n" == (await read_all(flatten(engine.stream_logs(id, is_tty=False, follow=True))))["stdout"]
 
     run(test())
 

@@ -5,7 +5,7 @@ Every call returns the decoded response or raises one of the errors of `errors`.
 
 import base64
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple, Self, TypeVar
@@ -189,8 +189,8 @@ class ContainerEngine:
 
     async def stream_logs(
         self, container: str, *, is_tty: bool, follow: bool, since: str = "", timestamps: bool = False
-    ) -> AsyncGenerator[ContainerOutput, None]:
-        """Yield the container's output; with `follow` until it ends, otherwise what exists now.
+    ) -> AsyncGenerator[Sequence[ContainerOutput], None]:
+        """Yield the container's output as it arrives; with `follow` until it ends, otherwise what exists now.
 
         `since` is Unix time as `seconds.nanoseconds`; empty: from the start. With `timestamps`, each entry begins with
         its time.
@@ -203,8 +203,7 @@ class ContainerEngine:
             "GET", f"/containers/{container}/logs", params=params, timeout=timeout
         ) as response:
             async for piece in response.aiter_raw():
-                for chunk in frames.feed(piece):
-                    yield chunk
+                yield list(frames.feed(piece))
 
     async def read_stats(self, container: str) -> responses.ContainerStats:
         """Return the container's resource usage, measured once."""

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,9 @@ from wharf.node.rotated_files import LogFilePosition, RotatedFiles
 
 log = logging.getLogger(__name__)
 
+CHUNKS_PER_STEP: Final = 32
+"""Parts of log entries that are copied before other tasks of the node run, and before the progress is stored: a few
+milliseconds. A container can write thousands of short lines at once."""
 RETRY_DELAY_S: Final = 0.5
 RESUME_OVERLAP_S: Final = 1
 """Engines disagree whether `since` includes its own second, so earlier output is requested too and skipped."""
@@ -132,10 +136,13 @@ class LogFollower:
                     self._container, is_tty=self._is_tty, follow=follow, since=since, timestamps=True
                 )
             ) as chunks:
-                async for chunk in chunks:
-                    for entry_chunk in decoder.feed(chunk):
-                        self._write_chunk(entry_chunk)
-                    self._store_progress(self._progress)
+                async for received in chunks:
+                    entry_chunks = (entry_chunk for chunk in received for entry_chunk in decoder.feed(chunk))
+                    while step := list(islice(entry_chunks, CHUNKS_PER_STEP)):
+                        for entry_chunk in step:
+                            self._write_chunk(entry_chunk)
+                        self._store_progress(self._progress)
+                        await asyncio.sleep(0)
         finally:
             self.close()
 
