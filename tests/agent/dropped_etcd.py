@@ -1,4 +1,4 @@
-"""A follower whose packets from and to an etcd member are dropped. `test_dropped_network` runs these tests in a namespace."""
+"""Servers whose packets from and to an etcd member are dropped. `test_dropped_network` runs these tests in a namespace."""
 
 import json
 import subprocess
@@ -20,6 +20,7 @@ from wharf.contract.model.namespaces import Namespace
 
 MAX_NOTICE_S: Final = 10.0
 """A follower notices within this time that its feed is dead: 6 s until a keepalive is sent, 3 s for its reply."""
+MAX_WRITE_S: Final = 3.0
 MAX_RESUME_S: Final = 20.0
 """After the network works again, the follower has all changes within this time."""
 
@@ -108,3 +109,19 @@ def test_a_follower_without_another_etcd_member_reports_that_it_lost_contact(tmp
         assert names == {"default", "before"}
         assert contact_ms >= 5_000
         assert resumed_s < MAX_RESUME_S
+
+
+def test_a_write_beside_an_etcd_member_whose_packets_are_dropped_is_answered_within_three_seconds(
+    tmp_path: Path, etcd: EtcdCluster
+) -> None:
+    with running_server(tmp_path, "server", *etcd.members) as server:
+        store(server, "before")
+        change_firewall(etcd.members[0], "--append")
+        began_s = time.monotonic()
+
+        store(server, "after")
+        took_s = time.monotonic() - began_s
+        print(f"the write was answered after {took_s:.1f} s")
+
+        assert took_s < MAX_WRITE_S
+        assert read_stale(server)[0] == {"default", "before", "after"}

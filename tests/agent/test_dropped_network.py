@@ -45,5 +45,5 @@ def test_nodes_and_callers_leave_a_server_whose_packets_are_dropped(tmp_path: Pa
     assert "5 passed" in run_in_namespace(tmp_path, str(test_frozen_servers.__file__))
 
 
-def test_a_follower_notices_that_its_packets_to_etcd_are_dropped(tmp_path: Path) -> None:
-    assert "2 passed" in run_in_namespace(tmp_path, str(dropped_etcd.__file__))
+def test_servers_notice_that_their_packets_to_etcd_are_dropped(tmp_path: Path) -> None:
+    assert "3 passed" in run_in_namespace(tmp_path, str(dropped_etcd.__file__))

@@ -81,6 +81,33 @@ def test_no_body_holds_the_event_loop(endpoint_names: Sequence[str]) -> None:
     require_no_problem(run_measured_alone(send_bodies, endpoint_names))
 
 
+def build_bodies_of_attacks() -> dict[str, dict[str, Any]]:
+    """Return the fields of jobs that once held the event loop for seconds."""
+    group = {"Name": "group", "Tasks": [{"Name": "server", "Driver": "mock"}]}
+    return {
+        "1,000,000 integers in place of texts": {"Datacenters": [1] * 1_000_000, "TaskGroups": [group]},
+        "700,000 wrong Meta values": {"Meta": {f"{n}": 1 for n in range(700_000)}, "TaskGroups": [group]},
+        "10,000 groups": {"TaskGroups": [{**group, "Name": f"g{n}"} for n in range(10_000)]},
+        "200,000 Meta entries": {"Meta": {f"k{n}": "x" for n in range(200_000)}, "TaskGroups": [group]},
+    }
+
+
+async def send_bodies_of_attacks() -> Findings:
+    async with open_probe() as probe:
+        for name, fields in build_bodies_of_attacks().items():
+            body = json.dumps({"Job": {"ID": "attack", "Type": "batch", **fields}}, separators=(",", ":")).encode()
+            for target in ("/v1/jobs", "/v1/validate/job"):
+                cost = await probe.measure(
+                    WorstRequest("job", f"{name} to {target}", "PUT", target, partial(bytes, body))
+                )
+                assert cost.status == 400, cost
+        return probe.findings
+
+
+def test_the_bodies_of_known_attacks_hold_no_event_loop() -> None:
+    require_no_problem(run_measured_alone(send_bodies_of_attacks))
+
+
 SMALL_ENDPOINTS = [endpoint for endpoint in BODY_ENDPOINTS if 0 < endpoint.max_body_bytes <= MAX_INLINE_BODY_BYTES]
 """Endpoints that decode all bodies on the event loop."""
 SMALL_BODY_STEP = 1 if IS_FULL_RUN else 3
