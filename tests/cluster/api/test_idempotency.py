@@ -18,6 +18,7 @@ from wharf.cluster.access.identities import WorkloadClaims
 from wharf.cluster.api import idempotency
 from wharf.cluster.api.idempotency import find_scope
 from wharf.cluster.engines.memory.faults import EngineOperation, RefuseFault
+from wharf.cluster.server.log.preview import PREVIEW_INDEX
 from wharf.cluster.server.security.keyring import WrappingKey
 from wharf.cluster.state.tables import EVALUATIONS, IDEMPOTENCY_KEYS, JOBS
 from wharf.contract.client import ClientReply
@@ -62,6 +63,22 @@ async def test_a_repeated_write_is_executed_once_and_returns_the_same_reply() ->
             == str(json.loads(first.body)["Index"])
         )
         assert without.body != first.body
+
+
+@in_virtual_time
+async def test_a_text_that_looks_like_the_placeholder_of_the_index_stays_in_the_reply() -> None:
+    text = f'card "{PREVIEW_INDEX}\\" end'
+    async with ACluster() as cluster:
+        server = await a_server(cluster)
+        body = msgspec.json.encode({"Items": {"a": text}})
+
+        first = await put(server, body, "/v1/var/test/x", headers=KEY)
+        repeated = await put(server, body, "/v1/var/test/x", headers=KEY)
+
+        for reply in (first, repeated):
+            content = json.loads(reply.body)
+            assert content["Items"] == {"a": text}
+            assert str(content["ModifyIndex"]) == first.headers["x-cluster-index"]
 
 
 @in_virtual_time

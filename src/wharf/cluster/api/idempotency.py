@@ -6,6 +6,7 @@ instead of executed again. The stored records and their rules are in `wharf.clus
 """
 
 import hashlib
+import re
 from functools import partial
 from typing import Final
 
@@ -32,6 +33,9 @@ from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 
 IDEMPOTENCY_HEADER: Final = b"idempotency-key"
 JSON_CONTENT_TYPE: Final = "application/json"
+PREVIEW_INDEX_BYTES: Final = b"%d" % PREVIEW_INDEX
+JSON_TEXT_OR_PREVIEW_INDEX: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|%b' % PREVIEW_INDEX_BYTES)
+"""A text of JSON, or the placeholder of the index as a number."""
 MAX_ATTEMPTS: Final = 5
 """Limits retries when concurrent writes conflict with the commit."""
 
@@ -268,11 +272,18 @@ def _build_stored_reply(result: ActionResult) -> StoredReply | None:
 
 def _build_result(reply: StoredReply, index: int) -> ActionResult:
     """Return a stored reply as a result, with `index` in place of the placeholder `PREVIEW_INDEX`."""
-    body = reply.body.replace(str(PREVIEW_INDEX).encode(), str(index).encode())
+    body = reply.body
+    if PREVIEW_INDEX_BYTES in body:
+        body = JSON_TEXT_OR_PREVIEW_INDEX.sub(partial(_replace_preview_index, b"%d" % index), body)
     reply_index = index if reply.index == PREVIEW_INDEX else reply.index
     if not reply.content_type:
         return ActionResult(None, reply_index, reply.status)
     return ActionResult(EncodedBody(body, reply.content_type), reply_index, reply.status)
+
+
+def _replace_preview_index(index: bytes, match: re.Match[bytes]) -> bytes:
+    """Return the index for the placeholder, and a text as it is: what the caller sent may contain the placeholder."""
+    return index if match[0] == PREVIEW_INDEX_BYTES else match[0]
 
 
 def _build_conflict() -> Refusal:
