@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -160,3 +162,36 @@ def test_certificates_of_an_auth_method_that_cannot_be_read_are_reported(text: s
         ProviderUnreachable, match=r"the certificates to check https://127\.0\.0\.1:1 with cannot be read"
     ):
         asyncio.run(HttpIdentityProviders().send(ProviderRequest("https://127.0.0.1:1", ca_pem=(text,))))
+
+
+IMPORTING_THREADS = """
+import asyncio, sys, threading
+from wharf.agent.access_control import HttpIdentityProviders
+from wharf.cluster.server.security.login_providers import ProviderRequest, ProviderUnreachable
+
+threads = set()
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "httpx2":
+            threads.add(threading.current_thread() is threading.main_thread())
+
+async def log_in():
+    try:
+        await HttpIdentityProviders().send(ProviderRequest(url="http://127.0.0.1:1/keys"))
+    except ProviderUnreachable:
+        print("refused")
+
+assert "httpx2" not in sys.modules
+sys.meta_path.insert(0, Finder())
+asyncio.run(log_in())
+print(threads)
+"""
+
+
+def test_the_first_login_loads_the_http_library_on_a_thread() -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", IMPORTING_THREADS], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert process.stdout.split() == ["refused", "{False}"]
