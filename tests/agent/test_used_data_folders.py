@@ -209,3 +209,24 @@ def test_a_server_that_may_begin_no_cluster_needs_a_log_with_one(tmp_path: Path,
 
     assert "server.begin_cluster is false" in error
     assert "set server.begin_cluster = true" in error
+
+
+def test_a_server_whose_cluster_moved_to_etcd_does_not_start_with_its_old_log(
+    tmp_path: Path, etcd: EtcdCluster
+) -> None:
+    snapshot, folder = tmp_path / "own.snap", tmp_path / "own"
+    sqlite = configure(folder, etcd, "sqlite")
+    assert start_once(sqlite) == "ready"
+    assert run(tmp_path, "operator", "snapshot", "save", "--config", str(sqlite), str(snapshot)).returncode == 0
+    moved = configure(folder, etcd, "etcd")
+    assert (
+        run(tmp_path, "operator", "snapshot", "restore", "--yes", "--config", str(moved), str(snapshot)).returncode == 0
+    )
+    assert start_once(moved) == "ready"
+    sqlite = configure(folder, etcd, "sqlite")
+
+    refused = start_once(sqlite)
+
+    assert f"the log {folder}/data/state/log.db is older than the cluster of this server" in refused
+    restored = run(tmp_path, "operator", "snapshot", "restore", "--yes", "--config", str(sqlite), str(snapshot))
+    assert (restored.returncode, start_once(sqlite)) == (0, "ready")

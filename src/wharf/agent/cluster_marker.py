@@ -24,6 +24,7 @@ LOG_FILE: Final = "log.db"
 MAX_MARKER_BYTES: Final = 1_000
 """Protects against reading a wrong, large file."""
 _MARKER_TEXT: Final = "This server has run a cluster. Without its log it does not start; see docs/running.md.\n"
+_ENGINE: Final = re.compile(r"^engine: ([a-z]+)$", re.MULTILINE)
 _CLUSTER_ID: Final = re.compile(r"^cluster: ([0-9a-zA-Z-]+)$", re.MULTILINE)
 
 
@@ -40,6 +41,24 @@ def refuse_lost_log(settings: AgentSettings) -> None:
                 _refuse_beginning(settings, f"the log {file} {state}", _list_sqlite_evidence(settings))
         case EngineKind.MEMORY:
             _refuse_beginning(settings, "the engine `memory` begins an empty cluster", _list_evidence(settings))
+
+
+def refuse_older_log(settings: AgentSettings) -> None:
+    """Raise `StartupError` if the log of engine `sqlite` is the one that this server had before it moved to etcd.
+
+    Both logs have the same cluster, so that the server would continue with the old state. Markers of older versions name
+    no engine and are accepted.
+    """
+    marker, file = _get_marker(settings), get_store_folder(settings) / LOG_FILE
+    if settings.state.engine is not EngineKind.SQLITE or not _has_content(file):
+        return
+    found = _ENGINE.search(_read_marker(marker))
+    if found is not None and found[1] == EngineKind.ETCD.value:
+        raise StartupError(
+            f"the log {file} is older than the cluster of this server, which {marker} shows to be in etcd: correct "
+            f"state.engine, and move {file.parent} away; to give up all changes since the move to etcd, delete {marker}, or "
+            "restore a snapshot with `wharf operator snapshot restore --config CONFIGURATION FILE`"
+        )
 
 
 def refuse_empty_log(settings: AgentSettings) -> None:
@@ -74,12 +93,16 @@ def refuse_other_cluster(settings: AgentSettings, cluster_id: str) -> None:
 
 
 def mark_cluster(settings: AgentSettings, cluster_id: str) -> None:
-    """Record that this server runs this cluster. Call it when the log has the first records, and when the id changes."""
+    """Record that this server runs this cluster, and with which engine.
+
+    Call it when the log has the first records, and when the id changes.
+    """
     marker = _get_marker(settings)
-    if settings.state.engine is EngineKind.MEMORY or (marker.exists() and _read_cluster_id(marker) == cluster_id):
+    text = f"{_MARKER_TEXT}engine: {settings.state.engine.value}\n" + (f"cluster: {cluster_id}\n" if cluster_id else "")
+    if settings.state.engine is EngineKind.MEMORY or (marker.exists() and _read_marker(marker) == text):
         return
     try:
-        replace_file(marker, (_MARKER_TEXT + (f"cluster: {cluster_id}\n" if cluster_id else "")).encode())
+        replace_file(marker, text.encode())
     except OSError as error:
         log.info("marker of the cluster not written; the next start tries again error=%s", error)
 
@@ -162,13 +185,17 @@ def _list_evidence(settings: AgentSettings) -> list[Path]:
 
 def _read_cluster_id(marker: Path) -> str:
     """Return the id of the cluster that the marker names, or an empty text if it names none or cannot be read."""
+    found = _CLUSTER_ID.search(_read_marker(marker))
+    return found[1] if found else ""
+
+
+def _read_marker(marker: Path) -> str:
+    """Return the text of the marker, or an empty text if it cannot be read."""
     try:
         with marker.open("rb") as file:
-            text = file.read(MAX_MARKER_BYTES).decode("utf-8", "replace")
+            return file.read(MAX_MARKER_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-    found = _CLUSTER_ID.search(text)
-    return found[1] if found else ""
 
 
 def _has_content(file: Path) -> bool:

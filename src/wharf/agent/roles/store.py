@@ -3,7 +3,7 @@
 import shutil
 import sys
 
-from wharf.agent.cluster_marker import refuse_lost_log
+from wharf.agent.cluster_marker import refuse_lost_log, refuse_older_log
 from wharf.agent.data_folder import get_store_folder
 from wharf.agent.engine import describe_state_location
 from wharf.agent.errors import StartupError
@@ -22,6 +22,7 @@ async def run(context: ProcessContext) -> None:
     """Run the store process until it is asked to stop or the log fails."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     refuse_lost_log(context.order.settings)
+    refuse_older_log(context.order.settings)
     is_volatile = context.order.settings.state.engine is EngineKind.MEMORY
     if is_volatile:
         shutil.rmtree(get_store_folder(context.order.settings), ignore_errors=True)
