@@ -35,6 +35,7 @@ from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
+from wharf.cluster.server.duties.volumes import VolumeDuty
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.http import HttpPeerTransports
 from wharf.cluster.server.rpc.leader_client import LeaderClient
@@ -131,6 +132,7 @@ class ServerProcess:
         CollectionDuty(server.world, brain)
         QuotaDuty(brain)
         IsolationDuty(brain)
+        VolumeDuty(brain)
         return brain, election
 
     async def _run_brain(self, process: Process, server: Server, brain: Brain, election: Election) -> None:

@@ -23,6 +23,7 @@ from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.secrets import SecretsDuty
+from wharf.cluster.server.duties.volumes import VolumeDuty
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.security.access_services import AccessSettings
@@ -82,6 +83,7 @@ class OneServer:
         CollectionDuty(self.world, self.brain)
         QuotaDuty(self.brain)
         IsolationDuty(self.brain)
+        VolumeDuty(self.brain)
         gate = CallerAuthenticator(self.world, is_enabled=access, verifier=self.server.access.identity_signer)
         self.api = Api(self.server, authenticator=gate)
         self.exchange = InMemoryTransport(self.api)

@@ -1,5 +1,6 @@
 """Endpoints of host volumes."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -10,13 +11,13 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.requests import DENIED, commit, delete, get, put, read, status_and_text
 from tests.kit.state import a_node
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
 from wharf.cluster.state.tables import HOST_VOLUMES, NAMESPACES, NODES
 from wharf.contract.client import ClientReply
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
-from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.nodes.node import NodeHostVolume, NodeStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.volumes import HostVolumeState
 from wharf.contract.wire.volumes import NodeVolumeCreated
@@ -112,6 +113,8 @@ class FakeVolumeNode:
     def __init__(self, answer: NodeVolumeCreated | Refusal) -> None:
         self._answer = answer
         self.calls: list[tuple[str, str]] = []
+        self.on_call: Callable[[], Awaitable[None]] | None = None
+        """Runs while the node executes a call."""
 
     def channel_to(self, node_id: str) -> NodeChannel:
         if node_id != "node-1":
@@ -120,9 +123,15 @@ class FakeVolumeNode:
 
     async def call(self, call: NodeCall) -> NodeReply:
         self.calls.append((call.verb, call.target_id))
+        if self.on_call is not None:
+            on_call, self.on_call = self.on_call, None
+            await on_call()
         if isinstance(self._answer, Refusal):
             raise self._answer
         return NodeReply("application/json", msgspec.json.encode(self._answer))
+
+    def set_answer(self, answer: NodeVolumeCreated | Refusal) -> None:
+        self._answer = answer
 
     async def open_stream(self, call: NodeCall) -> NodeStream:
         raise AssertionError(call)
@@ -313,3 +322,96 @@ async def test_each_volume_request_needs_its_right_in_the_namespace_of_the_volum
             await put(server, "/v1/volume/host/create", build_registration(Name="b"), headers=creator)
         ).status == 400
         assert status_and_text(await delete(server, path, headers=writer)) == (200, "")
+
+
+async def with_ready_volume(cluster: ACluster) -> tuple[OneServer, FakeVolumeNode, str]:
+    """Return a server, the node, and the id of a volume that the node reports."""
+    server, node = await with_volume_node(cluster, NodeVolumeCreated(host_path="/made/here"))
+    volume_id = read(await create(server, NodePool="default"))["Volume"]["ID"]
+    reported = {"data": NodeHostVolume(name="data", path="/made/here", id=volume_id)}
+    record = server.replica.get(NODES, "node-1")
+    volume = server.replica.get(HOST_VOLUMES, "default", volume_id)
+    assert record is not None
+    assert volume is not None
+    await commit(
+        server,
+        NODES.build_put(replace(record, host_volumes=reported)),
+        HOST_VOLUMES.build_put(replace(volume, state=HostVolumeState.READY)),
+    )
+    return server, node, volume_id
+
+
+async def get_state(server: OneServer, volume_id: str) -> tuple[str, bool]:
+    """Return the state of the volume, and whether it is being deleted."""
+    volume = read(await get(server, f"/v1/volume/host/{volume_id}"))
+    return volume["State"], volume["DeletionStarted"] > 0
+
+
+@in_virtual_time
+async def test_a_volume_is_unavailable_before_its_node_is_asked_to_delete_it() -> None:
+    async with ACluster() as cluster:
+        server, node, volume_id = await with_ready_volume(cluster)
+        seen = []
+
+        async def observe() -> None:
+            seen.append(await get_state(server, volume_id))
+
+        node.on_call = observe
+        reply = await delete(server, f"/v1/volume/host/{volume_id}")
+
+        assert (reply.status, seen) == (200, [("unavailable", True)])
+        assert (await get(server, f"/v1/volume/host/{volume_id}")).status == 404
+
+
+@in_virtual_time
+async def test_a_volume_that_its_node_does_not_delete_is_ready_again() -> None:
+    async with ACluster() as cluster:
+        server, node, volume_id = await with_ready_volume(cluster)
+        node.set_answer(invalid_request("volume is in use by allocations: a1"))
+
+        reply = await delete(server, f"/v1/volume/host/{volume_id}")
+
+        assert reply.status == 400
+        assert await get_state(server, volume_id) == ("ready", False)
+
+
+@in_virtual_time
+async def test_a_volume_whose_deletion_is_uncertain_is_usable_again_after_ten_minutes() -> None:
+    async with ACluster() as cluster:
+        server, node, volume_id = await with_ready_volume(cluster)
+        node.set_answer(Refusal(RefusalCode.OUTCOME_UNKNOWN, "node disconnected"))
+
+        reply = await delete(server, f"/v1/volume/host/{volume_id}")
+        state_before = await get_state(server, volume_id)
+        await pass_time(660)
+
+        assert reply.status >= 500
+        assert b"delete it again" in reply.body
+        assert (state_before, await get_state(server, volume_id)) == (("unavailable", True), ("ready", False))
+
+
+@in_virtual_time
+async def test_a_volume_whose_deletion_is_uncertain_can_be_deleted_again() -> None:
+    async with ACluster() as cluster:
+        server, node, volume_id = await with_ready_volume(cluster)
+        node.set_answer(Refusal(RefusalCode.OUTCOME_UNKNOWN, "node disconnected"))
+        await delete(server, f"/v1/volume/host/{volume_id}")
+        node.set_answer(NodeVolumeCreated(host_path=""))
+
+        assert (await delete(server, f"/v1/volume/host/{volume_id}")).status == 200
+
+
+@in_virtual_time
+async def test_a_folder_is_deleted_if_its_volume_was_deleted_while_it_was_created() -> None:
+    async with ACluster() as cluster:
+        server, node = await with_volume_node(cluster, NodeVolumeCreated(host_path="/made/here"))
+
+        async def delete_volume() -> None:
+            (volume,) = server.replica.iter_all(HOST_VOLUMES)
+            assert (await delete(server, f"/v1/volume/host/{volume.id}")).status == 200
+
+        node.on_call = delete_volume
+        reply = await create(server, NodePool="default")
+
+        assert (reply.status, b"was deleted while it was created" in reply.body) == (409, True)
+        assert [verb for verb, _ in node.calls] == ["volume_create", "volume_delete", "volume_delete"]

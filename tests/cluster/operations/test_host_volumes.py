@@ -7,9 +7,12 @@ from msgspec.structs import replace
 
 from tests.builders import a_group, a_job
 from tests.kit.state import AState, an_allocation
+from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations import volumes as host_volumes
 from wharf.cluster.operations.nodes import registration
 from wharf.cluster.operations.volumes import VolumeWriteResult
+from wharf.cluster.scheduling.plans import capacity_versions
+from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.state.tables import ALLOCATIONS, HOST_VOLUMES, JOB_VERSIONS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.jobs.volumes import VolumeRequest
@@ -360,3 +363,92 @@ def test_a_volume_whose_state_stays_does_not_hide_the_changes_of_others(
     changes, _ = host_volumes.build_volume_changes(state.replica, state.node(), state.moment, max_volumes=3)
 
     assert [change.key for change in changes] == [HOST_VOLUMES.get_key(first), HOST_VOLUMES.get_key(last)]
+
+
+def begin_deletion(state: AState, volume_id: str) -> int:
+    return state.do(host_volumes.begin_volume_deletion(state.replica, "default", volume_id, state.moment))
+
+
+def make_ready_state() -> tuple[AState, str]:
+    """Return a state with a ready volume, and the id of the volume."""
+    state = make_state()
+    volume_id = register(state).volume.id
+    report_volumes(state, data=volume_id)
+    assert get_stored_volume(state, volume_id).state is HostVolumeState.READY
+    return state, volume_id
+
+
+def test_a_volume_that_is_being_deleted_stays_unavailable_while_its_node_reports_it() -> None:
+    state, volume_id = make_ready_state()
+    begin_deletion(state, volume_id)
+
+    report_volumes(state, data=volume_id)
+
+    assert get_stored_volume(state, volume_id).state is HostVolumeState.UNAVAILABLE
+
+
+def test_a_canceled_deletion_makes_a_volume_ready_if_its_node_reports_it() -> None:
+    state, volume_id = make_ready_state()
+    begin_deletion(state, volume_id)
+
+    state.do(host_volumes.cancel_volume_deletion(state.replica, "default", volume_id, state.moment))
+
+    volume = get_stored_volume(state, volume_id)
+    assert (volume.state, volume.deletion_started) == (HostVolumeState.READY, 0)
+
+
+def test_a_canceled_deletion_of_a_volume_that_its_node_no_longer_has_leaves_it_unavailable() -> None:
+    state, volume_id = make_ready_state()
+    begin_deletion(state, volume_id)
+    report_volumes(state)
+
+    state.do(host_volumes.cancel_volume_deletion(state.replica, "default", volume_id, state.moment))
+
+    volume = get_stored_volume(state, volume_id)
+    assert (volume.state, volume.deletion_started) == (HostVolumeState.UNAVAILABLE, 0)
+
+
+def test_only_deletions_that_began_long_ago_are_ended() -> None:
+    state, volume_id = make_ready_state()
+    begin_deletion(state, volume_id)
+    too_early = host_volumes.end_old_deletions(state.replica, state.moment, max_changes=10)
+
+    state.now_ns += host_volumes.MAX_DELETION_NS
+    decision = host_volumes.end_old_deletions(state.replica, state.moment, max_changes=10)
+
+    assert too_early is None
+    assert decision is not None
+    assert state.do(decision) == 1
+    assert get_stored_volume(state, volume_id).state is HostVolumeState.READY
+
+
+def test_a_volume_that_is_being_deleted_cannot_be_registered_again() -> None:
+    state, volume_id = make_ready_state()
+    begin_deletion(state, volume_id)
+
+    code, text = expect_refusal(state, register, id=volume_id)
+
+    assert (code, f"volume {volume_id} is being deleted" in text) == (RefusalCode.INVALID, True)
+
+
+def test_a_deletion_conflicts_with_a_plan_that_was_decided_on_the_same_state() -> None:
+    state, volume_id = make_ready_state()
+    decision = host_volumes.begin_volume_deletion(state.replica, "default", volume_id, state.moment)
+    state.put(capacity_versions.write_cluster_version())
+
+    assert decision.write is not None
+    assert isinstance(state.try_commit(decision.write), WriteConflict)
+
+
+def test_a_plan_places_nothing_on_a_volume_whose_deletion_has_begun_since() -> None:
+    state, volume_id = make_ready_state()
+    volumes = {"data": VolumeRequest(type="host", source="data", access_mode="single-node-writer")}
+    state.register(a_job("shop", a_group("web", volumes=volumes)))
+    (evaluation,) = state.open_evaluations("shop")
+    plan = state.plan(evaluation)
+    begin_deletion(state, volume_id)
+
+    check = check_plan(plan, state.replica, max_changes=100)
+
+    assert [len(placed) for placed in plan.placements.values()] == [1]
+    assert check.dropped_nodes == ["node-1"]

@@ -1,6 +1,7 @@
 """Host volumes: created, registered and deleted through the node channel, and used by tasks."""
 
 import json
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -25,6 +26,21 @@ create)
 delete) rmdir "$DHV_CREATED_PATH" ;;
 esac
 """
+SLOW_PLUGIN = """\
+#!/bin/sh
+case "$1" in
+fingerprint) echo '{"version": "1"}' ;;
+create) mkdir -p "$DHV_VOLUMES_DIR/$DHV_VOLUME_ID"; echo "{\\"path\\": \\"$DHV_VOLUMES_DIR/$DHV_VOLUME_ID\\"}" ;;
+delete)
+    touch "$DHV_VOLUMES_DIR/begun"
+    while ! [ -e "$DHV_VOLUMES_DIR/fail" ]; do
+        if [ -e "$DHV_VOLUMES_DIR/succeed" ]; then rm -r "$DHV_CREATED_PATH"; exit 0; fi
+        sleep 0.05
+    done
+    echo "the disk is read-only" >&2; exit 1 ;;
+esac
+"""
+"""Its deletions wait for a file that decides about their result."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +51,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         (folder / "node" / "static" / name / "content").write_text(name)
     plugins = folder / "node" / "host_volume_plugins"
     plugins.mkdir()
-    for name, text in (("folders", PLUGIN), ("broken", "#!/bin/sh\nexit 1\n")):
+    for name, text in (("folders", PLUGIN), ("slow", SLOW_PLUGIN), ("broken", "#!/bin/sh\nexit 1\n")):
         (plugins / name).write_text(text)
         (plugins / name).chmod(0o755)
     with run_server(folder / "server") as server, run_node(server, folder / "node") as running_node:
@@ -184,9 +200,74 @@ def test_a_plugin_creates_and_deletes_volumes(node: NodeProcess) -> None:
         "volume no not created: plugin folders failed to create with exit code 3: the disk is full",
     ) == full_disk
     assert (400, 'no node can create the volume: without the plugin "broken" (1)') == broken
-    assert {"folders": "2.1", "mkdir": "1.0.0"} == {
+    assert {"folders": "2.1", "mkdir": "1.0.0", "slow": "1"} == {
         name.split(".")[2]: version for name, version in attributes.items() if name.startswith("plugins.host_volume.")
     }
     assert [volume["ID"]] == [each["ID"] for each in request(node, "GET", "/v1/volumes?type=host")[1]]
     assert 200 == request(node, "DELETE", f"/v1/volume/host/{volume['ID']}")[0]
+    assert not Path(volume["HostPath"]).exists()
+
+
+class SlowDeletion:
+    """The deletion of a volume that the plugin `slow` has begun, and ends when the test says how."""
+
+    def __init__(self, node: NodeProcess, volume: dict[str, Any]) -> None:
+        self._folder = Path(volume["HostPath"]).parent
+        for name in ("begun", "fail", "succeed"):
+            (self._folder / name).unlink(missing_ok=True)
+        self.reply: tuple[int, Any] = (0, None)
+        self._thread = threading.Thread(target=self._delete, args=(node, volume["ID"]))
+        self._thread.start()
+        wait_until((self._folder / "begun").exists, what="the plugin has begun to delete the volume")
+
+    def _delete(self, node: NodeProcess, volume_id: str) -> None:
+        self.reply = request(node, "DELETE", f"/v1/volume/host/{volume_id}")
+
+    def end(self, result: str) -> tuple[int, Any]:
+        """Let the plugin `fail` or `succeed`, and return the reply to the request."""
+        (self._folder / result).touch()
+        return self.wait()
+
+    def wait(self) -> tuple[int, Any]:
+        self._thread.join(ANSWERED_WITHIN_S)
+        return self.reply
+
+
+def wait_blocked(node: NodeProcess, job: str) -> None:
+    """Wait until the job is evaluated and waits for a node."""
+    path = f"/v1/job/{job}/evaluations"
+    wait_until(
+        lambda: any(each["Status"] == "blocked" for each in request(node, "GET", path)[1]), what=f"{job} is blocked"
+    )
+
+
+def test_no_job_is_placed_on_a_volume_that_is_being_deleted_until_that_failed(node: NodeProcess) -> None:
+    volume = create_volume(node, "contested", PluginID="slow")
+    deletion = SlowDeletion(node, volume)
+
+    node.run(build_job("late", f"echo it >data/file; {WAIT_FOREVER}", "contested"))
+    wait_blocked(node, "late")
+    allocations_during_deletion = node.allocations("late")
+    status, text = deletion.end("fail")
+    wait_for_status(node, "late", "running")
+
+    assert allocations_during_deletion == []
+    assert (status, text.rpartition(": ")[2]) == (400, "the disk is read-only")
+    assert read_volume(node, volume["ID"])["State"] == "ready"
+    request(node, "DELETE", "/v1/job/late?purge=true")
+
+
+def test_a_volume_whose_deletion_was_interrupted_is_unavailable_until_it_is_deleted_again(node: NodeProcess) -> None:
+    volume = create_volume(node, "half", PluginID="slow")
+    deletion = SlowDeletion(node, volume)
+
+    node.kill_agent()
+    interrupted_status, _ = deletion.end("fail")
+    node.wait_ready()
+    wait_reachable(node)
+    state = read_volume(node, volume["ID"])["State"]
+    repeated_status, _ = SlowDeletion(node, volume).end("succeed")
+
+    assert (interrupted_status >= 400, state, repeated_status) == (True, "unavailable", 200)
+    assert request(node, "GET", f"/v1/volume/host/{volume['ID']}")[0] == 404
     assert not Path(volume["HostPath"]).exists()

@@ -32,6 +32,7 @@ from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.replication import ReplicationDuty, build_source_client
 from wharf.cluster.server.duties.secrets import SecretsDuty
+from wharf.cluster.server.duties.volumes import VolumeDuty
 from wharf.cluster.server.log.compaction import LogCompactor
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.socket import BrainSocketServer
@@ -120,6 +121,7 @@ async def run(context: ProcessContext) -> None:
     CollectionDuty(context.world, brain, build_collection_settings(context.order.settings))
     QuotaDuty(brain)
     IsolationDuty(brain)
+    VolumeDuty(brain)
     if not server.engine.is_single_server:
         KnownServersDuty(brain)
     replication_client = start_replication(context, server, brain)

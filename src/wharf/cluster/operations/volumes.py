@@ -1,6 +1,6 @@
 """Host volumes: create, register and delete them, and update their state from what nodes report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from wharf.cluster.operations.decision import Decision, DecisionContext, build_delete_decision, set_written_index
 from wharf.cluster.operations.references import build_parent_conditions
 from wharf.cluster.scheduling.constraints import satisfies_constraint
+from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS_ON_NODE,
@@ -23,15 +24,24 @@ from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
 from wharf.contract.model.jobs.volumes import VolumeType
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, PutRecord, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, MINUTE
 from wharf.contract.model.volumes import HostVolume, HostVolumeState
 
 REGISTERED_WRITE_KIND: Final = "host-volume-registered"
 """The name in the log of a write that stores a host volume."""
 DELETED_WRITE_KIND: Final = "host-volume-deleted"
 """The name in the log of a write that deletes a host volume."""
+DELETION_CHANGED_WRITE_KIND: Final = "host-volume-deletion-changed"
+"""The name in the log of a write that marks a host volume as being deleted, or no longer so."""
+MAX_DELETION_NS: Final = 10 * MINUTE
+"""How long a volume stays marked as being deleted if no server reports the end, because it crashed or lost the node.
+
+By then the request has reached the node or failed. The node makes a volume unavailable before it deletes the folder, so
+a deletion that takes longer is safe without the mark.
+"""
 
 
 class VolumeWriteResult(msgspec.Struct, frozen=True):
@@ -77,7 +87,7 @@ def register_volume(
         _check_name_free(snapshot, requested)
         volume = replace(volume, id=context.new_id(), create_index=WRITE_INDEX, create_time=context.now_ns)
     state = HostVolumeState.READY if _is_reported_by(volume, node) else HostVolumeState.PENDING
-    volume = replace(volume, state=state)
+    volume = replace(volume, state=state, deletion_started=0)
     return _build_volume_decision(snapshot, volume, node, cause)
 
 
@@ -143,7 +153,7 @@ def begin_volume_creation(
         raise not_found(f"Unknown node {cut_echo(node_id)}")
     plugin = requested.plugin_id or volumes.DEFAULT_VOLUME_PLUGIN
     volume = replace(requested, node_id=node_id, node_pool=node.node_pool, plugin_id=plugin, modify_index=0)
-    volume = replace(volume, host_path="", capacity_bytes=0, modify_time=context.now_ns)
+    volume = replace(volume, host_path="", capacity_bytes=0, modify_time=context.now_ns, deletion_started=0)
     if requested.id:
         stored = snapshot.get(HOST_VOLUMES, requested.namespace, requested.id)
         if stored is not None:
@@ -171,7 +181,7 @@ def finish_volume_creation(
     node = snapshot.get(NODES, volume.node_id)
     if node is None:
         raise not_found(f"Unknown node {cut_echo(volume.node_id)}")
-    state = HostVolumeState.READY if _is_reported_by(volume, node) else volume.state
+    state = HostVolumeState.READY if _is_usable_on(volume, node) else volume.state
     volume = replace(
         volume, host_path=host_path, capacity_bytes=capacity_bytes, state=state, modify_time=context.now_ns
     )
@@ -195,12 +205,14 @@ def _build_volume_decision(
 def _make_update(stored: HostVolume | None, volume: HostVolume) -> HostVolume:
     """Return `volume` with the creation time and index of the stored volume that it replaces.
 
-    Raises if no volume is stored, or if its name, node or path would change.
+    Raises if no volume is stored, if it is being deleted, or if its name, node or path would change.
     """
     if stored is None:
         raise invalid_request(
             f'cannot register volume: no volume has the ID "{volume.id}"; leave the ID out to create a new volume'
         )
+    if stored.deletion_started:
+        raise invalid_request(f"volume {stored.id} is being deleted: delete it again to see whether that succeeds")
     for field, old, new in (
         ("name", stored.name, volume.name),
         ("node ID", stored.node_id, volume.node_id),
@@ -237,12 +249,92 @@ def has_folder_on_node(snapshot: Replica, volume: HostVolume) -> bool:
     return volume.state is not HostVolumeState.PENDING and snapshot.get(NODES, volume.node_id) is not None
 
 
+def begin_volume_deletion(
+    snapshot: Replica, namespace: str, volume_id: str, context: DecisionContext, *, cause: str = ""
+) -> Decision[int]:
+    """Return the decision that marks the volume as being deleted, so that no allocation is placed on it any more.
+
+    It conflicts with every plan that was decided on the same state. Raises while allocations on its node use it.
+    """
+    volume = _get_unused_volume(snapshot, namespace, volume_id)
+    state = HostVolumeState.UNAVAILABLE if volume.state is HostVolumeState.READY else volume.state
+    marked = replace(volume, state=state, deletion_started=context.now_ns, modify_time=context.now_ns)
+    changes: list[PutRecord | DeleteRecord] = [HOST_VOLUMES.build_put(marked)]
+    conditions = [snapshot.build_record_condition(HOST_VOLUMES, volume)]
+    if snapshot.get(NODES, volume.node_id) is not None:
+        changes.append(capacity_versions.write_node_version(volume.node_id))
+        conditions += capacity_versions.expect_both_versions(snapshot, volume.node_id)
+    write = Write(DELETION_CHANGED_WRITE_KIND, Cause(CauseKind.REQUEST, cause), changes, conditions)
+    return Decision(write, lambda index: index)
+
+
+def cancel_volume_deletion(
+    snapshot: Replica, namespace: str, volume_id: str, context: DecisionContext, *, cause: str = ""
+) -> Decision[int]:
+    """Return the decision that makes a volume usable again because its node did not delete it."""
+    volume = snapshot.get(HOST_VOLUMES, namespace, volume_id)
+    if volume is None or not volume.deletion_started:
+        return Decision(None, lambda index: index)
+    return Decision(_build_unmarking(snapshot, [volume], context, Cause(CauseKind.REQUEST, cause)), lambda index: index)
+
+
+def end_old_deletions(snapshot: Replica, context: DecisionContext, *, max_changes: int) -> Decision[int] | None:
+    """Return the decision that makes volumes usable again whose deletion began too long ago; `None` if there are none.
+
+    The reply is the number of volumes. A volume that its node has deleted stays unavailable.
+    """
+    earliest, latest = context.now_ns - MAX_DELETION_NS, context.now_ns + MAX_CLOCK_SKEW_NS
+    old = [
+        volume
+        for volume in snapshot.iter_all(HOST_VOLUMES)
+        if volume.deletion_started and not earliest < volume.deletion_started <= latest
+    ][:max_changes]
+    if not old:
+        return None
+    write = _build_unmarking(snapshot, old, context, Cause(CauseKind.TIMER, "volume deletion"))
+    return Decision(write, lambda _index: len(old))
+
+
+def _build_unmarking(snapshot: Replica, marked: Sequence[HostVolume], context: DecisionContext, cause: Cause) -> Write:
+    """Return the write after which the volumes are not being deleted. They are ready if their nodes report them."""
+    changes: list[PutRecord | DeleteRecord] = []
+    for volume in marked:
+        unmarked = replace(volume, deletion_started=0, modify_time=context.now_ns)
+        node = snapshot.get(NODES, volume.node_id)
+        if node is not None and _is_reported_by(volume, node):
+            unmarked = replace(unmarked, state=HostVolumeState.READY)
+        changes.append(HOST_VOLUMES.build_put(unmarked))
+    conditions = [snapshot.build_record_condition(HOST_VOLUMES, volume) for volume in marked]
+    # The state depends on what the nodes report.
+    node_ids = dict.fromkeys(volume.node_id for volume in marked)
+    conditions += [snapshot.build_key_condition(NODES, node_id) for node_id in node_ids]
+    return Write(DELETION_CHANGED_WRITE_KIND, cause, changes, conditions)
+
+
 def delete_volume(snapshot: Replica, namespace: str, volume_id: str, *, cause: str = "") -> Decision[int]:
     """Return the decision that deletes the record of the volume. Raises while allocations on its node use it."""
+    _get_unused_volume(snapshot, namespace, volume_id)
+    return _build_deletion(snapshot, namespace, volume_id, cause)
+
+
+def finish_volume_deletion(snapshot: Replica, namespace: str, volume_id: str, *, cause: str = "") -> Decision[int]:
+    """Return the decision that deletes the record of a volume whose folder its node has deleted."""
+    if snapshot.get(HOST_VOLUMES, namespace, volume_id) is None:
+        return Decision(None, lambda index: index)
+    return _build_deletion(snapshot, namespace, volume_id, cause)
+
+
+def _get_unused_volume(snapshot: Replica, namespace: str, volume_id: str) -> HostVolume:
+    """Return the volume. Raises not-found if it does not exist, and a refusal while allocations on its node use it."""
     volume = get_volume(snapshot, namespace, volume_id)
     users = sorted(_iter_users(snapshot, volume))
     if users:
         raise invalid_request(f"volume {volume.id} in use by allocations: {', '.join(users)}")
+    return volume
+
+
+def _build_deletion(snapshot: Replica, namespace: str, volume_id: str, cause: str) -> Decision[int]:
+    """Return the decision that deletes the record of the volume."""
     return build_delete_decision(
         snapshot,
         HOST_VOLUMES,
@@ -276,6 +368,11 @@ def _list_requested_volumes(job: Job, group_name: str, allocation_name: str) -> 
     return [each.source + index_suffix if each.per_alloc else each.source for each in host_volumes]
 
 
+def _is_usable_on(volume: HostVolume, node: Node) -> bool:
+    """Return whether allocations on the node can use the volume: the node reports it, and it is not being deleted."""
+    return not volume.deletion_started and _is_reported_by(volume, node)
+
+
 def _is_reported_by(volume: HostVolume, node: Node) -> bool:
     """Return whether the node reports a volume with this name and id."""
     existing = (node.host_volumes or {}).get(volume.name)
@@ -287,15 +384,16 @@ def build_volume_changes(
 ) -> tuple[list[PutRecord], list[Condition]]:
     """Return the changes of volume states that follow from the volumes that the node reports, and their conditions.
 
-    A reported volume becomes ready, and a ready one that is missing becomes unavailable. At most `max_volumes` change.
+    A reported volume becomes ready unless it is being deleted, and a ready one that is missing becomes unavailable. At
+    most `max_volumes` change.
     """
     changes: list[PutRecord] = []
     conditions: list[Condition] = []
     for volume in snapshot.list_by_index_sorted(HOST_VOLUMES_ON_NODE, node.id):
-        is_reported = _is_reported_by(volume, node)
-        if is_reported is (volume.state is HostVolumeState.READY):
+        is_usable = _is_usable_on(volume, node)
+        if is_usable is (volume.state is HostVolumeState.READY):
             continue
-        state = HostVolumeState.READY if is_reported else HostVolumeState.UNAVAILABLE
+        state = HostVolumeState.READY if is_usable else HostVolumeState.UNAVAILABLE
         changes.append(HOST_VOLUMES.build_put(replace(volume, state=state, modify_time=context.now_ns)))
         conditions.append(snapshot.build_record_condition(HOST_VOLUMES, volume))
         if len(changes) == max_volumes:

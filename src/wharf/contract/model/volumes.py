@@ -50,6 +50,8 @@ class HostVolume(Record):
     )
     host_path: str = ""  # The folder on the node.
     state: HostVolumeState = HostVolumeState.PENDING
+    deletion_started: int = 0
+    """When servers began to delete it, in ns since the epoch; 0: it is not being deleted. Meanwhile it is never ready."""
     create_index: int = 0
     create_time: int = 0  # ns since the epoch
     modify_index: int = 0
@@ -57,7 +59,7 @@ class HostVolume(Record):
 
     # Only the server sets these fields; submitted values are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({
-        "State", "CreateIndex", "CreateTime", "ModifyIndex", "ModifyTime",
+        "State", "DeletionStarted", "CreateIndex", "CreateTime", "ModifyIndex", "ModifyTime",
     })  # fmt: skip
 
 

@@ -38,6 +38,8 @@ class StoredVolume(msgspec.Struct, frozen=True):
     volume: NodeVolume
     is_created: bool = msgspec.field(name="is_there", default=False)
     """Whether the volume exists, so that `host_path` is known. False: a plugin may have begun to create it."""
+    is_deleting: bool = False
+    """Whether its plugin may have begun to delete it. Tasks cannot use it until it is created or registered again."""
 
 
 class VolumeStore:
@@ -143,7 +145,10 @@ class NodeVolumes:
         await self.probe()
         store = self._store = VolumeStore(self._file)
         for stored in store.list_volumes():
-            if stored.is_created:
+            if stored.is_deleting:
+                error = "the agent ended while the volume was deleted: delete it again"
+                self._report_event(f"Volume {stored.volume.name} is missing", volume=stored.volume.id, error=error)
+            elif stored.is_created:
                 await self._restore_volume(store, stored)
 
     async def _restore_volume(self, store: VolumeStore, stored: StoredVolume) -> None:
@@ -245,7 +250,8 @@ class NodeVolumes:
     async def _delete(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Have the plugin delete a volume, and delete its stored entry. Raises Refusal if it is in use.
 
-        An unknown volume is not an error: it may be deleted already.
+        From before the check of its users on, tasks cannot use the volume. If it is not deleted, they can again. An
+        unknown volume is not an error: it may be deleted already.
         """
         requested = _decode_volume(request)
         async with self._request_lock:
@@ -253,28 +259,53 @@ class NodeVolumes:
             stored = store.find_volume(requested.id)
             if stored is None:
                 return DONE_REPLY
-            volume = stored.volume
-            users = self._list_users(volume.name)
-            if users and stored.is_created:
-                raise invalid_request(f"volume {requested.id} is in use by allocations: {', '.join(sorted(users))}")
-            if volume.plugin_id:
-                plugin = self._plugins.get(volume.plugin_id)
-                if plugin is None:
-                    raise invalid_request(
-                        f"volume {requested.id} cannot be deleted: plugin {volume.plugin_id} is not installed any more"
-                    )
-                try:
-                    await plugin.delete(volume)
-                except VolumePluginError as error:
-                    raise invalid_request(str(error)) from error
+            plugin = self._require_deletable(stored)
+            # Nothing is awaited between the check of the users and this, so no task starts to use the volume.
+            self._unpublish(stored.volume)
+            self._on_change()
             try:
-                store.delete_volume(requested.id)
+                await self._delete_unpublished(store, stored, plugin)
             except OSError as error:
                 raise _build_store_refusal(error) from error
-            self._unpublish(volume)
-            self._on_deleted(volume.host_path)
-            self._on_change()
+            finally:
+                self._publish_if_usable(store.find_volume(requested.id))
+            self._on_deleted(stored.volume.host_path)
         return DONE_REPLY
+
+    def _require_deletable(self, stored: StoredVolume) -> VolumePlugin | None:
+        """Return the plugin that deletes the volume; `None` if its folder stays. Raises Refusal if it is in use."""
+        volume = stored.volume
+        users = self._list_users(volume.name)
+        if users and stored.is_created:
+            raise invalid_request(f"volume {volume.id} is in use by allocations: {', '.join(sorted(users))}")
+        plugin = self._plugins.get(volume.plugin_id)
+        if volume.plugin_id and plugin is None:
+            raise invalid_request(
+                f"volume {volume.id} cannot be deleted: plugin {volume.plugin_id} is not installed any more"
+            )
+        return plugin
+
+    async def _delete_unpublished(self, store: VolumeStore, stored: StoredVolume, plugin: VolumePlugin | None) -> None:
+        """Have the plugin delete a volume that tasks cannot use any more, and delete its stored entry.
+
+        The deletion is stored before it begins, so that a restarted agent does not offer the rest of a folder. Raises
+        Refusal if the plugin fails, and OSError.
+        """
+        volume = stored.volume
+        if plugin is not None:
+            store.save_volume(msgspec.structs.replace(stored, is_deleting=True))
+            try:
+                await plugin.delete(volume)
+            except VolumePluginError as error:
+                store.save_volume(msgspec.structs.replace(stored, is_deleting=False))
+                raise invalid_request(str(error)) from error
+        store.delete_volume(volume.id)
+
+    def _publish_if_usable(self, stored: StoredVolume | None) -> None:
+        """Make a volume available again that was not deleted. Not if a part of it may be deleted."""
+        if stored is not None and stored.is_created and not stored.is_deleting:
+            self._publish(stored.volume)
+            self._on_change()
 
     def _unpublish(self, volume: NodeVolume) -> None:
         """Remove a volume from those that tasks can use.

@@ -145,17 +145,24 @@ class HostVolumeActions:
             if not desired.id:
                 await self._delete_record(volume, request)
             raise Refusal(refusal.code, f"volume {desired.name} not created: {refusal.text}") from refusal
-        result = await server.writer.execute(
-            lambda snapshot, context: volumes.finish_volume_creation(
-                snapshot,
-                volume.namespace,
-                volume.id,
-                host_path=folder.host_path,
-                capacity_bytes=folder.capacity_bytes,
-                context=context,
-                cause=request.id,
+        try:
+            result = await server.writer.execute(
+                lambda snapshot, context: volumes.finish_volume_creation(
+                    snapshot,
+                    volume.namespace,
+                    volume.id,
+                    host_path=folder.host_path,
+                    capacity_bytes=folder.capacity_bytes,
+                    context=context,
+                    cause=request.id,
+                )
             )
-        )
+        except Refusal as refusal:
+            if refusal.code is not RefusalCode.NOT_FOUND:
+                raise
+            # Somebody deleted the volume before the node received the request to create it.
+            await self._call_node(channel, "volume_delete", volume)
+            raise Refusal(RefusalCode.CONFLICT, f"volume {volume.id} was deleted while it was created") from refusal
         return ActionResult(HostVolumeResponse(volume=result.volume, index=result.index), result.index)
 
     async def register_volume(self, request: Request) -> ActionResult:
@@ -190,25 +197,52 @@ class HostVolumeActions:
         )
 
     async def delete_volume(self, request: Request) -> ActionResult:
-        """Have the node delete the folder, then delete the record."""
+        """Mark the volume as being deleted, have the node delete the folder, then delete the record.
+
+        If the node does not delete the folder, the mark is removed again. If that is unknown, the mark ends after
+        `MAX_DELETION_NS`; the caller can delete the volume again at once.
+        """
         namespace, volume_id, server = request.namespace, request.get_path_value("volume_id"), self._server
         await server.reader.catch_up()
         volume = volumes.get_volume(server.replica, namespace, volume_id)
-        volumes.delete_volume(server.replica, namespace, volume_id)  # A preview: refuse before the folder is deleted.
+        volumes.delete_volume(server.replica, namespace, volume_id)  # A preview: refuse before anything is done.
         try:
             channel = server.node_channels.channel_to(volume.node_id)
-            forbid_in_preview()
-            await self._call_node(channel, "volume_delete", volume)
         except NoNodePath:
             try:
                 return await relay_to_node_holder(server, request, volume.node_id)
             except NoNodePath:
                 if volumes.has_folder_on_node(server.replica, volume):
                     raise
+            delete = volumes.delete_volume
+        else:
+            forbid_in_preview()
+            await self._delete_folder(request, channel, volume)
+            delete = volumes.finish_volume_deletion
         index = await server.writer.execute(
-            lambda snapshot, _context: volumes.delete_volume(snapshot, namespace, volume_id, cause=request.id)
+            lambda snapshot, _context: delete(snapshot, namespace, volume_id, cause=request.id)
         )
         return ActionResult(index=index)
+
+    async def _delete_folder(self, request: Request, channel: NodeChannel, volume: HostVolume) -> None:
+        """Have the node delete the folder of the volume, which is marked as being deleted meanwhile. Raises `Refusal`."""
+        await self._server.writer.execute(
+            lambda snapshot, context: volumes.begin_volume_deletion(
+                snapshot, volume.namespace, volume.id, context, cause=request.id
+            )
+        )
+        try:
+            await self._call_node(channel, "volume_delete", volume)
+        except Refusal as refusal:
+            if refusal.code in UNCERTAIN_CODES:
+                text = f"volume {volume.id} may not have been deleted: {refusal.text}; delete it again"
+                raise Refusal(refusal.code, text) from refusal
+            await self._server.writer.execute(
+                lambda snapshot, context: volumes.cancel_volume_deletion(
+                    snapshot, volume.namespace, volume.id, context, cause=request.id
+                )
+            )
+            raise
 
     async def _delete_record(self, volume: HostVolume, request: Request) -> None:
         """Delete the record of a volume whose creation or registration failed."""

@@ -88,6 +88,16 @@ def make_volume_check(group: TaskGroup, find_volume: VolumeLookup) -> VolumeChec
     return has_volumes
 
 
+def has_requested_volumes(snapshot: Replica, node: Node, group: TaskGroup, allocation: Allocation) -> bool:
+    """Return whether the node has all host volumes that the allocation of this group requests, and they are ready."""
+    find_volume = NamespaceVolumes(snapshot, allocation.namespace)
+    index = parse_index(allocation.name)
+    return all(
+        has_volume(node, replace(request, source=_build_volume_name(request, index), per_alloc=False), find_volume)
+        for request in list_host_volume_requests(group)
+    )
+
+
 def _can_use_volume(volume: HostVolume, request: VolumeRequest) -> bool:
     """Return whether the volume offers the access mode and attachment mode of the request.
 

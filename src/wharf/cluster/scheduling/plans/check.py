@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.quotas import get_remaining_quota, try_consume_quota
+from wharf.cluster.scheduling.feasibility.volumes import has_requested_volumes, list_host_volume_requests
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.scheduling.plans.plan import AllocationChange, Plan
 from wharf.cluster.scheduling.resources.exclusive import (
@@ -23,6 +24,7 @@ from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 
 NO_PLACEMENTS: Final[Mapping[str, tuple[Allocation, ...]]] = MappingProxyType({})
@@ -253,7 +255,7 @@ def _add_placements(
 
     Return those that remain, by node id, and the ids of dropped nodes.
 
-    A node is dropped if it cannot take its allocations, if the quota does not allow them, or if one exists already. A
+    A node is dropped if it cannot take its allocations, if it lacks a host volume, if the quota does not allow them, or if one exists already. A
     node with more allocations than fit in one part is split over several parts. The part writes the cluster version and
     requires an unchanged version of each node.
     """
@@ -273,6 +275,7 @@ def _add_placements(
         capacity_versions.make_node_version_lookup(snapshot),
     )
     pending = iter(plan.placements.items())
+    groups_with_volumes = _find_groups_with_volumes(plan)
     rest: dict[str, tuple[Allocation, ...]] = {}
     has_placed = False
     for node_id, placed in pending:
@@ -289,7 +292,13 @@ def _add_placements(
         # Two plans may use the id that was promised to the allocation that preempted others. The second plan is
         # dropped.
         already_exists = any(allocation.id in existing for allocation in fitting)
-        if not fits or already_exists or not (remaining_quota is None or try_consume_quota(remaining_quota, fitting)):
+        lacks_volumes = bool(groups_with_volumes) and not _has_volumes(snapshot, node_id, fitting, groups_with_volumes)
+        if (
+            not fits
+            or already_exists
+            or lacks_volumes
+            or not (remaining_quota is None or try_consume_quota(remaining_quota, fitting))
+        ):
             dropped.append(node_id)
             continue
         if not has_placed:
@@ -303,6 +312,24 @@ def _add_placements(
             break
     rest.update(pending)
     return rest, dropped
+
+
+def _find_groups_with_volumes(plan: Plan) -> dict[str, TaskGroup]:
+    """Return the groups of the plan's job that request host volumes, by name."""
+    groups = plan.job.groups if plan.job is not None else ()
+    return {group.name: group for group in groups if group.volumes and list_host_volume_requests(group)}
+
+
+def _has_volumes(
+    snapshot: Replica, node_id: str, placed: Sequence[Allocation], groups: Mapping[str, TaskGroup]
+) -> bool:
+    """Return whether the node still has the volumes of these allocations: one may be being deleted since the plan was made."""
+    node = snapshot.get(NODES, node_id)
+    return node is not None and all(
+        has_requested_volumes(snapshot, node, groups[allocation.task_group], allocation)
+        for allocation in placed
+        if allocation.task_group in groups
+    )
 
 
 def _find_fitting_nodes(cache: SchedulerCache, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> set[str]:

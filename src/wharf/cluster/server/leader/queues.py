@@ -24,6 +24,7 @@ from wharf.cluster.state.tables import (
     DEPLOYMENTS,
     EVALUATIONS,
     EVALUATIONS_BY_STATUS,
+    HOST_VOLUMES,
     JOBS,
     MEMBERS,
     NAMESPACES,
@@ -42,6 +43,7 @@ from wharf.contract.model.node_pools import NodePool
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 from wharf.contract.model.quotas import Quota
+from wharf.contract.model.volumes import HostVolume, HostVolumeState
 
 
 class FleetUpdater:
@@ -78,6 +80,8 @@ class FleetUpdater:
                 allocations.append((key, before, after))
             elif table == NODES.name:
                 nodes.append((key, before, after))
+            elif table == HOST_VOLUMES.name and after is not None and before is not None:
+                self._record_ready_volume(before, after)
         if not nodes and not allocations:
             return
         self.cache.apply_changes(replica, nodes, allocations)
@@ -91,6 +95,12 @@ class FleetUpdater:
                 node_of_allocation = replica.get(NODES, before_allocation.node_id)
                 if node_of_allocation is not None:
                     self._freed_classes[node_of_allocation.computed_class] = None
+
+    def _record_ready_volume(self, before: HostVolume, after: HostVolume) -> None:
+        """Record the class of the node of a volume that became ready, for example because it is not deleted after all."""
+        node = self._follower.replica.get(NODES, after.node_id)
+        if after.state is HostVolumeState.READY and before.state is not HostVolumeState.READY and node is not None:
+            self._freed_classes[node.computed_class] = None
 
     def take_freed_classes(self) -> list[str]:
         """Return the node classes on which capacity was freed since the last call, and clear them."""
