@@ -147,6 +147,24 @@ def test_config_check_counts_valid_files_and_lists_errors(tmp_path: Path) -> Non
     assert lines(invalid.stderr) == ["wharf: wrong.json:2: regoin: there is no such setting; did you mean region?"]
 
 
+@pytest.mark.parametrize("command", [("config", "check"), ("agent", "--config")])
+def test_a_limits_file_that_does_not_exist_is_found_before_the_agent_begins_a_cluster(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.toml").write_text(
+        f'data_dir = "{tmp_path}/data"\n[ports]\nhttp = 0\n[server]\nenabled = true\n[limits]\nenabled = true\n'
+        f'file = "{tmp_path}/gone.toml"\n'
+    )
+
+    result = run_wharf(tmp_path, *command, "a.toml")
+
+    assert (result.returncode, lines(result.stderr)) == (
+        1,
+        [f"wharf: {tmp_path}/gone.toml cannot be read: No such file or directory"],
+    )
+    assert not (tmp_path / "data").exists()
+
+
 def test_config_show_fits_a_wide_terminal_if_values_are_short(tmp_path: Path) -> None:
     process = run_wharf(tmp_path, "config", "show")
 

@@ -141,6 +141,10 @@ class AgentProcess:
 
         Raises `CommandError` if the agent cannot start.
         """
+        if self.settings.limits.enabled:
+            from wharf.agent.http.limits import check_limits_file  # Loads slowly, and is needed only with limits.
+
+            check_limits_file(self.settings)
         self._listen()
         try:
             self._folder.acquire(owner=self._describe_owner())

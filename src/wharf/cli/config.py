@@ -44,6 +44,10 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
         if not paths and not more_paths:
             raise click.UsageError("missing configuration: `wharf config check PATH`")
         configuration = load_configuration((*paths, *more_paths), environment=os.environ)
+        if configuration.settings.limits.enabled:
+            from wharf.agent.http.limits import check_limits_file
+
+            check_limits_file(configuration.settings)
         for warning in list_warnings(configuration):
             click.echo(f"note: {warning}", err=True)
         count = len(configuration.files)

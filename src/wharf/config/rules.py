@@ -37,6 +37,7 @@ MAX_HEARTBEAT_TTL_S: Final = 86_400.0
 MIN_HEARTBEAT_RATE: Final = 0.01
 """The lowest `server.max_heartbeats_per_second`: with it, each node of ten sends one heartbeat in 17 to 33 minutes."""
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
+_SERVER_ADDRESS: Final = re.compile(r"(https?://)?(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]@]+)(:\d{1,5})?(/\S*)?")
 _OTHER_LOGGERS: Final = ("uvicorn",)
 
 
@@ -47,6 +48,7 @@ def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[Con
         _check_roles,
         _check_folders,
         _check_addresses,
+        _check_server_addresses,
         _check_access,
         _check_heartbeats,
         _check_tls,
@@ -130,6 +132,16 @@ def _check_addresses(settings: AgentSettings) -> RuleViolations:
         yield ("advertise", "http"), f'expected "host:port", given "{advertised}"'
     elif is_unspecified(parts.host):
         yield ("advertise", "http"), f"nobody can connect to {parts.host}: set an address of this machine"
+
+
+def _check_server_addresses(settings: AgentSettings) -> RuleViolations:
+    """Check that the addresses of other servers are HTTP URLs, or `host:port`."""
+    lists: list[tuple[KeyPath, tuple[str, ...]]] = [(("client", "servers"), settings.client.servers)]
+    lists += [(("regions", name, "servers"), region.servers) for name, region in settings.regions.items()]
+    for path, addresses in lists:
+        for address in addresses:
+            if not _SERVER_ADDRESS.fullmatch(address):
+                yield path, f'expected "host:port" or a URL such as "http://10.0.0.1:4646", given "{address}"'
 
 
 def _is_ip_address(text: str) -> bool:

@@ -135,6 +135,16 @@ def has_machine_rules(rules: RuleSet) -> bool:
     return any(CallerClass.MACHINE in rule.ceilings for rule in rules.rules)
 
 
+def check_limits_file(settings: AgentSettings) -> None:
+    """Raise `CommandError` if rate limits are enabled, and their file cannot be used. Counts nothing and opens no store."""
+    if not settings.limits.enabled or not settings.server.enabled:
+        return
+    try:
+        build_limiter_settings(settings, Path(settings.data_dir), COUNTING_PROCESS)
+    except LimiterStartError as error:
+        raise CommandError(str(error)) from error
+
+
 def build_limiter_settings(settings: AgentSettings, data_folder: Path, process: str) -> LimiterSettings:
     """Return the limiter settings of one process.
 
