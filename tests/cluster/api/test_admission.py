@@ -151,7 +151,7 @@ async def test_blocking_queries_that_are_answered_at_once_count() -> None:
         limit_to(server, QUERY=2)
         # All queries wait for the log at the same time.
         server.faults.choose_fault = lambda operation: (
-            DelayFault(reply_s=1.0) if operation is EngineOperation.FEED else None
+            DelayFault(reply_s=1.0) if operation is EngineOperation.BARRIER else None
         )
 
         replies = await asyncio.gather(

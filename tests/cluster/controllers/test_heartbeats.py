@@ -61,6 +61,41 @@ def test_a_new_leader_gives_every_node_the_failover_ttl() -> None:
     assert heartbeats.next_deadline_s() == 350.0
 
 
+@pytest.mark.parametrize(
+    ("longest_ttl_s", "expected_s"), [(20.0, 300.0), (300.0, 420.0), (400.0, 560.0), (600.0, 840.0)]
+)
+def test_a_new_leader_waits_for_the_longest_ttl_and_twice_its_grace(longest_ttl_s: float, expected_s: float) -> None:
+    assert SETTINGS.compute_failover_ttl_s(longest_ttl_s) == expected_s
+
+
+@pytest.mark.parametrize(
+    ("stored_s", "nodes", "expected_s"),
+    [
+        (0.0, 500, 0.0),  # 20 s need not be stored.
+        (0.0, 1_000, 44.0),
+        (44.0, 1_100, 44.0),
+        (44.0, 1_101, 1.1 * 44.04),
+        (44.0, 800, 44.0),
+        (44.0, 700, 1.1 * 28.0),
+        (44.0, 10, 0.0),
+    ],
+)
+def test_the_stored_ttl_follows_the_size_of_the_fleet_in_steps(stored_s: float, nodes: int, expected_s: float) -> None:
+    assert SETTINGS.compute_stored_ttl_s(stored_s, nodes) == pytest.approx(expected_s)
+
+
+def test_no_ttl_is_longer_than_the_one_that_is_stored() -> None:
+    heartbeats = make_heartbeats()
+    for number in range(1_000):
+        heartbeats.record_heartbeat(f"node-{number}", 0.0)
+    heartbeats.longest_ttl_s = 20.0
+
+    ttls_s = [heartbeats.record_heartbeat("node-0", 0.0) for _ in range(200)]
+
+    assert max(ttls_s) <= 20.0
+    assert max(ttls_s) - min(ttls_s) > 5.0  # They stay spread over time.
+
+
 def test_a_removed_node_is_never_late() -> None:
     heartbeats = make_heartbeats()
     heartbeats.record_heartbeat("a", 0.0)
