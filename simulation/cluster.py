@@ -29,13 +29,12 @@ from wharf.cluster.engines.memory.faults import EngineOperation, Fault, FaultInj
 from wharf.cluster.engines.memory.log import ETCD_WRITE_LIMITS
 from wharf.cluster.engines.port import LogUnavailable
 from wharf.cluster.server.brain import Brain
-from wharf.cluster.server.duties.collection import CollectionDuty
+from wharf.cluster.server.duties.collection import CollectionDuty, VolumeDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
-from wharf.cluster.server.duties.volumes import VolumeDuty
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.http import HttpPeerTransports
 from wharf.cluster.server.rpc.leader_client import LeaderClient

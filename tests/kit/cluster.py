@@ -16,14 +16,13 @@ from wharf.cluster.engines.memory.faults import FaultInjector
 from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.engines.port import WriteLimits
 from wharf.cluster.server.brain import Brain
-from wharf.cluster.server.duties.collection import CollectionDuty
+from wharf.cluster.server.duties.collection import CollectionDuty, VolumeDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.secrets import SecretsDuty
-from wharf.cluster.server.duties.volumes import VolumeDuty
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.security.access_services import AccessSettings

@@ -23,7 +23,7 @@ from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.election import Election, MemberIdInUse
 from wharf.cluster.engines.port import FollowerBehind, LogUnavailable
 from wharf.cluster.server.brain import Brain
-from wharf.cluster.server.duties.collection import CollectionDuty
+from wharf.cluster.server.duties.collection import CollectionDuty, VolumeDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
@@ -32,7 +32,6 @@ from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.replication import ReplicationDuty, build_source_client
 from wharf.cluster.server.duties.secrets import SecretsDuty
-from wharf.cluster.server.duties.volumes import VolumeDuty
 from wharf.cluster.server.log.compaction import LogCompactor
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.socket import BrainSocketServer

@@ -160,7 +160,7 @@ class HostVolumeActions:
         except Refusal as refusal:
             if refusal.code is not RefusalCode.NOT_FOUND:
                 raise
-            # Somebody deleted the volume before the node received the request to create it.
+            # Another request deleted the volume before the node received the request to create it.
             await self._call_node(channel, "volume_delete", volume)
             raise Refusal(RefusalCode.CONFLICT, f"volume {volume.id} was deleted while it was created") from refusal
         return ActionResult(HostVolumeResponse(volume=result.volume, index=result.index), result.index)

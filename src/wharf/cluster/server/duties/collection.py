@@ -1,4 +1,5 @@
-"""A duty of the leader: garbage collection at intervals.
+"""Duties of the leader at intervals: garbage collection, and the end of deletions of host volumes whose server crashed or
+lost the node.
 
 `controllers.collection` has the retention times; `operations.operator.collection` decides what may be deleted. It
 uses many small writes, so that the leader can do other work in between.
@@ -6,14 +7,19 @@ uses many small writes, so that the leader can do other work in between.
 
 import asyncio
 import logging
+from typing import Final
 
 from wharf.cluster.controllers.collection import CollectionPass, CollectionSettings, list_collection_passes
 from wharf.cluster.operations.operator.collection import collect_garbage
+from wharf.cluster.operations.volumes import end_old_deletions
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.leader.term import CHANGES_PER_JOB
 from wharf.world import World
 
 log = logging.getLogger(__name__)
+
+DELETION_CHECK_INTERVAL_S: Final = 60.0
+"""How often volumes are checked. A volume is rarely affected, so a delay of a minute does not matter."""
 
 
 class CollectionDuty:
@@ -52,3 +58,26 @@ class CollectionDuty:
             await asyncio.sleep(0)
         if deleted_count:
             log.info("collected garbage kind=%s records=%d", collection_pass.kind.value, deleted_count)
+
+
+class VolumeDuty:
+    """Makes volumes usable again whose deletion began long ago and did not end."""
+
+    def __init__(self, brain: Brain) -> None:
+        self._brain = brain
+        brain.duties.append(self.run)
+
+    async def run(self) -> None:
+        """Check all volumes at intervals, while the brain leads."""
+        while self._brain.is_leading:
+            await asyncio.sleep(DELETION_CHECK_INTERVAL_S)
+            await self._end_old_deletions()
+
+    async def _end_old_deletions(self) -> None:
+        """Make volumes usable again whose deletion began long ago, in as many writes as needed."""
+        limit = max(1, self._brain.max_changes // 2)  # Each volume needs a condition for itself and for its node.
+        while await self._brain.execute_if_due(
+            lambda snapshot, context: end_old_deletions(snapshot, context, max_changes=limit),
+            is_long=True,  # It reads a whole table.
+        ):
+            pass
