@@ -284,6 +284,46 @@ def test_a_compaction_trims_to_the_requested_index_and_never_the_newest_batch(st
     assert store.reader.read_batches(4, last_index=6) == []
 
 
+def trim(store: SqliteStore) -> int:
+    """Do all maintenance that is due, and return the index from which on the feed remains."""
+    while store.should_maintain():
+        store.run_maintenance_step()
+    return store.tail_from
+
+
+def put_large(key: str) -> EncodedChange:
+    return EncodedChange("jobs", key, b"x" * 1_100_000)
+
+
+def test_a_tail_that_is_too_large_is_trimmed_by_itself_whatever_its_number_of_changes(start: StartStore) -> None:
+    store = start(max_tail_bytes=3_500_000)
+    commit(store, *(a_write(put_large("a")) for _ in range(3)))
+    tails = [trim(store)]
+    for _ in range(5):
+        commit(store, a_write(put_large("a")))
+        tails.append(trim(store))
+
+    assert tails == [0, 1, 2, 3, 4, 5]
+    assert store.reader.read_batches(5, last_index=8)[0].index == 6
+
+
+def test_the_size_of_the_tail_is_known_after_the_log_is_opened_again(start: StartStore) -> None:
+    store = start()
+    commit(store, *(a_write(put_large("a")) for _ in range(8)))
+    store.close()
+
+    assert trim(start(max_tail_bytes=3_500_000)) == 5
+
+
+def test_the_records_of_a_trimmed_tail_stay(start: StartStore) -> None:
+    store = start(max_tail_bytes=3_500_000)
+    commit(store, a_write(put("first")), *(a_write(put_large(f"large-{number}")) for number in range(6)))
+    trim(store)
+
+    assert store.tail_from > 1
+    assert "first" in [key for keys in read_rows(store, max_bytes=100_000_000) for key in keys]
+
+
 def test_nothing_is_trimmed_during_a_load_or_a_restore(start: StartStore) -> None:
     store = start(min_tail_changes=0)
     commit(store, *(a_write(put("a")) for _ in range(3)))

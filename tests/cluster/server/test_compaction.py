@@ -11,11 +11,11 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.namespaces import Namespace
 
 
-async def store_namespace(server: OneServer, text: str) -> int:
+async def store_namespace(server: OneServer, text: str, description: str = "") -> int:
     write = Write(
         "named",
         Cause(CauseKind.REQUEST, "test"),
-        [NAMESPACES.build_put(Namespace(name=text, create_index=WRITE_INDEX))],
+        [NAMESPACES.build_put(Namespace(name=text, description=description, create_index=WRITE_INDEX))],
     )
     outcome = await server.server.writer.commit(write)
     index: int = outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
@@ -23,8 +23,8 @@ async def store_namespace(server: OneServer, text: str) -> int:
     return index
 
 
-def start_compacting(cluster: ACluster, server: OneServer) -> None:
-    compactor = LogCompactor(server.world, server.engine, server.server.follower, server.brain)
+def start_compacting(cluster: ACluster, server: OneServer, **limits: int) -> None:
+    compactor = LogCompactor(server.world, server.engine, server.server.follower, server.brain, **limits)
     cluster.start(compactor.run(), name=f"{server.name} compacts")
 
 
@@ -56,3 +56,33 @@ async def test_a_server_that_does_not_lead_compacts_nothing() -> None:
 
         batch = await anext(aiter(server.engine.follow(first - 1)))
         assert batch.index == first
+
+
+@in_virtual_time
+async def test_the_leader_compacts_the_oldest_batches_within_seconds_if_the_log_is_too_large() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        start_compacting(cluster, server, max_bytes=3_000_000)
+        await pass_time(10)
+        large = [await store_namespace(server, f"n{number}", "x" * 1_100_000) for number in range(6)]
+
+        await pass_time(10)
+
+        with pytest.raises(FollowerBehind):
+            await anext(aiter(server.engine.follow(large[1] - 1)))
+        batch = await anext(aiter(server.engine.follow(large[-1] - 1)))
+        assert batch.index == large[-1]
+
+
+@in_virtual_time
+async def test_a_follower_that_missed_compacted_batches_loads_the_state() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        start_compacting(cluster, server, max_bytes=3_000_000)
+        for number in range(6):
+            await store_namespace(server, f"n{number}", "x" * 1_100_000)
+        await pass_time(70)
+
+        late = await cluster.a_server("m2", leads=False)
+
+        assert late.replica.get(NAMESPACES, "n0") is not None

@@ -6,6 +6,7 @@ It holds no records and only what was committed. It never touches the file; the 
 from collections.abc import Sequence
 from typing import Final
 
+from wharf.cluster.engines.batch_sizes import BatchSizes
 from wharf.cluster.engines.port import LogPosition
 from wharf.cluster.engines.sqlite.database import MAX_BATCH_LINES
 
@@ -26,6 +27,7 @@ class LogLineIndex:
         self.tail_from = tail_from  # The feed reaches back to the batches after this index.
         self.index = tail_from
         self.tail_changes = 0
+        self.tail_sizes = BatchSizes()  # Of the data of the changes in the tail.
         self.last_changes = last_changes
         self.dead_lines: set[int] = set()
         self.stale_lines: list[int] = []
@@ -62,8 +64,8 @@ class LogLineIndex:
         self.index = place >> _SHIFT
         return True
 
-    def add_line(self, place: int, table: str, key: str, *, is_drop: bool, lease: int | None) -> None:
-        """Add the line of a change."""
+    def add_line(self, place: int, table: str, key: str, *, is_drop: bool, lease: int | None, size: int = 0) -> None:
+        """Add the line of a change. `size`: the number of bytes of its data."""
         index = place >> _SHIFT
         keys = self._places_by_table.get(table)
         if keys is None:
@@ -86,6 +88,7 @@ class LogLineIndex:
                 self.lease_keys.setdefault(lease, set()).add((table, key))
         if index > self.tail_from:
             self.tail_changes += 1
+            self.tail_sizes.add_batch(index, size)
             self.last_changes[table] = index
 
     def trim_tail(self, *, tail_from: int, changes: int, stale: int, deleted: Sequence[int]) -> None:
@@ -93,6 +96,7 @@ class LogLineIndex:
         were deleted. `deleted`: all deleted lines."""
         self.tail_from = tail_from
         self.tail_changes -= changes
+        self.tail_sizes.remove_up_to(tail_from)
         self.dead_lines.difference_update(deleted)
         del self.stale_lines[:stale]
 

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 import apsw
 import msgspec
 
+from wharf.cluster.engines.batch_sizes import MAX_RETAINED_BYTES
 from wharf.cluster.engines.port import (
     LEASE_ENDED_KIND,
     Batch,
@@ -41,7 +42,7 @@ from wharf.cluster.engines.sqlite.trim import plan_trim, write_facts, write_last
 from wharf.contract.model.log import Cause, CauseKind, Condition
 
 MIN_TAIL_CHANGES: Final = 100_000
-"""The feed always reaches back at least this many changes."""
+"""The feed always reaches back at least this many changes, unless their data is larger than `MAX_RETAINED_BYTES`."""
 
 MAX_TRIM_LINES: Final = 4_000
 """Limits the duration of a trimming step to a few milliseconds: it examines at most this many lines."""
@@ -53,7 +54,7 @@ MAX_WAL_PAGES: Final = 65_536
 """256 MB. Limits the disk space of the write-ahead log: when it is longer, commits wait for a checkpoint."""
 
 _SCAN: Final = """
-SELECT place, table_name, CAST(key AS TEXT), lease, data IS NULL FROM log ORDER BY place
+SELECT place, table_name, CAST(key AS TEXT), lease, data IS NULL, IFNULL(LENGTH(data), 0) FROM log ORDER BY place
 """
 _NEXT_LEASE: Final = "UPDATE facts SET value = value + 1 WHERE name = 'next_lease' RETURNING value - 1"
 
@@ -87,6 +88,7 @@ class SqliteStore:
         clock: Callable[[], float],
         limits: WriteLimits = WriteLimits(),  # noqa: B008 - a frozen value
         min_tail_changes: int = MIN_TAIL_CHANGES,
+        max_tail_bytes: int = MAX_RETAINED_BYTES,
         checkpoint_pages: int = MIN_CHECKPOINT_PAGES,
         vfs: str = "",
     ) -> None:
@@ -103,6 +105,7 @@ class SqliteStore:
         self._retry_at = 0.0
         self._is_damaged = False  # If true, reopening the file does not help.
         self._min_tail_changes = min_tail_changes
+        self._max_tail_bytes = max_tail_bytes
         self._active_loads = 0
         self._compact_before = 0
         self._wal_pages = 0
@@ -282,6 +285,7 @@ class SqliteStore:
             surplus >= MAX_TRIM_LINES
             or len(self._line_index.stale_lines) >= MAX_TRIM_LINES
             or (surplus > 0 and self.tail_from < min(self._compact_before, self.index - 1))
+            or self._find_oversized_index() > self.tail_from
         )
 
     # -- replacing all
@@ -386,7 +390,14 @@ class SqliteStore:
         self._line_index.add_head(place)
         for change in batch.changes:
             place += 1
-            self._line_index.add_line(place, change.table, change.key, is_drop=change.data is None, lease=lease)
+            self._line_index.add_line(
+                place,
+                change.table,
+                change.key,
+                is_drop=change.data is None,
+                lease=lease,
+                size=len(change.data or b""),
+            )
 
     def _roll_back_and_recover(self, error: Exception) -> None:
         """Roll back a failed transaction and reopen the file, which shows what was committed in spite of the error."""
@@ -482,9 +493,9 @@ class SqliteStore:
             last_changes=last_changes,
         )
         heads = 0
-        for place, table, key, lease, is_drop in writer.execute(_SCAN):
+        for place, table, key, lease, is_drop, size in writer.execute(_SCAN):
             if table is not None:
-                line_index.add_line(place, table, key, is_drop=bool(is_drop), lease=lease)
+                line_index.add_line(place, table, key, is_drop=bool(is_drop), lease=lease, size=size)
             elif line_index.add_head(place):
                 heads += 1
         if heads != line_index.index - line_index.tail_from:
@@ -520,13 +531,20 @@ class SqliteStore:
             if isinstance(error, apsw.CorruptError):
                 self.suspend_writes(error)
 
+    def _find_oversized_index(self) -> int:
+        """Return the index up to which batches are discarded because the tail is too large; 0 if it is not."""
+        return min(self._line_index.tail_sizes.find_surplus_index(self._max_tail_bytes), self.index - 1)
+
     def _trim(self) -> None:
         """Delete the next lines that no follower needs: at most `MAX_TRIM_LINES`, in one transaction."""
         writer = self._require_writer()
         surplus = self._line_index.tail_changes - self._min_tail_changes
         last_index = self.index if surplus >= MAX_TRIM_LINES else self._compact_before
+        oversized_index = self._find_oversized_index()
+        if oversized_index > self.tail_from:
+            surplus, last_index = self._line_index.tail_changes, oversized_index
         plan = plan_trim(writer, self._line_index, surplus=surplus, last_index=last_index, max_lines=MAX_TRIM_LINES)
-        if not plan.change_count and not plan.stale_count:
+        if plan.tail_from == self.tail_from and not plan.stale_count:
             self._compact_before = self.tail_from  # Deleting the next batch would make the tail too short.
             return
         try:
