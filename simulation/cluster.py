@@ -22,6 +22,7 @@ from simulation.rpc_transport import SimulatedRpcTransport, make_brain_address, 
 from simulation.task_runs import TaskRunLog
 from wharf.agent.roles.election import build_election
 from wharf.cluster.api.app import Api
+from wharf.cluster.controllers.collection import CollectionSettings
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.election import Election
 from wharf.cluster.engines.memory.engine import MemoryEngine
@@ -42,6 +43,7 @@ from wharf.cluster.server.rpc.pulse import PulseSender
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import RecordDecoder
 from wharf.contract.client import NO_RETRIES, AsyncClient
+from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.refusal import Refusal
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
@@ -55,6 +57,8 @@ NODES_PER_FAKE_NODE: Final = 4
 HEARTBEAT_SETTINGS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 IMPATIENT_HEARTBEAT_SETTINGS: Final = HeartbeatSettings(min_ttl_s=2.0, grace_s=1.0, failover_ttl_s=4.0)
 """The settings of odd seeds. Deadlines pass although servers have faults all the time, so that many nodes are lost."""
+JOB_SETTINGS: Final = JobSettings()
+COLLECTION_SETTINGS: Final = CollectionSettings()
 DATACENTERS: Final = ("dc1", "dc2")
 
 
@@ -91,7 +95,7 @@ class ServerProcess:
         self.applied_indexes = []
         faults = FaultInjector(cluster.choose_faults_for(self))
         self.engine = MemoryEngine(world, cluster.log, faults=faults, is_single_server=False)
-        self.server = Server(world, self.engine, self.member.identity)
+        self.server = Server(world, self.engine, self.member.identity, job_settings=JOB_SETTINGS)
         process.start(self._run(process, self.engine, self.server), name=self.name)
 
     async def _run(self, process: Process, engine: MemoryEngine, server: Server) -> None:
@@ -124,11 +128,12 @@ class ServerProcess:
             server.writer,
             election,
             heartbeats=self.cluster.heartbeat_settings,
+            bootstrap=server.bootstrap,
         )
         DeploymentDuty(server.world, brain, server.job_settings)
         DrainDuty(server.world, brain)
         PeriodicLaunchDuty(server.world, brain, server.job_settings)
-        CollectionDuty(server.world, brain)
+        CollectionDuty(server.world, brain, COLLECTION_SETTINGS)
         QuotaDuty(brain)
         IsolationDuty(brain)
         VolumeDuty(brain)

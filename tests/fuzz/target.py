@@ -25,6 +25,7 @@ from wharf.cluster.server.request_worker import RequestWorker
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.tables import IDEMPOTENCY_KEYS
 from wharf.config.settings import AgentSettings
+from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.log import CauseKind
 
 REQUEST_CAUSES = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
@@ -108,7 +109,7 @@ class Target:
     async def load_state_from_log(self) -> dict[str, list[Any]]:
         """Return the state that a newly started server loads from the log."""
         engine = MemoryEngine(self.server.world, self.server.engine.log, is_single_server=False)
-        fresh = Server(self.server.world, engine, ServerIdentity("fresh", "fresh"))
+        fresh = Server(self.server.world, engine, ServerIdentity("fresh", "fresh"), job_settings=JobSettings())
         await engine.open()
         follower_task = asyncio.get_running_loop().create_task(fresh.follower.run())
         await fresh.follower.loaded_event.wait()

@@ -10,6 +10,7 @@ from tests.kit.exchange import InMemoryTransport
 from tests.kit.virtual_time import pass_time, until
 from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.app import Api
+from wharf.cluster.controllers.collection import CollectionSettings
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.memory.faults import FaultInjector
@@ -22,7 +23,7 @@ from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
-from wharf.cluster.server.duties.secrets import SecretsDuty
+from wharf.cluster.server.duties.secrets import SecretsDuty, SecretsSettings
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.security.access_services import AccessSettings
@@ -32,11 +33,37 @@ from wharf.cluster.server.worker_process import WorkerProcess
 from wharf.cluster.state.tables import NODES
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.times import HOUR, MINUTE
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
 
 SEED = 7
+
+# Settings unlike their defaults: what does not pass a setting on fails tests.
+JOB_SETTINGS = JobSettings(
+    default_priority=45,
+    max_priority=90,
+    max_count=40_000,
+    memory_oversubscription=True,
+    max_source_bytes=900_000,
+    versions_kept=5,
+)
+COLLECTION_SETTINGS = CollectionSettings(
+    interval_s=240.0,
+    evaluation_retention_ns=50 * MINUTE,
+    batch_evaluation_retention_ns=20 * HOUR,
+    job_retention_ns=3 * HOUR,
+    deployment_retention_ns=70 * MINUTE,
+    node_retention_ns=20 * HOUR,
+)
+HEARTBEAT_SETTINGS = HeartbeatSettings(min_ttl_s=9.0, grace_s=11.0, failover_ttl_s=280.0, max_per_second=45.0)
+SECRETS_SETTINGS = SecretsSettings(
+    check_interval_s=250.0,
+    max_active_key_age_ns=600 * HOUR,
+    unused_key_retention_ns=50 * MINUTE,
+    expired_token_retention_ns=70 * MINUTE,
+)
 WRAPPING_SECRET = b"a key that is in no log, of 32 B"
 
 
@@ -48,9 +75,9 @@ class OneServer:
         cluster: "ACluster",
         name: str,
         *,
-        heartbeats: HeartbeatSettings | None,
+        heartbeats: HeartbeatSettings = HEARTBEAT_SETTINGS,
         access: bool = False,
-        job_settings: JobSettings | None = None,
+        job_settings: JobSettings = JOB_SETTINGS,
         worker: WorkerProcess | None = None,
     ) -> None:
         self.name = name
@@ -70,16 +97,17 @@ class OneServer:
             self.server.writer,
             self.election,
             heartbeats=heartbeats,
+            bootstrap=self.server.bootstrap,
         )
         self.rpc_dispatcher = RpcDispatcher(self.brain, worker=worker)
         self.server.leader = LeaderClient(self.replica, name, self.rpc_dispatcher, cluster)
         self.server.access.keyring.set_wrapping_keys(WrappingKey(WRAPPING_SECRET))
         self.server.access.apply_settings(AccessSettings(is_enabled=access))
-        self.secrets_duty = SecretsDuty(self.brain, self.server.access.keyring)
+        self.secrets_duty = SecretsDuty(self.brain, self.server.access.keyring, SECRETS_SETTINGS)
         DeploymentDuty(self.world, self.brain, self.server.job_settings)
         DrainDuty(self.world, self.brain)
         PeriodicLaunchDuty(self.world, self.brain, self.server.job_settings)
-        CollectionDuty(self.world, self.brain)
+        CollectionDuty(self.world, self.brain, COLLECTION_SETTINGS)
         QuotaDuty(self.brain)
         IsolationDuty(self.brain)
         VolumeDuty(self.brain)
@@ -154,9 +182,9 @@ class ACluster:
         name: str = "m1",
         *,
         leads: bool = True,
-        heartbeats: HeartbeatSettings | None = None,
+        heartbeats: HeartbeatSettings = HEARTBEAT_SETTINGS,
         access: bool = False,
-        job_settings: JobSettings | None = None,
+        job_settings: JobSettings = JOB_SETTINGS,
         worker: WorkerProcess | None = None,
     ) -> OneServer:
         """Start a server that follows the log, and bootstrap the cluster. `leads`: wait until it leads. `access`: enable

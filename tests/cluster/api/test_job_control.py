@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job
 from tests.kit.api_client import ApiClient
 from tests.kit.callers import a_token, enable_acl
-from tests.kit.cluster import ACluster, OneServer
+from tests.kit.cluster import JOB_SETTINGS, ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from tests.kit.work import store
 from wharf.cluster.engines.memory.faults import EngineOperation, Fault, RefuseFault
@@ -146,7 +146,7 @@ async def test_a_priority_of_0_or_less_means_the_priority_of_the_job() -> None:
 
         evaluation = server.replica.get(EVALUATIONS, result["EvalID"])
         assert evaluation is not None
-        assert evaluation.priority == 50
+        assert evaluation.priority == JOB_SETTINGS.default_priority
 
 
 # -- purge

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job, a_task
 from tests.kit.api_client import ApiClient
 from tests.kit.callers import a_token, enable_acl
-from tests.kit.cluster import ACluster, OneServer
+from tests.kit.cluster import JOB_SETTINGS, ACluster, OneServer
 from tests.kit.state import an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import a_namespace, store
@@ -56,7 +56,7 @@ async def test_a_job_stub_has_the_fields_of_lists() -> None:
             "NodePool": "default",
             "Multiregion": None,
             "Type": "service",
-            "Priority": 50,
+            "Priority": JOB_SETTINGS.default_priority,
             "Periodic": False,
             "ParameterizedJob": False,
             "Stop": False,

@@ -161,7 +161,7 @@ async def test_a_job_that_violates_rules_is_a_400_that_lists_all_violations() ->
         assert not text.endswith("\n")
         for line in (
             "Missing job ID",
-            "priority must be between [1, 100]",
+            "priority must be between [1, 90]",
             "cannot be core",
             "submitted with a payload",
         ):
@@ -355,7 +355,7 @@ async def test_a_parsed_job_has_its_defaults_on_request() -> None:
     async with ACluster() as cluster:
         result = await parse(ApiClient(await cluster.a_server()), json.dumps(SHOP), Canonicalize=True)
 
-        assert (result["Name"], result["Priority"], result["TaskGroups"][0]["Count"]) == ("shop", 50, 1)
+        assert (result["Name"], result["Priority"], result["TaskGroups"][0]["Count"]) == ("shop", 45, 1)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ async def test_a_large_source_is_dropped_with_a_warning() -> None:
 
         result = await ApiClient(server).put("/v1/jobs", body)
 
-        assert "job source size of 2.0 MB exceeds maximum of 1.0 MB and will be discarded" in result["Warnings"]
+        assert "job source size of 2.0 MB exceeds maximum of 900.0 kB and will be discarded" in result["Warnings"]
         assert server.replica.count_records(JOB_SUBMISSIONS) == 0
 
 

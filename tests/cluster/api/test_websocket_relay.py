@@ -22,6 +22,7 @@ from wharf.cluster.server.relay import HOPS_HEADER, RequestRelay
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import WebSocketRelay
+from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import RealWorld
 
@@ -103,7 +104,7 @@ async def west(**options: Any) -> AsyncIterator[tuple[EchoServer, str]]:
 
 def build_relay(*addresses: str) -> RegionRelay:
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
-    server = Server(WORLD, engine, ServerIdentity("e1", "e1", region="east"))
+    server = Server(WORLD, engine, ServerIdentity("e1", "e1", region="east"), job_settings=JobSettings(region="east"))
     server.relay = RequestRelay(
         WORLD, lambda _address: InMemoryRelay(None), regions={"west": list(addresses)}, sockets_to=WebSocketRelay
     )

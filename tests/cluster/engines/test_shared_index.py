@@ -19,6 +19,7 @@ from wharf.cluster.engines.store.shared_index import SharedIndex, create_shared_
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.cluster import Leader
+from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.world import RealWorld
 
@@ -132,7 +133,7 @@ async def test_a_default_read_waits_until_the_replica_has_the_published_index(
     tmp_path: Path, shared_index: SharedIndex
 ) -> None:
     async with serving(tmp_path, shared_index), attached(tmp_path, shared_index) as engine:
-        server = Server(WORLD, engine, ServerIdentity("m1", "m1"))
+        server = Server(WORLD, engine, ServerIdentity("m1", "m1"), job_settings=JobSettings())
         following = asyncio.ensure_future(server.follower.run())
         await server.bootstrap_cluster()
         leader = Write("elected", Cause(CauseKind.LEASE), [LEADER.build_put(Leader(member_id="m1"))])

@@ -53,7 +53,7 @@ async def test_scheduling_starts_with_the_configuration_of_the_first_server_and_
 @in_virtual_time
 async def test_an_empty_log_is_bootstrapped_with_the_configuration() -> None:
     async with ACluster() as cluster:
-        server = cluster.servers["m1"] = OneServer(cluster, "m1", heartbeats=None)
+        server = cluster.servers["m1"] = OneServer(cluster, "m1")
         await server.follow()
 
         await ClusterBootstrap(

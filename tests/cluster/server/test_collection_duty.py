@@ -52,13 +52,13 @@ def test_nodes_are_collected_last_and_tokens_by_another_duty() -> None:
 
 
 @in_virtual_time
-async def test_an_ended_batch_job_is_collected_four_hours_after_its_submission() -> None:
+async def test_an_ended_batch_job_is_collected_when_its_retention_has_passed_since_its_submission() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_batch_job("nightly", a_group("work", a_task(driver="mock"))))
 
-        await pass_time(3.9 * HOUR_S)
+        await pass_time(2.9 * HOUR_S)
         assert count_records(server) == (1, 1, 1, 1, 0, 1)
         await pass_time(0.3 * HOUR_S)
         assert count_records(server) == (0, 0, 0, 0, 0, 0)
@@ -80,14 +80,14 @@ async def test_old_records_of_a_running_service_are_collected_and_the_service_is
 
 
 @in_virtual_time
-async def test_a_node_that_is_down_for_a_day_is_collected() -> None:
+async def test_a_node_that_is_down_for_its_retention_is_collected() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         [node] = await cluster.ready_nodes(server, 1)
         await node.die()
         await node.wait_for_status("down")
 
-        await pass_time(23 * HOUR_S)
+        await pass_time(19 * HOUR_S)
         assert server.replica.get(NODES, node.id) is not None
         await pass_time(1.2 * HOUR_S)
         assert server.replica.get(NODES, node.id) is None

@@ -181,7 +181,7 @@ async def test_a_write_is_found_by_its_id_for_a_while() -> None:
 @in_virtual_time
 async def test_a_cluster_is_bootstrapped_once() -> None:
     async with ACluster() as cluster:
-        servers = [OneServer(cluster, f"m{number}", heartbeats=None) for number in range(3)]
+        servers = [OneServer(cluster, f"m{number}") for number in range(3)]
         for member in servers:
             cluster.servers[member.name] = member
             await member.follow()
@@ -195,7 +195,7 @@ async def test_a_cluster_is_bootstrapped_once() -> None:
 @in_virtual_time
 async def test_a_log_with_member_records_only_is_bootstrapped() -> None:
     async with ACluster() as cluster:
-        member = cluster.servers["m1"] = OneServer(cluster, "m1", heartbeats=None)
+        member = cluster.servers["m1"] = OneServer(cluster, "m1")
         await member.follow()
         await store_namespace(member, "early")
 

@@ -75,21 +75,21 @@ class Brain:
         writer: Writer,
         election: Election,
         *,
-        heartbeats: HeartbeatSettings | None = None,
-        bootstrap: ClusterBootstrap | None = None,
+        heartbeats: HeartbeatSettings,
+        bootstrap: ClusterBootstrap,
     ) -> None:
         self.world = world
         self.follower = follower
         self._writer = writer
         self._election = election
-        self._bootstrap = bootstrap or ClusterBootstrap(follower, writer)
+        self._bootstrap = bootstrap
         self.term = LeaderTerm(world, engine.limits, follower, writer)
         self.node_monitor = NodeMonitor(
             world,
             follower,
             writer,
             self.term,
-            heartbeats or HeartbeatSettings(),
+            heartbeats,
             on_heartbeat=lambda: self._queues.wake_event.set(),
         )
         self._queues = LeaderQueues(follower, self.term, self.node_monitor)

@@ -58,7 +58,7 @@ class Server:
         engine: LogEngine,
         identity: ServerIdentity,
         *,
-        job_settings: JobSettings | None = None,
+        job_settings: JobSettings,
         scheduler: SchedulerConfiguration | None = None,
     ) -> None:
         """`scheduler`: the first scheduler configuration, used if this server bootstraps the cluster."""
@@ -66,7 +66,7 @@ class Server:
         self._started_s = world.monotonic_s()
         self.engine = engine
         self.identity = identity
-        self.job_settings = job_settings or JobSettings(region=identity.region)
+        self.job_settings = job_settings
         self.replica = Replica(ALL_TABLES)
         self.follower = Follower(world, engine, self.replica)
         self.reader = Reader(world, engine, self.follower)

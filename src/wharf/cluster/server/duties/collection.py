@@ -25,10 +25,10 @@ DELETION_CHECK_INTERVAL_S: Final = 60.0
 class CollectionDuty:
     """Deletes finished jobs, evaluations, deployments and nodes after their retention time."""
 
-    def __init__(self, world: World, brain: Brain, settings: CollectionSettings | None = None) -> None:
+    def __init__(self, world: World, brain: Brain, settings: CollectionSettings) -> None:
         self._world = world
         self._brain = brain
-        self._settings = settings or CollectionSettings()
+        self._settings = settings
         brain.duties.append(self.run)
 
     async def run(self) -> None:

@@ -43,10 +43,10 @@ class SecretsSettings(msgspec.Struct, frozen=True, kw_only=True):
 class SecretsDuty:
     """Maintains keyring keys, encrypted records, tokens and idempotency keys."""
 
-    def __init__(self, brain: Brain, keyring: Keyring, settings: SecretsSettings | None = None) -> None:
+    def __init__(self, brain: Brain, keyring: Keyring, settings: SecretsSettings) -> None:
         self._brain = brain
         self._keyring = keyring
-        self._settings = settings or SecretsSettings()
+        self._settings = settings
         brain.duties.append(self.run)
 
     async def run(self) -> None:
