@@ -8,7 +8,13 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_system_job
 from tests.kit.state import SETTINGS, AState
 from wharf.cluster.operations.jobs import registration, scaling, versions
-from wharf.cluster.state.tables import DEPLOYMENTS, SCALING_EVENTS, SCALING_POLICIES, SCHEDULER_CONFIGURATION
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    DEPLOYMENTS,
+    SCALING_EVENTS,
+    SCALING_POLICIES,
+    SCHEDULER_CONFIGURATION,
+)
 from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.jobs.defaults import JobSettings
@@ -16,7 +22,7 @@ from wharf.contract.model.jobs.job import Job, VersionTag
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
-from wharf.contract.model.scaling import GroupScaleStatus, ScalingEvent, ScalingPolicy
+from wharf.contract.model.scaling import GroupScaleStatus, JobScaleStatus, ScalingEvent, ScalingPolicy
 
 
 def make_state(job: Job | None = None) -> AState:
@@ -255,6 +261,13 @@ def test_while_registration_is_disabled_only_management_tokens_scale() -> None:
 # -- status of groups
 
 
+def build_status(state: AState) -> JobScaleStatus:
+    counts = scaling.ScaleCounts(state.job())
+    for allocation in state.replica.iter_all(ALLOCATIONS):
+        counts.add(allocation)
+    return counts.build_status(state.replica.get(SCALING_EVENTS, "default", "shop"))
+
+
 def test_the_status_counts_live_allocations_except_canaries() -> None:
     state = make_state()
     job = state.job()
@@ -266,7 +279,7 @@ def test_the_status_counts_live_allocations_except_canaries() -> None:
     state.with_allocation(job, "a5", desired_status=DesiredStatus.STOP)
     state.with_allocation(job, "a6", job_create_index=1)
 
-    result = scaling.build_scale_status(state.replica, state.job())
+    result = build_status(state)
 
     assert result.task_groups == {
         "web": GroupScaleStatus(desired=2, placed=2, running=1, healthy=1, unhealthy=1),
@@ -279,7 +292,7 @@ def test_the_status_contains_the_job_and_its_events() -> None:
     scale(state, 4)
     job = state.job()
 
-    result = scaling.build_scale_status(state.replica, job)
+    result = build_status(state)
 
     assert (result.job_id, result.job_create_index, result.job_modify_index, result.job_stopped) == (
         "shop",

@@ -117,7 +117,12 @@ ActionHandler = Callable[[Request], Awaitable[ActionResult]]
 
 def sort_by_creation(records: Iterable[Any]) -> list[Any]:
     """Return the records sorted by create index, then id."""
-    return sorted(records, key=lambda record: (record.create_index, record.id))
+    return sorted(records, key=get_creation_order)
+
+
+def get_creation_order(record: Any) -> tuple[int, str]:
+    """Return the sort key of records by create index, then id."""
+    return record.create_index, record.id
 
 
 def find_record(

@@ -5,14 +5,14 @@ skips the changed keys and adds their original records at their original positio
 consistent without blocking the event loop.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
 import msgspec
 
 from wharf.cluster.state.replica import Replica
-from wharf.cluster.state.table import ListOrder, Table
+from wharf.cluster.state.table import Index, ListOrder, Table
 from wharf.cluster.state.watches import RecordChange
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -130,3 +130,38 @@ class TableSnapshot(Generic[R]):
             position > begin_position if is_begin_returned else position >= begin_position
         )
         return is_after_begin and (last_position is None or position <= last_position)
+
+
+class IndexSnapshot(Generic[R]):
+    """A snapshot of the records with one index value, in arbitrary order. Call `close` at the end.
+
+    Only the keys are copied at the start.
+    """
+
+    def __init__(self, replica: Replica, index: Index[R], *value: Hashable) -> None:
+        self._replica = replica
+        self._table = replica.tables[index.table]
+        # A load replaces this object, which does not change any more then.
+        self._table_records = replica.get_table_records(self._table)
+        self._keys = list(self._table_records.find_keys(index, value[0] if len(value) == 1 else value))
+        self._position = 0
+        self._records_before: dict[str, R | None] = {}
+        replica.watches.add_observer(self._table, self)
+
+    def on_changes(self, changes: Sequence[RecordChange]) -> None:
+        """Store the original records of the keys that a batch has changed."""
+        if self._replica.get_table_records(self._table) is self._table_records:
+            for key, old_record, _new in changes:
+                self._records_before.setdefault(key, old_record)  # type: ignore[arg-type]  # a record of this table
+
+    def close(self) -> None:
+        """Stop observing changes. Closing twice is allowed."""
+        self._replica.watches.remove_observer(self._table, self)
+
+    def read_next(self, max_records: int) -> list[R]:
+        """Return further records. An empty list is the end."""
+        keys = self._keys[self._position : self._position + max_records]
+        self._position += len(keys)
+        records, before = self._table_records.records, self._records_before
+        # Each key had a record at the start, and if that changed, it is among the original ones.
+        return [before[key] if key in before else records[key] for key in keys]  # type: ignore[misc]

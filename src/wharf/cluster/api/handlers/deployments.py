@@ -4,6 +4,7 @@ from functools import partial
 from typing import Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
+from wharf.cluster.api.index_lists import build_index_list
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -13,10 +14,8 @@ from wharf.cluster.api.results import (
     ActionResult,
     MissingRecord,
     ReadHandler,
-    RecordList,
     find_record,
     require_record,
-    sort_by_creation,
 )
 from wharf.cluster.operations.deployments import DeploymentWriteResult
 from wharf.cluster.server.log.reader import ReadResult
@@ -79,8 +78,14 @@ def list_deployment_allocations(replica: Replica, request: Request, _options: Qu
         return ReadResult([], index, [watch_key(DEPLOYMENTS, deployment_id)])
     request.require_permission(namespace=deployment.namespace)
     key = (deployment.namespace, deployment.job_id)
-    placed = (each for each in replica.list_by_index(ALLOCATIONS_OF_JOB, *key) if each.deployment_id == deployment_id)
-    stubs = RecordList(sort_by_creation(placed), partial(build_allocation_stub, replica), is_view_small=True)
+    stubs = build_index_list(
+        replica,
+        ALLOCATIONS_OF_JOB,
+        *key,
+        is_selected=lambda each: each.deployment_id == deployment_id,
+        build_view=partial(build_allocation_stub, replica),
+        is_view_small=True,
+    )
     return ReadResult(stubs, index, [watch_index(ALLOCATIONS_OF_JOB, *key)])
 
 

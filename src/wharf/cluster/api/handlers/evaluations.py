@@ -1,11 +1,12 @@
 """Endpoints of evaluations: lists, counts, reads and deletion by the leader."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
+from wharf.cluster.api.index_lists import build_index_list
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
 from wharf.cluster.api.lists.pages import ListPage
 from wharf.cluster.api.requests.parameters import QueryOptions
@@ -16,7 +17,6 @@ from wharf.cluster.api.results import (
     ActionResult,
     MissingRecord,
     ReadHandler,
-    RecordList,
     find_record,
     sort_by_creation,
 )
@@ -111,9 +111,15 @@ def list_evaluation_allocations(replica: Replica, request: Request, _options: Qu
     evaluation = replica.get(EVALUATIONS, eval_id)
     if evaluation is not None:
         request.require_permission(namespace=evaluation.namespace)
-    placed = sort_by_creation(replica.list_by_index(ALLOCATIONS_OF_EVALUATION, eval_id))
-    readable = [each for each in placed if evaluation is not None or request.has_permission(namespace=each.namespace)]
-    stubs = RecordList(readable, partial(build_allocation_stub, replica), is_view_small=True)
+    can_read = cache(lambda namespace: request.has_permission(namespace=namespace))
+    stubs = build_index_list(
+        replica,
+        ALLOCATIONS_OF_EVALUATION,
+        eval_id,
+        is_selected=None if evaluation is not None else lambda each: can_read(each.namespace),
+        build_view=partial(build_allocation_stub, replica),
+        is_view_small=True,
+    )
     return ReadResult(stubs, replica.get_last_change(ALLOCATIONS), [watch_index(ALLOCATIONS_OF_EVALUATION, eval_id)])
 
 

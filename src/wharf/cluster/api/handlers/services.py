@@ -1,11 +1,13 @@
 """Endpoints of services: their names and tags, their registered instances, and deletion of a registration."""
 
+from dataclasses import replace as replace_fields
 from functools import partial
 from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
 
+from wharf.cluster.api.index_lists import has_many_records
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace, list_records
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -48,10 +50,15 @@ def list_registrations(replica: Replica, request: Request, options: QueryOptions
     choice = request.get_text("choose")
     # The choice follows the filter: otherwise only instances that the filter rejects could be chosen.
     choose = partial(choose_instances, choice=parse_instance_choice(choice)) if choice else None
+    watched = [watch_index(REGISTRATIONS_BY_NAME, *key)]
+    if has_many_records(replica, REGISTRATIONS_BY_NAME, *key):
+        # The table is in the order of the list and is read in slices; to sort the instances would take a long step.
+        listing = list_by_namespace(replica, SERVICES, replace(options, prefix=""), choose=choose)
+        return replace_fields(listing, watched=watched, is_selected=lambda each: each.service_name == key[1])
     return list_records(
         replica.list_by_index(REGISTRATIONS_BY_NAME, *key),
         index=replica.get_last_change(SERVICES),
-        watched=[watch_index(REGISTRATIONS_BY_NAME, *key)],
+        watched=watched,
         make_token=lambda registration: f"{registration.namespace}.{registration.id}",
         get_namespace=attrgetter("namespace"),
         choose=choose,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from wharf.cluster.api.held_memory import HeldMemory
 from wharf.cluster.api.lists.cache import CachedList, ListCache, ListChanges
@@ -43,6 +43,9 @@ from wharf.contract.model.acl.permissions import Permission
 from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.languages.filters import Filter, iterate_record_selectors
+
+MAX_RECORDS_CHOSEN_TOGETHER: Final = 1_000
+"""`Listing.choose` selects from 1,000 records in about 2 ms. From more, it selects on a thread."""
 
 
 class ListEncoder:
@@ -150,7 +153,12 @@ class ListEncoder:
         page = self._make_page(listing, tests, record_filter, request, per_page=0)
         page.read_from(listing, "", is_reversed=False)
         await page.finish()
-        chosen = list_records(listing.choose(page.records), index=0, watched=(), make_token=listing.make_token)
+        choose = listing.choose
+        if len(page.records) > MAX_RECORDS_CHOSEN_TOGETHER:
+            chosen_records = await self.make_work().run_off_loop(lambda _is_budget_over: choose(page.records))
+        else:
+            chosen_records = choose(page.records)
+        chosen = list_records(chosen_records, index=0, watched=(), make_token=listing.make_token)
         return replace(listing, iterate=chosen.iterate, open_snapshot=None, choose=None)
 
     async def _encode_page(

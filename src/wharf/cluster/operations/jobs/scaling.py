@@ -3,7 +3,7 @@
 Autoscalers use the same request as every other client.
 """
 
-from collections.abc import Iterable
+from collections import Counter
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ from wharf.cluster.operations.jobs.registration import (
 from wharf.cluster.operations.jobs.versions import make_next_version, store_version
 from wharf.cluster.operations.scaling import sync_policies
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, EVALUATIONS, JOBS, SCALING_EVENTS
+from wharf.cluster.state.tables import DEPLOYMENTS_OF_JOB, EVALUATIONS, JOBS, SCALING_EVENTS
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.defaults import JobSettings
@@ -116,45 +116,50 @@ def _build_event_decision(
     return Decision(write, lambda index: JobWriteResult(index, job.modify_index))
 
 
-def build_scale_status(snapshot: Replica, job: Job) -> JobScaleStatus:
-    """Return the desired, placed, running and healthy counts of every group of the job, and its scaling events.
+class ScaleCounts:
+    """Counts the allocations of a job that have not ended, by group. Canaries are not counted."""
 
-    Canaries are not counted.
-    """
-    events = snapshot.get(SCALING_EVENTS, job.namespace, job.id)
-    events_by_group = events.scaling_events if events is not None else {}
-    live: dict[str, list[Allocation]] = {}
-    for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id):
-        is_canary = allocation.deployment_status is not None and allocation.deployment_status.canary
-        if not allocation.is_terminal and not is_canary and allocation.job_create_index == job.create_index:
-            live.setdefault(allocation.task_group, []).append(allocation)
-    return JobScaleStatus(
-        job_id=job.id,
-        namespace=job.namespace,
-        job_create_index=job.create_index,
-        job_modify_index=job.modify_index,
-        job_stopped=job.stop,
-        task_groups={
-            group.name: _build_group_status(group, live.get(group.name, ()), events_by_group.get(group.name))
-            for group in job.groups
-        },
-    )
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._placed: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
+        self._healthy: Counter[str] = Counter()
+        self._unhealthy: Counter[str] = Counter()
 
+    def add(self, allocation: Allocation) -> None:
+        """Count an allocation with the id of the job."""
+        status, group = allocation.deployment_status, allocation.task_group
+        is_canary = status is not None and status.canary
+        if allocation.is_terminal or is_canary or allocation.job_create_index != self._job.create_index:
+            return
+        self._placed[group] += 1
+        if allocation.client_status is ClientStatus.RUNNING:
+            self._running[group] += 1
+        if status is not None and status.healthy is not None:
+            (self._healthy if status.healthy else self._unhealthy)[group] += 1
 
-def _build_group_status(
-    group: TaskGroup, live: Iterable[Allocation], events: tuple[ScalingEvent, ...] | None
-) -> GroupScaleStatus:
-    """Return the counts of one group, whose allocations that have not ended are `live`, with its scaling events."""
-    live = list(live)
-    health = [each.deployment_status.healthy for each in live if each.deployment_status is not None]
-    return GroupScaleStatus(
-        desired=group.count,
-        placed=len(live),
-        running=sum(each.client_status is ClientStatus.RUNNING for each in live),
-        healthy=sum(healthy is True for healthy in health),
-        unhealthy=sum(healthy is False for healthy in health),
-        events=events,
-    )
+    def build_status(self, events: JobScalingEvents | None) -> JobScaleStatus:
+        """Return the desired, placed, running and healthy counts of every group of the job, and its scaling events."""
+        job = self._job
+        events_by_group = events.scaling_events if events is not None else {}
+        return JobScaleStatus(
+            job_id=job.id,
+            namespace=job.namespace,
+            job_create_index=job.create_index,
+            job_modify_index=job.modify_index,
+            job_stopped=job.stop,
+            task_groups={
+                group.name: GroupScaleStatus(
+                    desired=group.count,
+                    placed=self._placed[group.name],
+                    running=self._running[group.name],
+                    healthy=self._healthy[group.name],
+                    unhealthy=self._unhealthy[group.name],
+                    events=events_by_group.get(group.name),
+                )
+                for group in job.groups
+            },
+        )
 
 
 def _check_request(request: GroupScaling) -> None:

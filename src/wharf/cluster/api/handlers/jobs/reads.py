@@ -1,14 +1,25 @@
 """Reads of jobs, and of a job's allocations, evaluations, deployments, services, actions, source and scale."""
 
+from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
+from wharf.cluster.api.index_lists import build_index_list, has_many_records, visit_in_slices
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import MissingRecord, ReadHandler, RecordList, find_record, sort_by_creation
-from wharf.cluster.operations.jobs.scaling import build_scale_status
+from wharf.cluster.api.results import (
+    MissingRecord,
+    ReadHandler,
+    RecordList,
+    SlicedValue,
+    find_record,
+    get_creation_order,
+)
+from wharf.cluster.operations.jobs.scaling import ScaleCounts
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Index, Replica, Table
 from wharf.cluster.state.tables import (
@@ -26,10 +37,10 @@ from wharf.cluster.state.tables import (
     SERVICES,
 )
 from wharf.cluster.state.watches import watch_index, watch_key
-from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.refusal import invalid_request
+from wharf.contract.model.scaling import JobScaleStatus
 from wharf.contract.wire.jobs import messages
 from wharf.contract.wire.jobs.messages import JobAction
 
@@ -92,44 +103,41 @@ def read_job_summary(replica: Replica, request: Request, options: QueryOptions) 
 
 def list_job_allocations(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
     """List the allocations of the job; with `all`, also those of purged jobs with the same id."""
-    allocations = _list_job_records(
-        replica, request, options, ALLOCATIONS_OF_JOB, includes_purged=request.get_flag("all")
+    stubs = build_index_list(
+        replica,
+        ALLOCATIONS_OF_JOB,
+        *_get_job_key(request, options),
+        is_selected=_build_registration_test(replica, request, options),
+        build_view=partial(build_allocation_stub, replica),
+        is_view_small=True,
     )
-    stubs = RecordList(allocations, partial(build_allocation_stub, replica), is_view_small=True)
     return _build_index_result(replica, ALLOCATIONS, ALLOCATIONS_OF_JOB, stubs, _get_job_key(request, options))
 
 
 def list_job_evaluations(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
     """List the evaluations of the job, oldest first."""
     key = _get_job_key(request, options)
-    evaluations = sort_by_creation(replica.list_by_index(EVALUATIONS_OF_JOB, *key))
-    return _build_index_result(
-        replica, EVALUATIONS, EVALUATIONS_OF_JOB, RecordList(evaluations, is_view_small=True), key
-    )
+    evaluations = build_index_list(replica, EVALUATIONS_OF_JOB, *key, is_view_small=True)
+    return _build_index_result(replica, EVALUATIONS, EVALUATIONS_OF_JOB, evaluations, key)
 
 
 def list_job_deployments(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
     """List the deployments of the job, oldest first; with `all`, also those of purged jobs with the same id."""
-    deployments = _list_job_records(
-        replica, request, options, DEPLOYMENTS_OF_JOB, includes_purged=request.get_flag("all")
-    )
-    return _build_index_result(
-        replica,
-        DEPLOYMENTS,
-        DEPLOYMENTS_OF_JOB,
-        RecordList(deployments, is_view_small=True),
-        _get_job_key(request, options),
-    )
+    key = _get_job_key(request, options)
+    is_selected = _build_registration_test(replica, request, options)
+    deployments = build_index_list(replica, DEPLOYMENTS_OF_JOB, *key, is_selected=is_selected, is_view_small=True)
+    return _build_index_result(replica, DEPLOYMENTS, DEPLOYMENTS_OF_JOB, deployments, key)
 
 
 def read_latest_deployment(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
     """Return the newest deployment of the job, or null if it has none."""
-    deployments: list[Deployment] = _list_job_records(
-        replica, request, options, DEPLOYMENTS_OF_JOB, includes_purged=False
-    )
-    newest = deployments[-1] if deployments else None
+    key = _get_job_key(request, options)
+    deployments = replica.list_by_index(DEPLOYMENTS_OF_JOB, *key)
+    if (job := replica.get(JOBS, *key)) is not None:
+        deployments = [each for each in deployments if each.job_create_index == job.create_index]
+    newest = max(deployments, key=get_creation_order, default=None)
     index = newest.modify_index if newest is not None else replica.get_last_change(DEPLOYMENTS)
-    return ReadResult(newest, index, [watch_index(DEPLOYMENTS_OF_JOB, *_get_job_key(request, options))])
+    return ReadResult(newest, index, [watch_index(DEPLOYMENTS_OF_JOB, *key)])
 
 
 def list_job_services(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
@@ -137,10 +145,10 @@ def list_job_services(replica: Replica, request: Request, options: QueryOptions)
     key = _get_job_key(request, options)
     if replica.get(JOBS, *key) is None:
         return ReadResult(MissingRecord(JOB_NOT_FOUND_TEXT), replica.get_last_change(JOBS), [watch_key(JOBS, *key)])
-    registrations = replica.list_by_index_sorted(REGISTRATIONS_OF_JOB, *key)
-    return _build_index_result(
-        replica, SERVICES, REGISTRATIONS_OF_JOB, RecordList(registrations, is_view_small=True), key
+    registrations = build_index_list(
+        replica, REGISTRATIONS_OF_JOB, *key, get_order=attrgetter("id"), is_view_small=True
     )
+    return _build_index_result(replica, SERVICES, REGISTRATIONS_OF_JOB, registrations, key)
 
 
 def list_job_actions(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
@@ -187,33 +195,40 @@ def read_job_scale(replica: Replica, request: Request, options: QueryOptions) ->
     ]
     if job is None:
         return ReadResult(MissingRecord(JOB_NOT_FOUND_TEXT), replica.get_last_change(JOBS), watched)
-    allocation_indexes = [record.modify_index for record in replica.list_by_index(ALLOCATIONS_OF_JOB, *key)]
     events = replica.get(SCALING_EVENTS, *key)
-    index = max(job.modify_index, events.modify_index if events is not None else 0, *allocation_indexes, 0)
-    return ReadResult(build_scale_status(replica, job), index, watched)
+    index = max(job.modify_index, events.modify_index if events is not None else 0)
+    counts = ScaleCounts(job)
+    if has_many_records(replica, ALLOCATIONS_OF_JOB, *key):
+
+        async def build_status(work: SlicedWork) -> JobScaleStatus:
+            await visit_in_slices(replica, ALLOCATIONS_OF_JOB, *key, visit=counts.add, work=work)
+            return counts.build_status(events)
+
+        return ReadResult(SlicedValue(build_status), max(index, replica.get_last_change(ALLOCATIONS)), watched)
+    for allocation in replica.list_by_index(ALLOCATIONS_OF_JOB, *key):
+        counts.add(allocation)
+        index = max(index, allocation.modify_index)
+    return ReadResult(counts.build_status(events), index, watched)
 
 
 def _get_job_key(request: Request, options: QueryOptions) -> tuple[str, str]:
     return options.namespace, request.get_path_value("job_id")
 
 
-def _list_job_records(
-    replica: Replica, request: Request, options: QueryOptions, index: Index[Any], *, includes_purged: bool
-) -> list[Any]:
-    """Return the records of the job in `index`, which is an index of allocations or deployments, oldest first.
+def _build_registration_test(replica: Replica, request: Request, options: QueryOptions) -> Callable[[Any], bool] | None:
+    """Return the test of whether an allocation or deployment belongs to the job, not to a purged one with the same id.
 
-    With `includes_purged`, also those of purged jobs with the same id.
+    With the parameter `all` or without the job, `None`: all records are listed.
     """
-    key = _get_job_key(request, options)
-    records = replica.list_by_index(index, *key)
-    job = replica.get(JOBS, *key)
-    if job is not None and not includes_purged:
-        records = [record for record in records if record.job_create_index == job.create_index]
-    return sort_by_creation(records)
+    job = replica.get(JOBS, *_get_job_key(request, options))
+    if job is None or request.get_flag("all"):
+        return None
+    create_index = job.create_index
+    return lambda record: record.job_create_index == create_index
 
 
 def _build_index_result(
-    replica: Replica, table: Table[Any], index: Index[Any], views: RecordList, key: tuple[str, str]
+    replica: Replica, table: Table[Any], index: Index[Any], views: RecordList | SlicedValue, key: tuple[str, str]
 ) -> ReadResult:
     """Return `views` as the result of a read that depends on the records of one job in `index`.
 

@@ -1,11 +1,12 @@
 """Endpoints about nodes for operators: lists, drains, eligibility and purges. Node agents use those of `protocol`."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_view
+from wharf.cluster.api.index_lists import build_index_list
 from wharf.cluster.api.lists.listing import Listing, list_by_name
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -15,9 +16,7 @@ from wharf.cluster.api.results import (
     ActionResult,
     MissingRecord,
     ReadHandler,
-    RecordList,
     find_record,
-    sort_by_creation,
 )
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
@@ -106,13 +105,15 @@ def read_node(replica: Replica, request: Request, _options: QueryOptions) -> Rea
 def list_node_allocations(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
     """List the allocations of the node in namespaces that the caller may read."""
     node_id = request.get_path_value("node_id")
-    readable = [
-        a
-        for a in replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)
-        if request.has_permission(READ_JOB, namespace=a.namespace)
-    ]
+    can_read = cache(lambda namespace: request.has_permission(READ_JOB, namespace=namespace))
     index = replica.get_last_change(ALLOCATIONS)
-    views = RecordList(sort_by_creation(readable), partial(build_allocation_view, replica))
+    views = build_index_list(
+        replica,
+        ALLOCATIONS_ON_NODE,
+        node_id,
+        is_selected=lambda each: can_read(each.namespace),
+        build_view=partial(build_allocation_view, replica),
+    )
     return ReadResult(views, index, [watch_index(ALLOCATIONS_ON_NODE, node_id)])
 
 
