@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.cluster.api.test_websocket_relay import WORLD, reject_local_request
+from tests.kit.cluster import JOB_SETTINGS
 from tests.kit.in_memory_relay import InMemoryRelay
 from wharf.cluster.api.asgi import Message
 from wharf.cluster.api.relay.regions import RegionRelay
@@ -57,7 +58,12 @@ def test_a_relayed_request_ends_at_a_message_after_the_end_of_its_body() -> None
     async def scenario() -> int:
         other_region = InMemoryRelay(None)
         other_region.app, other_region.is_frozen = reject_local_request, True
-        server = Server(WORLD, MemoryEngine(WORLD, MemoryLog(WORLD)), ServerIdentity("e1", "e1", region="east"))
+        server = Server(
+            WORLD,
+            MemoryEngine(WORLD, MemoryLog(WORLD)),
+            ServerIdentity("e1", "e1", region="east"),
+            job_settings=JOB_SETTINGS,
+        )
         server.relay = RequestRelay(WORLD, lambda _address: other_region, regions={"west": ["http://west"]})
         messages = EndlessMessages(more_body=False)
         scope = {"type": "http", "method": "GET", "path": "/v1/jobs", "query_string": b"region=west", "headers": []}
