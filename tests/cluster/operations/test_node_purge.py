@@ -116,3 +116,18 @@ def test_an_unknown_node_is_refused(act: object) -> None:
         "node not found",
         index,
     )
+
+
+def test_a_purge_depends_on_placements_on_the_node_even_if_there_was_none() -> None:
+    state = make_state("shop")
+    assert state.replica.get(NODE_PLACEMENTS, "node-1") is None
+
+    decision = registration.purge_node(state.replica, "node-1", state.moment, max_evaluations=MANY)
+
+    assert decision.write is not None
+    versions = {
+        condition.key: condition.version
+        for condition in decision.write.conditions
+        if condition.table == NODE_PLACEMENTS.name
+    }
+    assert versions.get("node-1") == 0

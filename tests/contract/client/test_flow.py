@@ -354,6 +354,23 @@ def test_send_once_returns_any_reply_unchanged() -> None:
     assert (reply.status, reply.body, flow.servers) == (404, b"job not found", [0, 1])
 
 
+def test_send_once_sends_a_request_to_no_second_server_after_a_lost_reply() -> None:
+    flow = ScriptedFlow(no_reply(), ok_reply(JOB), servers=2)
+
+    with pytest.raises(Unreachable):
+        flow.play(lambda state, _, __: send_once(state, ClientRequest("PUT", "/v1/jobs")), JOBS, list_spec())
+
+    assert len(flow.requests) == 1
+
+
+def test_send_once_tries_the_next_server_if_the_first_was_not_reached() -> None:
+    flow = ScriptedFlow(not_reached(), ok_reply(JOB), servers=2)
+
+    reply = flow.play(lambda state, _, __: send_once(state, ClientRequest("PUT", "/v1/jobs")), JOBS, list_spec())
+
+    assert (reply.status, len(flow.requests)) == (200, 2)
+
+
 def test_each_server_gets_a_part_of_the_time_of_a_call_and_the_last_one_the_rest() -> None:
     flow = ScriptedFlow(no_reply(), no_reply(), ok_reply(), servers=3, retries=NO_RETRIES)
 
