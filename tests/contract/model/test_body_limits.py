@@ -12,6 +12,8 @@ from wharf.contract.model.body_limits import (
     FURTHER_NAME_FIELDS,
     LIMITS_BY_FIELD,
     MAX_ECHOED_CHARS,
+    MAX_INLINE_ITEMS,
+    MAX_INLINE_OBJECTS,
     MAX_ITEMS,
     MAX_JSON_VALUES,
     MAX_KEY_CHARS,
@@ -24,6 +26,7 @@ from wharf.contract.model.body_limits import (
     NAME_LIST_FIELDS,
     OBJECT_ITEMS,
     UNCHECKED_NAME_FIELDS,
+    is_large_body,
     render_page,
 )
 from wharf.contract.model.decoding import DecodingError, convert_object, decode_json
@@ -326,3 +329,25 @@ def test_commas_and_braces_in_texts_are_no_values() -> None:
     text = ',{["\\' * (MAX_JSON_VALUES // 2)
 
     assert decode_json(json.dumps({"a": text}).encode()) == {"a": text}
+
+
+@pytest.mark.parametrize("part", [b"{}", b"[]", b"\\u007b"], ids=["objects", "lists", "escapes"])
+def test_a_small_body_with_many_objects_counts_as_large(part: bytes) -> None:
+    few, many = (
+        b'{"x": [' + b" ".join([part] * count) + b"]}" for count in (MAX_INLINE_OBJECTS - 2, MAX_INLINE_OBJECTS)
+    )
+    padding = b" " * 4_096
+
+    assert (
+        is_large_body(few + padding, "JobRegisterRequest"),
+        is_large_body(many + padding, "JobRegisterRequest"),
+    ) == (
+        False,
+        True,
+    )
+
+
+def test_a_small_body_with_many_items_counts_as_large() -> None:
+    few, many = (b"[" + b"," * count + b"]" + b" " * 4_096 for count in (MAX_INLINE_ITEMS, MAX_INLINE_ITEMS + 1))
+
+    assert (is_large_body(few, "JobRegisterRequest"), is_large_body(many, "JobRegisterRequest")) == (False, True)
