@@ -1,7 +1,6 @@
 """Requests that are forwarded to another member: what the caller gets if the reply is lost."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
@@ -19,10 +18,8 @@ class FailingRelay:
     def __init__(self, *, is_sent: bool) -> None:
         self._is_sent = is_sent
 
-    @asynccontextmanager
-    async def open(self, request: RelayRequest) -> AsyncIterator[RelayReply]:
+    def open(self, request: RelayRequest) -> AbstractAsyncContextManager[RelayReply]:
         raise Unreachable(f"no reply to {request.method}", is_sent=self._is_sent)
-        yield
 
     async def close(self) -> None:
         """There is nothing to close."""
