@@ -117,13 +117,15 @@ def test_a_server_that_is_ten_times_too_slow_loses_no_node(tmp_path: Path) -> No
             what="all allocations run",
             within_s=MAX_PLACEMENT_S,
         )
+        outages = agent.err.count("heartbeats cannot be received")
         print(
             f"{NODES} nodes, {PROCESSOR_SHARE:g} cores for {SLOW_S:g} s: {failed_requests} requests of nodes failed, "
-            f"{agent.err.count('heartbeats cannot be received')} outages logged; all allocations ran "
+            f"{outages} outages logged; all allocations ran "
             f"{time.monotonic() - slow_until_s:.0f} s later"
         )
 
-        assert failed_requests > 0, "the server was not slow"
+        # Nodes of a large fleet wait so long that often none of their requests fails.
+        assert outages > 0, "the server was not slow"
         assert list_node_statuses(addresses) == ["ready"] * NODES
         assert list(list_allocations(addresses).values()) == [("run", "running")] * expected
         assert "missed heartbeats" not in agent.err
