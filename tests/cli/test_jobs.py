@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
+from tests.kit.cluster import JOB_SETTINGS
 from wharf.contract.client import ClientSettings
 
 ALIASES_OF_ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -364,7 +365,7 @@ def test_lists_are_printed_as_table_json_and_template(terminal: Terminal, tmp_pa
     invalid = terminal.run("job", "status", "-t", "{{range .}}{{.Statu}}{{end}}")
 
     assert table[0].split() == ["ID", "Type", "Priority", "Status", "Running", "Submitted"]
-    assert table[1].split()[:4] == ["web", "service", "50", "running"]
+    assert table[1].split()[:4] == ["web", "service", str(JOB_SETTINGS.default_priority), "running"]
     assert [job["ID"] for job in as_json] == ["web"]
     assert by_template == "web:running \n"
     assert (invalid.code, invalid.err) == (

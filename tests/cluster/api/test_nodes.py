@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_job
+from tests.builders import a_group, a_job, a_service, a_task
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import DENIED, commit, get, put, read, send, status_and_text
@@ -406,7 +406,7 @@ async def test_registrations_that_no_request_could_read_are_left_out_of_a_report
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
-        job = a_job("shop")
+        job = a_job("shop", a_group("web", a_task("t", services=(a_service("${meta.name}"),))))
         allocations = an_allocation(job, "a1", node_id=node.id), an_allocation(job, "a2")
         await commit(server, JOBS.build_put(job), *map(ALLOCATIONS.build_put, allocations))
         names = ["web", "a\nb", "a\u202eb", "..", "", "x" * 60_000]

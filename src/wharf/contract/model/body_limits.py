@@ -159,8 +159,13 @@ def is_name_field(field: str) -> bool:
     return field in FURTHER_NAME_FIELDS or field.partition(".")[2] in NAME_FIELDS
 
 
-def find_name_problem(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
+def find_name_problem(name: str) -> str:
     """Return what is wrong with an id or a name, or "" if it is valid. An empty name is valid here."""
+    return find_long_name_problem(name, max_bytes=MAX_NAME_BYTES)
+
+
+def find_long_name_problem(name: str, *, max_bytes: int) -> str:
+    """Return what is wrong with an id that may have more bytes than other names, or "" if it is valid."""
     if len(name) <= max_bytes and name.isascii() and name.isprintable() and "." not in name:
         return ""  # Nearly all names.
     size = len(name.encode("utf-8", "surrogatepass"))

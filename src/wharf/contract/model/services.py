@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from wharf.contract.model.body_limits import find_name_problem
+from wharf.contract.model.body_limits import find_long_name_problem, find_name_problem
 from wharf.contract.model.record import Record
 
 MAX_SERVICE_CHARACTERS: Final = 65_536
@@ -53,7 +53,7 @@ def find_registration_problem(registration: ServiceRegistration) -> str:
         return f"its tags have more than {MAX_SERVICE_CHARACTERS} characters together"
     if not registration.id.startswith(f"{_ID_PREFIX}{registration.alloc_id}-"):
         return "its id does not name its allocation"
-    if problem := find_name_problem(registration.id, MAX_REGISTRATION_ID_BYTES):
+    if problem := find_long_name_problem(registration.id, max_bytes=MAX_REGISTRATION_ID_BYTES):
         return f"its id {problem}"
     return ""
 
