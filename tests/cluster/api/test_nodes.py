@@ -406,9 +406,10 @@ async def test_registrations_that_no_request_could_read_are_left_out_of_a_report
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
-        job = a_job("shop", a_group("web", a_task("t", services=(a_service("${meta.name}"),))))
+        job = a_job("shop", a_group("web", a_task("t", services=(a_service("${meta.name}"),))), create_index=1)
         allocations = an_allocation(job, "a1", node_id=node.id), an_allocation(job, "a2")
-        await commit(server, JOBS.build_put(job), *map(ALLOCATIONS.build_put, allocations))
+        changes = JOBS.build_put(job), JOB_VERSIONS.build_put(job), *map(ALLOCATIONS.build_put, allocations)
+        await commit(server, *changes)
         names = ["web", "a\nb", "a\u202eb", "..", "", "x" * 60_000]
         services = [
             *({"ID": f"_nomad-task-a1-t-{name}-", "ServiceName": name, "Namespace": "default"} for name in names),
