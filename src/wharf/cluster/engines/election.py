@@ -16,6 +16,7 @@ knows. The log must have been written once before a member can campaign.
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -40,6 +41,8 @@ MEMBERS_TABLE: Final = "members"
 SUCCESSOR_TIMEOUT_S: Final = 3.0
 """How long only the successor may take over an offered leadership; afterwards every member may."""
 
+_VERSION_OF_PENDING_OFFER: Final = sys.maxsize
+"""Stands for the version of an offer whose write has not returned yet: no leader record is newer."""
 _RETRY_DELAY_S: Final = 0.2
 """Pause before an attempt is repeated, unless the replica changes earlier."""
 _MAX_RETRY_DELAY_S: Final = 1.0
@@ -347,11 +350,17 @@ class Election:
         """Write an offer of the leadership to `successor`. Afterwards the conditions of this term's writes no longer
         hold."""
         record = EncodedChange(LEADER_TABLE, LEADER_KEY, self._candidate.build_leader_record(successor=successor))
-        offer_version = await self._write(
-            "leader-hands-over", record, (Condition(LEADER_TABLE, LEADER_KEY, version),), lease
-        )
-        if offer_version is not None:
-            self._offer = (offer_version, self._world.monotonic_s() + SUCCESSOR_TIMEOUT_S)
+        # The replica may show the offer before its write returns, and the next campaign of this member then begins.
+        self._offer = (_VERSION_OF_PENDING_OFFER, self._world.monotonic_s() + SUCCESSOR_TIMEOUT_S)
+        offer_version = None
+        try:
+            offer_version = await self._write(
+                "leader-hands-over", record, (Condition(LEADER_TABLE, LEADER_KEY, version),), lease
+            )
+        finally:
+            self._offer = (
+                (offer_version, self._world.monotonic_s() + SUCCESSOR_TIMEOUT_S) if offer_version is not None else None
+            )
         return offer_version is not None
 
     def _compute_offer_remaining_s(self, leader_version: int) -> float | None:
