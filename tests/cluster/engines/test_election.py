@@ -288,6 +288,30 @@ def test_a_leader_that_transfers_leadership_is_followed_by_its_successor() -> No
         run_scenario(scenario, seed=seed)
 
 
+def test_a_campaign_that_begins_before_the_offer_is_confirmed_waits_for_the_successor() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        first_member, second_member = await setup.bootstrap("one", "two")
+        term = await first_member.election.campaign()
+        first_member.faults.choose_fault = lambda operation: (
+            DelayFault(reply_s=0.5) if operation is EngineOperation.COMMIT else None
+        )
+
+        offering = asyncio.ensure_future(term.transfer("two"))
+        await setup.wait_until(lambda: second_member.view.is_successor() and first_member.view.get_leader_version() > 0)
+        await setup.wait_until(lambda: not term.is_held())
+        campaigning = asyncio.ensure_future(first_member.election.campaign())
+        assert await offering
+        first_member.faults.choose_fault = lambda _operation: None
+        await asyncio.sleep(SUCCESSOR_TIMEOUT_S / 2)
+
+        assert not campaigning.done()
+        assert second_member.view.is_successor()
+        campaigning.cancel()
+        await setup.close(first_member, second_member)
+
+    run_scenario(scenario)
+
+
 def test_if_the_successor_is_gone_another_member_leads_soon() -> None:
     async def scenario(setup: ElectionSetup) -> None:
         first_member, second_member = await setup.bootstrap("one", "two")
