@@ -60,11 +60,16 @@ class Port:
         writer.close()
         return reply
 
-    async def open_silent(self) -> socket.socket:
-        """Open a connection that sends nothing, and return it once the port waits for its handshake."""
-        count = self.listener.handshake_count
+    def connect(self) -> socket.socket:
+        """Open a connection that sends nothing."""
         opened = self._connections.enter_context(socket.create_connection(("127.0.0.1", self.port)))
         opened.setblocking(False)
+        return opened
+
+    async def open_silent(self) -> socket.socket:
+        """Open such a connection, and return it once the port waits for its handshake."""
+        count = self.listener.handshake_count
+        opened = self.connect()
         await wait_on_loop_until(lambda: self.listener.handshake_count > count, what="the handshake begins")
         return opened
 
@@ -173,6 +178,25 @@ def test_callers_that_leave_during_the_handshake_are_not_counted(run: Run, certi
             await wait_on_loop_until(lambda: port.listener.handshake_count == 0, what="the handshake ends")
 
             assert await port.ask(b"hello") == b"HELLO"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("later_iterations", range(4))
+def test_handshakes_that_have_just_begun_end_when_the_port_closes(
+    run: Run, certificates: ServerCertificates, later_iterations: int
+) -> None:
+    async def scenario() -> None:
+        async with a_port(certificates) as port:
+            silent = port.connect()
+            while port.listener.handshake_count == 0:
+                await asyncio.sleep(0)
+            for _ in range(later_iterations):
+                await asyncio.sleep(0)
+
+            port.listener.close()
+
+            assert await receive(silent) == b""
 
     run(scenario())
 

@@ -50,8 +50,8 @@ class TlsListener:
         self._make_protocol = make_protocol
         self._timeout_s = timeout_s
         self._on_rejected = on_rejected
-        self._handshakes: dict[asyncio.Task[None], None] = {}
-        """The handshakes in progress, the oldest first."""
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
+        """The handshakes in progress and their connections, the oldest first."""
         self._accepting: asyncio.Task[None] | None = None
 
     @property
@@ -69,13 +69,15 @@ class TlsListener:
         """Accept no more connections, and end the handshakes in progress. Open connections stay open."""
         if self._accepting is not None:
             self._accepting.cancel()
-        for handshake in list(self._handshakes):
-            handshake.cancel()
+        for connection in self._handshakes.values():
+            _disconnect(connection)
 
     async def wait_closed(self) -> None:
         """Wait until nothing is accepted any more, and close the listening socket."""
         if self._accepting is not None:
-            await cancel_tasks(self._accepting, *self._handshakes)
+            await cancel_tasks(self._accepting)
+        if self._handshakes:
+            await asyncio.wait(self._handshakes)
         self._listening.close()
 
     async def _accept_forever(self) -> None:
@@ -95,12 +97,11 @@ class TlsListener:
         """Start the handshake of a new connection; end the oldest one if there are too many."""
         if len(self._handshakes) >= MAX_HANDSHAKES:
             oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
-            oldest.cancel()
+            _disconnect(self._handshakes.pop(oldest))
             if self._on_rejected is not None:
                 self._on_rejected()
         handshake = start_supervised(self._world, self._shake_hands(connection), name="TLS handshake")
-        self._handshakes[handshake] = None
+        self._handshakes[handshake] = connection
         handshake.add_done_callback(lambda ended: self._handshakes.pop(ended, None))
 
     async def _shake_hands(self, connection: socket.socket) -> None:
@@ -113,6 +114,12 @@ class TlsListener:
             )
         except OSError:  # The caller does not speak TLS, is too slow, or has left.
             connection.close()
-        except asyncio.CancelledError:
-            connection.close()
-            raise
+
+
+def _disconnect(connection: socket.socket) -> None:
+    """End the handshake of a connection: its task reads the end of the data.
+
+    Its task is not cancelled: the event loops keep a connection open if that happens before its handshake has begun.
+    """
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
