@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.cluster.engines.memory.faults import CancelWatchFault, EngineOperation, Fault
+from wharf.cluster.engines.memory.faults import CancelWatchFault, EngineOperation, Fault, end_feed_and_refuse
 from wharf.cluster.state import Replica
 from wharf.cluster.state import watches as watch
 from wharf.cluster.state.formats import NEWEST_FORMAT
@@ -97,21 +97,23 @@ def has_name(replica: Replica) -> bool:
 @in_virtual_time
 async def test_a_broken_log_connection_is_retried_less_and_less_often() -> None:
     async with ACluster() as cluster:
-        server = await cluster.a_server(leads=False)
+        writing = await cluster.a_server("m1", leads=False)
+        server = await cluster.a_server("m2", leads=False)
         tries: list[float] = []
 
-        def count(requested: EngineOperation) -> None:
+        def refuse(requested: EngineOperation) -> Fault:
             if requested is EngineOperation.BARRIER:
                 tries.append(now_s())
+            return end_feed_and_refuse(requested)
 
-        server.faults.choose_fault = count
-        server.faults.disconnect()
-        cluster.log.wake_waiters()
+        server.faults.choose_fault = refuse
+        await store_namespace(writing, "a")
         await pass_time(20.0)
 
         pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
-        assert max(pauses_s) >= 1.0
-        assert len(tries) < 40
+        assert pauses_s[0] < 0.1
+        assert 0.25 <= max(pauses_s) < 0.6
+        assert len(tries) < 80
 
 
 @in_virtual_time

@@ -9,7 +9,7 @@ import pytest
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
-from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault
+from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault, choose_no_fault, end_feed_and_refuse
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
 from wharf.cluster.state import watches as watch
@@ -145,6 +145,25 @@ async def test_a_short_log_outage_is_not_reported() -> None:
         server.faults.reconnect()
 
         assert (await reading).value == []
+
+
+@in_virtual_time
+async def test_a_read_is_answered_within_a_second_after_a_long_log_outage() -> None:
+    async with ACluster() as cluster:
+        writing = await cluster.a_server("m1")
+        reading = await cluster.a_server("m2", leads=False)
+        took_s = []
+        for number in range(8):
+            reading.faults.choose_fault = end_feed_and_refuse
+            await store_namespace(writing, f"n{number}")
+            await pass_time(30.0 + number)
+
+            reading.faults.choose_fault = choose_no_fault
+            began_s = now_s()
+            await reading.server.reader.catch_up()
+            took_s.append(now_s() - began_s)
+
+        assert max(took_s) < 1.0
 
 
 @in_virtual_time

@@ -21,7 +21,7 @@ from wharf.world.backoff import Backoff
 
 _MIN_RETRY_DELAY_S: Final = 0.1
 """The longest delay after a watch broke for the first time; it doubles with each further failure."""
-_MAX_RETRY_DELAY_S: Final = 1.0
+_MAX_RETRY_DELAY_S: Final = 0.5
 """The longest delay before a watch is reopened."""
 
 

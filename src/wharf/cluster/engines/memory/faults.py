@@ -84,6 +84,11 @@ def choose_no_fault(_operation: EngineOperation) -> Fault | None:
     return None
 
 
+def end_feed_and_refuse(operation: EngineOperation) -> Fault:
+    """Choose the faults of a log that refuses connections: requests fail at once."""
+    return CancelWatchFault() if operation is EngineOperation.FEED else RefuseFault()
+
+
 def get_fault_name(fault: Fault) -> str:
     """Return the name under which a fault is counted."""
     tag = fault.__struct_config__.tag

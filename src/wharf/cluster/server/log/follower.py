@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 
 MIN_RETRY_DELAY_S: Final = 0.05
 """The first delay before a failed connection to the log is retried."""
-MAX_RETRY_DELAY_S: Final = 2.0
-"""The longest delay before a failed connection to the log is retried."""
+MAX_RETRY_DELAY_S: Final = 0.5
+"""The longest delay before a failed connection to the log is retried. A default read waits at least for this time when the log
+returns, and must be answered within a second."""
 MAX_CACHED_WRITES: Final = 10_000
 """How many recent write ids are cached, to find out whether a write with unknown outcome was committed."""
 
