@@ -290,7 +290,7 @@ def test_requests_beyond_the_queue_are_refused_with_a_time_to_retry() -> None:
             asyncio.ensure_future(worker.run(wait_for_the_end, lane=WorkerLane.USER, owner="a"))
             for _ in range(MAX_RUNNING + MAX_WAITING)
         ]
-        places = worker._lanes[WorkerLane.USER].places
+        places = worker._lanes[WorkerLane.USER]
         await wait_on_loop_until(lambda: places.waiting_count == MAX_WAITING, what="the queue is full")
 
         with pytest.raises(Overloaded, match=f"{MAX_WAITING} requests with large bodies wait") as refusal:
@@ -394,9 +394,8 @@ def test_a_caller_with_many_large_requests_takes_turns_with_other_callers() -> N
             order.append(owner)
 
         flood = [asyncio.ensure_future(send_as("flood")) for _ in range(MAX_RUNNING + MAX_WAITING)]
-        await wait_on_loop_until(
-            lambda: worker._lanes[WorkerLane.USER].places.waiting_count == MAX_WAITING, what="the queue is full"
-        )
+        places = worker._lanes[WorkerLane.USER]
+        await wait_on_loop_until(lambda: places.waiting_count == MAX_WAITING, what="the queue is full")
         await send_as("user")
         refused = [each for each in await asyncio.gather(*flood, return_exceptions=True) if each is not None]
 

@@ -12,15 +12,15 @@ import signal
 import socket
 import struct
 import traceback
-from collections.abc import AsyncIterator, Coroutine, Hashable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Coroutine, Hashable
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
 from wharf.agent.forks import enter_fork, fork_process
 from wharf.cluster.engines.port import Committed, EncodedWrite
-from wharf.cluster.server.fair_places import FairPlaces, PlacesFull
+from wharf.cluster.server.fair_places import FairPlaces
 from wharf.cluster.server.log.writer import MAX_ATTEMPTS, build_contention_refusal
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane
 from wharf.cluster.server.rpc.method import RpcReply
@@ -112,28 +112,8 @@ _decode_message: Final = msgspec.msgpack.Decoder(_CopyMessage).decode
 _decode_reply: Final = msgspec.msgpack.Decoder(_ProcessReply).decode
 
 
-class _Lane:
-    """The workers of one lane, and the requests that wait for them."""
-
-    def __init__(self, lane: WorkerLane) -> None:
-        self._lane = lane
-        self.places = FairPlaces(MAX_RUNNING, MAX_WAITING)
-
-    @asynccontextmanager
-    async def enter(self, owner: Hashable) -> AsyncIterator[None]:
-        """Hold one of the workers. Raises `Overloaded` if too many requests wait, or this one waits for too long."""
-        async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(self.places.enter(owner, QUEUE_TIMEOUT_S))
-            except (PlacesFull, TimeoutError):
-                raise self._make_refusal() from None
-            yield
-
-    def _make_refusal(self) -> Overloaded:
-        waiting_count = self.places.waiting_count
-        return Overloaded(
-            f"{waiting_count} {self._lane.value} wait for a worker process", 1 + waiting_count // RETRIES_PER_S
-        )
+def _build_queue_refusal(lane: WorkerLane, waiting_count: int) -> Overloaded:
+    return Overloaded(f"{waiting_count} {lane.value} wait for a worker process", 1 + waiting_count // RETRIES_PER_S)
 
 
 class ForkPacer:
@@ -165,7 +145,12 @@ class ForkedRequestWorker:
     def __init__(self, server: Server, *, cpu_limit_s: float = DEFAULT_CPU_LIMIT_S) -> None:
         self._server = server
         self._cpu_limit_s = cpu_limit_s
-        self._lanes = {lane: _Lane(lane) for lane in WorkerLane}
+        self._lanes = {
+            lane: FairPlaces(
+                MAX_RUNNING, MAX_WAITING, partial(_build_queue_refusal, lane), queue_timeout_s=QUEUE_TIMEOUT_S
+            )
+            for lane in WorkerLane
+        }
         self._pacer = ForkPacer(server.world)
 
     async def run(self, compute: RequestComputation, *, lane: WorkerLane, owner: Hashable) -> bytes:

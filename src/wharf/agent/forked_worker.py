@@ -12,12 +12,11 @@ import signal
 import struct
 import traceback
 from collections.abc import Hashable
-from contextlib import AsyncExitStack
 from typing import Final, NoReturn
 
 from wharf.agent.forked_requests import ForkPacer
 from wharf.agent.forks import enter_fork, fork_process
-from wharf.cluster.server.fair_places import FairPlaces, PlacesFull
+from wharf.cluster.server.fair_places import FairPlaces
 from wharf.cluster.server.worker_process import WorkerFailed, WorkerFunction
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.world import World
@@ -54,8 +53,7 @@ class ForkedWorker:
         self._world = world
         self._state_lock = state_lock or asyncio.Lock()
         self._timeout_s = timeout_s
-        self._queue_timeout_s = queue_timeout_s
-        self._places = FairPlaces(1, MAX_WAITING)
+        self._places = FairPlaces(1, MAX_WAITING, _build_queue_refusal, queue_timeout_s=queue_timeout_s)
         self._pacer = ForkPacer(world)
 
     async def run(self, work: WorkerFunction, owner: Hashable) -> bytes:
@@ -64,20 +62,9 @@ class ForkedWorker:
         Raises `WorkerFailed` if `work` raises, `Overloaded` if too many calls wait or this one waits for too long, and
         `Refusal` if the fork fails or takes too long.
         """
-        async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(self._places.enter(owner, self._queue_timeout_s))
-            except (PlacesFull, TimeoutError):
-                raise self._make_refusal() from None
+        async with self._places.enter(owner):
             await self._pacer.wait()
             return await self._run_in_fork(work)
-
-    def _make_refusal(self) -> Overloaded:
-        waiting_count = self._places.waiting_count
-        return Overloaded(
-            f"{waiting_count} dry runs, explanations and rebalancings wait for the scheduler's worker process",
-            1 + waiting_count // CALLS_PER_S,
-        )
 
     async def _run_in_fork(self, work: WorkerFunction) -> bytes:
         """Run one function in a fork and return its result."""
@@ -106,6 +93,13 @@ class ForkedWorker:
         if tag == ERROR_TAG:
             raise WorkerFailed(body.decode(errors="replace"))
         return body
+
+
+def _build_queue_refusal(waiting_count: int) -> Overloaded:
+    return Overloaded(
+        f"{waiting_count} dry runs, explanations and rebalancings wait for the scheduler's worker process",
+        1 + waiting_count // CALLS_PER_S,
+    )
 
 
 async def _read_result(read_descriptor: int) -> tuple[bytes, bytes]:

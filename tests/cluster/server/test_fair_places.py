@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.cluster.server.fair_places import FairPlaces, PlacesFull
+from wharf.cluster.server.fair_places import FairPlaces
+from wharf.contract.model.refusal import Overloaded
 
 STEP_S = 0.001
 
@@ -18,25 +19,25 @@ class Requests:
         self.begun: list[str] = []
         """The requests that have or had a place, in order."""
         self.refused: list[str] = []
-        self.late: list[str] = []
+        self.retry_after_s: list[int] = []
+        """The numbers of waiting requests with which the refusals were built."""
         self._ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def add(self, *names: str, timeout_s: float | None = None) -> None:
+    async def add(self, *names: str) -> None:
         for name in names:
             self._ends[name] = asyncio.Event()
-            self.tasks[name] = asyncio.get_running_loop().create_task(self._hold(name, timeout_s))
+            self.tasks[name] = asyncio.get_running_loop().create_task(self._hold(name))
             await pass_time(STEP_S)
 
-    async def _hold(self, name: str, timeout_s: float | None) -> None:
+    async def _hold(self, name: str) -> None:
         try:
-            async with self.places.enter(name[0], timeout_s):
+            async with self.places.enter(name[0]):
                 self.begun.append(name)
                 await self._ends[name].wait()
-        except PlacesFull:
+        except Overloaded as refusal:
             self.refused.append(name)
-        except TimeoutError:
-            self.late.append(name)
+            self.retry_after_s.append(refusal.retry_after_s)
 
     async def end(self, *names: str) -> None:
         for name in names:
@@ -51,8 +52,13 @@ class Requests:
 
 
 @asynccontextmanager
-async def requests_for(max_running: int, max_waiting: int) -> AsyncIterator[Requests]:
-    requests = Requests(FairPlaces(max_running, max_waiting))
+async def requests_for(
+    max_running: int, max_waiting: int, *, queue_timeout_s: float | None = None
+) -> AsyncIterator[Requests]:
+    places = FairPlaces(
+        max_running, max_waiting, lambda count: Overloaded("the queue is full", count), queue_timeout_s=queue_timeout_s
+    )
+    requests = Requests(places)
     yield requests
     await requests.cancel(*requests.tasks)
 
@@ -92,17 +98,19 @@ async def test_a_full_queue_refuses_a_request_whose_owner_has_its_share() -> Non
     async with requests_for(1, 3) as requests:
         await requests.add("a1", "a2", "a3", "b1", "a4", "b2")
 
-        assert requests.refused == ["a4", "b2"]
+        assert (requests.refused, requests.retry_after_s) == (["a4", "b2"], [3, 3])
 
 
 @in_virtual_time
-async def test_a_request_that_waits_for_too_long_leaves_the_queue() -> None:
-    async with requests_for(1, 3) as requests:
-        await requests.add("a1", "b1", timeout_s=5.0)
+async def test_a_request_that_waits_for_too_long_is_refused_and_leaves_the_queue() -> None:
+    async with requests_for(1, 3, queue_timeout_s=5.0) as requests:
+        await requests.add("a1", "b1")
 
-        await pass_time(5.0)
+        await pass_time(4.9)
+        assert requests.refused == []
+        await pass_time(0.1)
 
-        assert (requests.late, requests.places.waiting_count) == (["b1"], 0)
+        assert (requests.refused, requests.places.waiting_count) == (["b1"], 0)
 
 
 @in_virtual_time

@@ -5,12 +5,11 @@ is used up. What a step is, and what to do in it, is decided by the callers.
 """
 
 from collections.abc import Callable, Hashable
-from contextlib import AsyncExitStack
 from typing import Final, TypeVar
 
 import msgspec
 
-from wharf.cluster.server.fair_places import FairPlaces, PlacesFull
+from wharf.cluster.server.fair_places import FairPlaces
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.contract.model.refusal import Overloaded, invalid_request
 from wharf.world import World
@@ -89,18 +88,18 @@ class OffLoopWorker:
     def __init__(self, world: World) -> None:
         self._world = world
         self.loop_slots = LoopSlots()
-        self._places = FairPlaces(1, MAX_OFF_LOOP_REQUESTS - 1)
+        self._places = FairPlaces(1, MAX_OFF_LOOP_REQUESTS - 1, _build_off_loop_refusal)
 
     async def run(self, work: Callable[[], T], owner: Hashable = None) -> T:
         """Run a function on the thread and return its result. Raises `Overloaded` if too many requests wait."""
-        async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(self._places.enter(owner))
-            except PlacesFull:
-                raise Overloaded(
-                    f"{MAX_OFF_LOOP_REQUESTS} requests with long computations are in progress", OFF_LOOP_RETRY_AFTER_S
-                ) from None
+        async with self._places.enter(owner):
             return await self._world.run_off_loop(work)
+
+
+def _build_off_loop_refusal(_waiting_count: int) -> Overloaded:
+    return Overloaded(
+        f"{MAX_OFF_LOOP_REQUESTS} requests with long computations are in progress", OFF_LOOP_RETRY_AFTER_S
+    )
 
 
 class SlicedWork:
@@ -113,7 +112,7 @@ class SlicedWork:
     __slots__ = ("_began_s", "_budget", "_off_loop", "_owner", "_world")
 
     def __init__(self, world: World, off_loop: OffLoopWorker, budget: CpuBudget, owner: Hashable = None) -> None:
-        """`owner`: whose work it is. Owners share the thread fairly."""
+        """`owner`: the caller that requested the work. Owners share the thread fairly."""
         self._owner = owner
         self._world = world
         self._off_loop = off_loop

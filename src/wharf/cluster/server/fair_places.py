@@ -5,15 +5,13 @@ What an owner is, such as the token or the node that sent a request, is decided 
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 
-
-class PlacesFull(Exception):
-    """Too many requests wait for a place."""
+from wharf.contract.model.refusal import Overloaded
 
 
-class _Owner:
+class _OwnerRequests:
     """The requests of one owner."""
 
     __slots__ = ("running_count", "waiting")
@@ -26,41 +24,56 @@ class _Owner:
 class FairPlaces:
     """Places for requests, and a queue of limited length.
 
-    A free place is for the owner with the fewest running requests; of equal ones, for that which came or released a place
-    first. If the queue is full, a new request displaces the newest one of the owner with the most waiting ones,
-    unless its own owner has as many.
+    A free place is for the waiting owner with the fewest running requests. If several have equally few, it is for the one
+    that has arrived, or has released a place, the longest time ago.
+
+    If the queue is full, a new request displaces the newest request of the owner with the most waiting requests. It is
+    refused itself if its own owner would then have the most.
     """
 
-    def __init__(self, max_running: int, max_waiting: int) -> None:
+    def __init__(
+        self,
+        max_running: int,
+        max_waiting: int,
+        build_refusal: Callable[[int], Overloaded],
+        *,
+        queue_timeout_s: float | None = None,
+    ) -> None:
+        """`build_refusal` returns the error of a refused request. It is passed the number of waiting requests."""
         self._max_running = max_running
         self._max_waiting = max_waiting
+        self._build_refusal = build_refusal
+        self._queue_timeout_s = queue_timeout_s
         self._running_count = 0
         self.waiting_count = 0
         """How many requests wait for a place."""
-        self._owners: dict[Hashable, _Owner] = {}
-        """The owners with requests. The one that came or released a place last is at the end."""
+        self._owners: dict[Hashable, _OwnerRequests] = {}
+        """The owners with requests. The one that has arrived or released a place last is at the end."""
 
     @asynccontextmanager
-    async def enter(self, owner: Hashable, timeout_s: float | None = None) -> AsyncIterator[None]:
-        """Hold a place. Raises `PlacesFull` if too many requests wait, or `TimeoutError` after `timeout_s`."""
-        await self._take(owner, timeout_s)
+    async def enter(self, owner: Hashable) -> AsyncIterator[None]:
+        """Hold a place. Raises the refusal if too many requests wait, or this one waits for too long."""
+        try:
+            await self._take(owner)
+        except TimeoutError:
+            raise self._build_refusal(self.waiting_count) from None
         try:
             yield
         finally:
             self._leave(owner)
 
-    async def _take(self, owner: Hashable, timeout_s: float | None) -> None:
-        """Take a place, or wait for one."""
+    async def _take(self, owner: Hashable) -> None:
+        """Take a place, or wait for one. Raises the refusal if too many requests wait, or `TimeoutError`."""
         if self._running_count < self._max_running:
             self._begin(owner)
             return
         if self.waiting_count >= self._max_waiting:
             self._displace(owner)
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owners.setdefault(owner, _Owner()).waiting.append(place)
+        self._owners.setdefault(owner, _OwnerRequests()).waiting.append(place)
         self.waiting_count += 1
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._queue_timeout_s):
                 await place
         except BaseException:
             if place.done() and not place.cancelled() and place.exception() is None:
@@ -70,15 +83,19 @@ class FairPlaces:
             raise
 
     def _displace(self, owner: Hashable) -> None:
-        """Refuse the newest waiting request of the owner with the most. Raises `PlacesFull` if that has no more than its share."""
-        own = self._owners.get(owner)
-        largest = max(self._owners.values(), key=lambda each: len(each.waiting), default=None)
-        if largest is None or len(largest.waiting) <= (len(own.waiting) if own is not None else 0) + 1:
-            raise PlacesFull
+        """Refuse the newest request of the owner with the most waiting requests.
+
+        Raises the refusal if a further request of `owner` would give this owner the most, or as many.
+        """
+        own_count = len(self._owners[owner].waiting) if owner in self._owners else 0
+        largest = max(self._owners.values(), key=lambda each: len(each.waiting))
+        refusal = self._build_refusal(self.waiting_count)
+        if len(largest.waiting) <= own_count + 1:
+            raise refusal
         place = largest.waiting.pop()
         self.waiting_count -= 1
         if not place.done():
-            place.set_exception(PlacesFull())
+            place.set_exception(refusal)
 
     def _remove(self, owner: Hashable, place: "asyncio.Future[None]") -> None:
         """Remove a request that no longer waits."""
@@ -93,7 +110,7 @@ class FairPlaces:
 
     def _begin(self, owner: Hashable) -> None:
         """Count a request that runs from now on."""
-        self._owners.setdefault(owner, _Owner()).running_count += 1
+        self._owners.setdefault(owner, _OwnerRequests()).running_count += 1
         self._running_count += 1
 
     def _leave(self, owner: Hashable) -> None:
