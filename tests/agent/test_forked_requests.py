@@ -18,7 +18,8 @@ from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import an_id
 from tests.waiting import wait_on_loop_until
 from wharf.agent.access_control import create_rsa_key
-from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, ForkPacer, run_coroutine
+from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, run_coroutine
+from wharf.agent.forks import ForkPacer
 from wharf.cluster.api.app import Api
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane
 from wharf.cluster.server.snapshot_services import StaleSnapshot

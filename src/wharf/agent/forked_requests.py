@@ -6,7 +6,6 @@ the api process to commit the write and to call the leader. The kernel kills a c
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -18,7 +17,15 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from wharf.agent.forks import enter_fork, fork_process
+from wharf.agent.forks import (
+    ForkPacer,
+    build_death_refusal,
+    build_start_refusal,
+    enter_fork,
+    fork_process,
+    kill_and_reap,
+    reap,
+)
 from wharf.cluster.engines.port import Committed, EncodedWrite
 from wharf.cluster.server.fair_places import FairPlaces
 from wharf.cluster.server.log.writer import MAX_ATTEMPTS, build_contention_refusal
@@ -29,7 +36,6 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.server.snapshot_services import Snapshot, StaleSnapshot, use_snapshot_services
 from wharf.cluster.server.worker_process import WorkerFailed
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode, RefusalReason
-from wharf.world import World
 
 T = TypeVar("T")
 
@@ -41,10 +47,6 @@ MAX_WAITING: Final = 32
 """Requests of one lane that wait for a copy; limits the memory of their bodies, 10 MB each by default."""
 QUEUE_TIMEOUT_S: Final = 10.0
 """How long a request waits for a copy. Shorter than the time that clients wait for a reply."""
-SHORT_FORK_S: Final = 0.010
-"""A fork that holds the process for at most this long is not counted: one of 400 MB."""
-MAX_FORK_SHARE: Final = 0.2
-"""The largest part of its time for which long forks hold the process: 8 forks a second of a process of 1 GB."""
 COMPUTE_TIMEOUT_S: Final = 10.0
 """How long a copy may compute without a message. On a busy machine it takes longer than its CPU time."""
 MAX_MESSAGE_BYTES: Final = 256_000_000
@@ -116,29 +118,6 @@ def _build_queue_refusal(lane: WorkerLane, waiting_count: int) -> Overloaded:
     return Overloaded(f"{waiting_count} {lane.value} wait for a worker process", 1 + waiting_count // RETRIES_PER_S)
 
 
-class ForkPacer:
-    """Limits the share of its time for which a large process is held by forks of itself.
-
-    A fork copies the page tables of the process: 2.4 ms of CPU time for each 100 MB.
-    """
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._next_s = 0.0
-
-    async def wait(self) -> None:
-        """Wait until the next fork is permitted."""
-        delay_s = self._next_s - self._world.monotonic_s()
-        while delay_s > 0:
-            await asyncio.sleep(delay_s)
-            delay_s = self._next_s - self._world.monotonic_s()  # Another request may have forked first.
-
-    def count(self, held_s: float) -> None:
-        """Count a fork that has just held the process for this long."""
-        if held_s > SHORT_FORK_S:
-            self._next_s = self._world.monotonic_s() + held_s * (1 / MAX_FORK_SHARE - 1)
-
-
 class ForkedRequestWorker:
     """Executes requests in copies of this process, a few at a time. Implements `RequestWorker`."""
 
@@ -198,8 +177,7 @@ class ForkedRequestWorker:
         except OSError as error:
             own_end.close()
             copy_end.close()
-            text = f"cannot start a worker process: {error.strerror}; retry in a few seconds"
-            raise Refusal(RefusalCode.UNAVAILABLE, text) from error
+            raise build_start_refusal(error) from error
         if pid == 0:
             _serve_in_copy(self._server, compute, copy_end, catch_up_failure, random_seed, cpu_limit_s=cpu_limit_s)
         self._pacer.count(world.monotonic_s() - began_s)
@@ -211,14 +189,11 @@ class ForkedRequestWorker:
                 result = await conversation.hold(own_end)
             except (asyncio.IncompleteReadError, ConnectionError):
                 is_reaped = True
-                exit_code, _ = await _reap(pid)
+                exit_code, _ = await reap(pid)
                 raise self._build_death_refusal(exit_code, has_acted=conversation.has_acted) from None
         finally:
             if not is_reaped:
-                # The copy is not reaped yet, so its process id cannot belong to another process.
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                _, used_s = await _reap(pid)
+                _, used_s = await kill_and_reap(pid)
         return result, used_s
 
     def _build_death_refusal(self, exit_code: int, *, has_acted: bool) -> Refusal:
@@ -232,18 +207,11 @@ class ForkedRequestWorker:
                 f"the request needs more than {self._cpu_limit_s:g} s of CPU time, the limit of one request "
                 "(api.max_request_cpu); send a smaller body, or divide it into several requests",
             )
-        return Refusal(RefusalCode.UNAVAILABLE, "the worker process ended before its reply; retry")
+        return build_death_refusal()
 
 
 class _CpuLimitExceeded(Refusal):
     """The refusal of a request whose copy used too much CPU time."""
-
-
-async def _reap(pid: int) -> tuple[int, float]:
-    """Wait for the end of a copy. Return its exit code, negative for a signal, and its CPU time in seconds."""
-    # Wait on a thread: the kernel takes some time to release the memory of the copy.
-    _, status, usage = await asyncio.shield(asyncio.to_thread(os.wait4, pid, 0))
-    return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
 
 
 class _Conversation:

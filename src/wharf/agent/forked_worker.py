@@ -6,7 +6,6 @@ delays or ends another one (0201).
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import struct
@@ -14,8 +13,14 @@ import traceback
 from collections.abc import Hashable
 from typing import Final, NoReturn
 
-from wharf.agent.forked_requests import ForkPacer
-from wharf.agent.forks import enter_fork, fork_process
+from wharf.agent.forks import (
+    ForkPacer,
+    build_death_refusal,
+    build_start_refusal,
+    enter_fork,
+    fork_process,
+    kill_and_reap,
+)
 from wharf.cluster.server.fair_places import FairPlaces
 from wharf.cluster.server.worker_process import WorkerFailed, WorkerFunction
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
@@ -74,8 +79,7 @@ class ForkedWorker:
                 read_descriptor, pid = _fork(work, timeout_s=self._timeout_s)
                 self._pacer.count(self._world.monotonic_s() - began_s)
         except OSError as error:
-            text = f"cannot start a worker process: {error.strerror}; retry in a few seconds"
-            raise Refusal(RefusalCode.UNAVAILABLE, text) from error
+            raise build_start_refusal(error) from error
         try:
             async with asyncio.timeout(self._timeout_s):
                 tag, body = await _read_result(read_descriptor)
@@ -83,13 +87,9 @@ class ForkedWorker:
             text = f"the worker process did not reply within {self._timeout_s:g} s; retry later"
             raise Refusal(RefusalCode.UNAVAILABLE, text) from None
         except asyncio.IncompleteReadError:
-            raise Refusal(RefusalCode.UNAVAILABLE, "the worker process ended before its reply; retry") from None
+            raise build_death_refusal() from None
         finally:
-            # The fork is not reaped yet, so its process id cannot belong to another process.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            # Wait on a thread: the kernel takes some time to release the memory of the fork.
-            await asyncio.shield(asyncio.to_thread(os.waitpid, pid, 0))
+            await kill_and_reap(pid)
         if tag == ERROR_TAG:
             raise WorkerFailed(body.decode(errors="replace"))
         return body
