@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
@@ -238,6 +239,25 @@ def test_a_copy_that_dies_or_fails_is_reported() -> None:
         with pytest.raises(WorkerFailed, match="ValueError: unexpected"):
             await run_in_worker(fail)(target)
         assert death.value.code is RefusalCode.UNAVAILABLE
+
+    with_target(scenario)
+
+
+def test_a_copy_that_cannot_be_made_is_reported() -> None:
+    async def reply() -> bytes:
+        return b"done"
+
+    async def scenario(target: Target) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            with pytest.raises(Refusal, match="cannot start a worker process: Too many open files") as refusal:
+                await run_in_worker(reply)(target)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+        assert refusal.value.code is RefusalCode.UNAVAILABLE
+        assert await run_in_worker(reply)(target) == b"done"
 
     with_target(scenario)
 

@@ -170,7 +170,10 @@ class ForkedRequestWorker:
         # No await before the fork: several requests may have waited for the same moment.
         world = self._server.world
         random_seed = world.token_bytes(RANDOM_SEED_BYTES)
-        own_end, copy_end = socket.socketpair()
+        try:
+            own_end, copy_end = socket.socketpair()
+        except OSError as error:
+            raise build_start_refusal(error) from error
         began_s = world.monotonic_s()
         try:
             pid = fork_process()
