@@ -7,7 +7,6 @@ import asyncio
 import importlib
 import logging
 import ssl
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -52,9 +51,6 @@ MAX_PROVIDER_REPLY_BYTES: Final = 256 * 1024
 """Protects memory from an identity provider that sends an endless reply. To decode a reply of this size takes up to 6 ms."""
 
 
-HTTP_MODULE: Final = "wharf.world.http_clients"
-
-
 class HttpIdentityProviders:
     """Sends requests to identity providers over HTTP.
 
@@ -68,8 +64,8 @@ class HttpIdentityProviders:
         Raises `ProviderUnreachable` if there is no complete reply in time, or if the provider's certificate is not
         trusted.
         """
-        if HTTP_MODULE not in sys.modules:  # It loads slowly, and most servers have no identity provider.
-            await asyncio.to_thread(importlib.import_module, HTTP_MODULE)
+        # Loads slowly, and most servers have no identity provider.
+        await asyncio.to_thread(importlib.import_module, "wharf.world.http_clients")
         import httpx2
 
         from wharf.world.http_clients import build_async_client, read_body
