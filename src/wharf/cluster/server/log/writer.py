@@ -213,7 +213,7 @@ class Writer:
 def log_rejected_parts(decision: Decision[T]) -> None:
     """Log each forbidden state transition and the refused services that the decision left out."""
     for refused in decision.refused_services:
-        log.warning("service registrations refused allocation=%s count=%d", refused.allocation_id, refused.count)
+        log.warning("undeclared services refused allocation=%s count=%d", refused.allocation_id, refused.count)
     for transition in decision.invalid_transitions:
         log.warning("state transition rejected reason=%s", transition)
 
