@@ -111,7 +111,7 @@ def _guess_outcomes(cluster: Cluster) -> None:
 
 
 def _lead_to_same_server(cluster: Cluster) -> None:
-    """Let all addresses of servers that a node knows lead to the same server, so that the node cannot leave it."""
+    """Let all server addresses of a node lead to the same server, so that the node cannot fail over to another one."""
     make_address_choosers = cluster.make_address_choosers
 
     def make_same_choosers(node: NodeHost) -> list[Callable[[], str]]:

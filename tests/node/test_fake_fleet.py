@@ -246,7 +246,7 @@ async def test_cut_connections_and_a_new_leader_change_no_node_and_no_allocation
 
 
 FLEET = 30
-"""So many nodes with the TTLs of a large fleet: a low rate of heartbeats gives them."""
+"""The number of nodes in tests with the long TTLs of a large fleet. A low maximum rate of heartbeats causes such TTLs."""
 
 
 def make_settings_of_fleet(size: int, *, failover_ttl_s: float = 300.0) -> HeartbeatSettings:

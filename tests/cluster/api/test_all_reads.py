@@ -24,7 +24,7 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 
 RECORDS: Final = 3_000
-"""Records in each list. To encode so many in one step takes 60 ms or more."""
+"""Records in each list. To encode this number in one step takes 60 ms or more."""
 MIN_ITEMS: Final = 1_000
 """How many items each list must have, so that it takes long."""
 IDS: Final[Mapping[str, str]] = {
