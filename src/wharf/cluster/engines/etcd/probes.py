@@ -50,29 +50,27 @@ class ReplyProbes:
     def __init__(self, world: World, members: FailoverAddresses) -> None:
         self._world = world
         self._members = members
-        self._waiting: dict[int, dict[object, _ProbedRequest]] = {}
-        """By the position of a member, the requests that wait for it and are probed."""
+        self._waiting: dict[int, dict[_ProbedRequest, None]] = {}
+        """By the position of a member that is probed, the requests that wait for it, in order."""
 
     @contextmanager
     def end_if_lost(
         self, channel: ProbedChannel, metadata: tuple[tuple[str, str], ...], end: Callable[[], None]
     ) -> Iterator[None]:
-        """Return a context manager that calls `end` if the member is silent, or has elected another leader meanwhile."""
-        key, waiting = object(), _ProbedRequest(channel.raft_term, end)
-        timer = asyncio.get_running_loop().call_later(PROBE_DELAY_S, self._add, channel, metadata, key, waiting)
+        """Return a context manager that calls `end` if the member is silent, or has another leader meanwhile."""
+        waiting = _ProbedRequest(channel.raft_term, end)
+        timer = asyncio.get_running_loop().call_later(PROBE_DELAY_S, self._add, channel, metadata, waiting)
         try:
             with self._members.watch_silence(channel.position, end):
                 yield
         finally:
             timer.cancel()
-            self._waiting.get(channel.position, {}).pop(key, None)
+            self._waiting.get(channel.position, {}).pop(waiting, None)
 
-    def _add(
-        self, channel: ProbedChannel, metadata: tuple[tuple[str, str], ...], key: object, waiting: _ProbedRequest
-    ) -> None:
+    def _add(self, channel: ProbedChannel, metadata: tuple[tuple[str, str], ...], waiting: _ProbedRequest) -> None:
         """Probe the member until this request has ended."""
         is_probed = channel.position in self._waiting
-        self._waiting.setdefault(channel.position, {})[key] = waiting
+        self._waiting.setdefault(channel.position, {})[waiting] = None
         if not is_probed:
             self._world.start_task(self._probe(channel, metadata), name="probe of an etcd member")
 
@@ -93,13 +91,13 @@ class ReplyProbes:
                 self._members.on_reply(channel.position)
                 channel.raft_term = max(channel.raft_term, int(status.raftTerm))
                 if status.leader:
-                    self._end_before(channel)
+                    self._end_lost_requests(channel)
                 await asyncio.sleep(PROBE_INTERVAL_S)
         finally:
             del self._waiting[channel.position]
 
-    def _end_before(self, channel: ProbedChannel) -> None:
-        """End the requests that were sent to an earlier leader."""
-        for waiting in list(self._waiting[channel.position].values()):
+    def _end_lost_requests(self, channel: ProbedChannel) -> None:
+        """End the requests that were sent before the member got its current leader."""
+        for waiting in list(self._waiting[channel.position]):
             if waiting.sent_term and waiting.sent_term < channel.raft_term:
                 waiting.end()
