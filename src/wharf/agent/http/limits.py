@@ -136,8 +136,11 @@ def has_machine_rules(rules: RuleSet) -> bool:
 
 
 def check_limits_file(settings: AgentSettings) -> None:
-    """Raise `CommandError` if rate limits are enabled, and their file cannot be used. Counts nothing and opens no store."""
-    if not settings.limits.enabled or not settings.server.enabled:
+    """Raise `CommandError` if the file of enabled rate limits cannot be used by a server.
+
+    Counts nothing and opens no store.
+    """
+    if not settings.server.enabled:
         return
     try:
         build_limiter_settings(settings, Path(settings.data_dir), COUNTING_PROCESS)
