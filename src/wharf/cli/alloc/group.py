@@ -10,6 +10,7 @@ from wharf.cli.common.options import allocation_argument, detach_option
 from wharf.cli.common.rendering import render_sparkline
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
+from wharf.world.addresses import format_host_and_port
 
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import NetworkStatus
@@ -193,16 +194,11 @@ def list_ports(ports: "Sequence[AllocatedPort]", network: "NetworkStatus | None"
     return [
         (
             port.label,
-            format_address(port.host_ip, port.value),
-            format_address(network_address, max(port.to, 0) or port.value) if network_address else "",
+            format_host_and_port(port.host_ip, port.value),
+            format_host_and_port(network_address, max(port.to, 0) or port.value) if network_address else "",
         )
         for port in ports
     ]
-
-
-def format_address(address: str, port: int) -> str:
-    """Return `address:port`, with brackets around an IPv6 address."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _format_network(network: "NetworkStatus | None") -> str:

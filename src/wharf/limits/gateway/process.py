@@ -11,6 +11,7 @@ from wharf.limits.config.settings import LimiterSettings, Upstream
 from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
+from wharf.world.addresses import format_host_and_port
 
 
 class GatewayStartError(Exception):
@@ -54,8 +55,8 @@ async def run_gateway(
         gc.freeze()
         gc.set_threshold(1_000, 50, 50)
         scheme = "https" if settings.gateway.certificate_file is not None else "http"
-        host = f"[{settings.gateway.host}]" if ":" in settings.gateway.host else settings.gateway.host
-        print_line(f"Gateway listens at {scheme}://{host}:{gateway.port} and forwards to {upstream}")
+        address = format_host_and_port(settings.gateway.host, gateway.port)
+        print_line(f"Gateway listens at {scheme}://{address} and forwards to {upstream}")
         print_line(f"Admin commands connect through {settings.socket_path}")
         await stop_event.wait()
     finally:

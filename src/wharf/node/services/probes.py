@@ -11,6 +11,7 @@ from typing import Final
 
 from wharf.node.services.checks import CheckSpec, ProbeResult, truncate_output
 from wharf.node.services.http_probe import InvalidReply, load_check_context, send_request
+from wharf.world.addresses import format_host_and_port
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ async def _probe_grpc(spec: CheckSpec) -> ProbeResult:
 
     name = spec.grpc_service.encode()
     request = b"\x0a" + _encode_varint(len(name)) + name if name else b""
-    target = f"[{spec.host}]:{spec.port}" if ":" in spec.host else f"{spec.host}:{spec.port}"
+    target = format_host_and_port(spec.host, spec.port)
     channel = (
         grpc.aio.secure_channel(target, grpc.ssl_channel_credentials())
         if spec.is_tls

@@ -18,6 +18,7 @@ from wharf.contract.model.nodes.node import NodeHostVolume
 from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.tasks.folders import TaskFolders
 from wharf.node.tasks.interpolation import ReferenceValues, ResolutionLimit, resolve_text
+from wharf.world.addresses import format_host_and_port
 
 VARIABLE_PREFIXES: Final = ("WHARF_", "NOMAD_")
 _INVALID_NAME_CHARACTERS: Final = re.compile("[^A-Za-z0-9_]")
@@ -183,13 +184,13 @@ def _build_port_variables(port: AllocatedPort, host: TaskHost) -> dict[str, str]
     label, variable_label = port.label, _INVALID_NAME_CHARACTERS.sub("_", port.label)
     address = port.host_ip or host.address
     inner_port, host_port = str(port.to if port.to > 0 else port.value), str(port.value)
-    host_address = f"[{address}]" if ":" in address else address
+    host_address = format_host_and_port(address, port.value)
     return {
         f"IP_{variable_label}": address,
         f"HOST_IP_{label}": address,
         f"PORT_{variable_label}": inner_port,
         f"ALLOC_PORT_{label}": inner_port,
         f"HOST_PORT_{variable_label}": host_port,
-        f"ADDR_{variable_label}": f"{host_address}:{host_port}",
-        f"HOST_ADDR_{label}": f"{host_address}:{host_port}",
+        f"ADDR_{variable_label}": host_address,
+        f"HOST_ADDR_{label}": host_address,
     }
