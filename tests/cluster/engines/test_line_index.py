@@ -17,11 +17,11 @@ def at(index: int, position: int = 0) -> int:
 
 
 def put(lines: LogLineIndex, place: int, key: str, *, table: str = "jobs", lease: int | None = None) -> None:
-    lines.add_line(place, table, key, is_drop=False, lease=lease)
+    lines.add_line(place, table, key, is_drop=False, lease=lease, size=0)
 
 
 def drop(lines: LogLineIndex, place: int, key: str, *, table: str = "jobs") -> None:
-    lines.add_line(place, table, key, is_drop=True, lease=None)
+    lines.add_line(place, table, key, is_drop=True, lease=None, size=0)
 
 
 def test_the_version_of_a_record_is_the_index_of_its_newest_line() -> None:

@@ -211,7 +211,7 @@ def make_log(*batches: Sequence[EncodedChange]) -> tuple[apsw.Connection, LogLin
         line_index.add_head(index * MAX_BATCH_LINES)
         for position, change in enumerate(changes, start=1):
             place = index * MAX_BATCH_LINES + position
-            line_index.add_line(place, change.table, change.key, is_drop=change.data is None, lease=None)
+            line_index.add_line(place, change.table, change.key, is_drop=change.data is None, lease=None, size=0)
     return connection, line_index
 
 

@@ -64,7 +64,7 @@ class LogLineIndex:
         self.index = place >> _SHIFT
         return True
 
-    def add_line(self, place: int, table: str, key: str, *, is_drop: bool, lease: int | None, size: int = 0) -> None:
+    def add_line(self, place: int, table: str, key: str, *, is_drop: bool, lease: int | None, size: int) -> None:
         """Add the line of a change. `size`: the number of bytes of its data."""
         index = place >> _SHIFT
         keys = self._places_by_table.get(table)
