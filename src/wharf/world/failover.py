@@ -43,7 +43,7 @@ class FailoverAddresses:
         self.max_part_s = MAX_PART_S
         """The longest wait for the reply of one address while another one is untried. Callers of slow services set more."""
         self.return_spread_s = 0.0
-        """Connections that were lost are opened again at a random time within this one. Callers of a service with many clients set it."""
+        """Lost connections are opened again after a random delay of up to this time. Set for services with many clients."""
         self.current = 0
         """Position of the address that calls use first."""
         self._world = world

@@ -12,10 +12,10 @@ LOOPBACK_ADDRESS: Final = "127.0.0.1"
 
 
 def find_default_address(interface: str) -> tuple[str, str]:
-    """Return (network interface, its IPv4 address).
+    """Return a network interface and its IPv4 address.
 
-    The interface is `interface` if given, else that of the default route, else `lo`. The address is 127.0.0.1 if it has
-    none.
+    The interface is `interface` if given, else that of the default route, else `lo`. The address of an interface without
+    one is 127.0.0.1.
     """
     device = interface or _find_default_device() or "lo"
     return device, _read_address(device) or LOOPBACK_ADDRESS
@@ -36,7 +36,6 @@ def _find_default_device() -> str:
 
 def _read_address(device: str) -> str:
     """Return the IPv4 address of a network interface, as the ioctl SIOCGIFADDR returns it; empty if it has none."""
-
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query_socket:
         reply = fcntl.ioctl(query_socket.fileno(), 0x8915, struct.pack("256s", device.encode()[:15]))
         return socket.inet_ntoa(reply[20:24])

@@ -21,8 +21,9 @@ ANY_HEADER_BITS: Final = 32 + zlib.MAX_WBITS
 
 
 def limit_decoding(response: httpx2.Response) -> None:
-    """Replace the decoders of a reply whose body is not read yet. Raises `httpx2.RemoteProtocolError` for codings that were not
-    requested.
+    """Replace the decoders of a reply whose body is not read yet.
+
+    Raises `httpx2.RemoteProtocolError` for several codings, or one that was not requested.
     """
     values = response.headers.get_list("content-encoding", split_commas=True)
     codings = [value.strip().lower() for value in values]
@@ -37,7 +38,7 @@ def limit_decoding(response: httpx2.Response) -> None:
 
 
 async def limit_decoding_async(response: httpx2.Response) -> None:
-    """Do the same for an asyncio client."""
+    """Call `limit_decoding` as a hook of an asyncio client."""
     limit_decoding(response)
 
 

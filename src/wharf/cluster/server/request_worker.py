@@ -18,7 +18,7 @@ class WorkerLane(enum.Enum):
     USER = "requests with large bodies"
     NODE = "large requests of registered nodes"
     NEW_NODE = "large registrations"
-    """Of senders that have not shown the secret of a registered node. They can use up no place of the others."""
+    """Registrations without the secret of a registered node. They can use up no worker of the other lanes."""
 
 
 class RequestWorker(Protocol):

@@ -1,5 +1,5 @@
-"""Duties of the leader at intervals: garbage collection, and the end of deletions of host volumes whose server crashed or
-lost the node.
+"""Duties of the leader at intervals: garbage collection, and ending deletions of host volumes that their server did not
+finish.
 
 `controllers.collection` has the retention times; `operations.operator.collection` decides what may be deleted. It
 uses many small writes, so that the leader can do other work in between.

@@ -36,12 +36,12 @@ class LongestTtl:
         self._observed_at = (0, 0)
         """The epoch of the log and the version of the record that were observed last."""
         self._excess_since_s = math.inf
-        """Since when the stored TTL has been much too long in this term; infinity if it is not."""
+        """The time at which the stored TTL became much too long in this term; infinity if it is not."""
         follower.load_listeners.append(self._observe)
         follower.batch_listeners.append(lambda _batch: self._observe())
 
     def start_term(self) -> None:
-        """Forget since when the stored TTL has been too long: nodes may have the TTLs of former leaders."""
+        """Measure again for how long the stored TTL is too long, because nodes may have the TTLs of former leaders."""
         self._excess_since_s = math.inf
 
     @property
@@ -82,7 +82,7 @@ class LongestTtl:
         return store_longest_ttl(snapshot, round(ttl_s * SECOND)) if ttl_s != stored_s else None
 
     def _has_outlasted_former_ttls(self) -> bool:
-        """Return whether the stored TTL has been too long since before any node that has it had to send a heartbeat."""
+        """Return whether the stored TTL has been too long for a time in which every node had to send a heartbeat."""
         now_s = self._world.monotonic_s()
         self._excess_since_s = min(self._excess_since_s, now_s)
         return now_s - self._excess_since_s > self.compute_failover_ttl_s()

@@ -20,10 +20,8 @@ MAX_UNREAD_PARTS: Final = 16_384
 UNREAD_PARTS_TEXT: Final = (
     f"the caller has not read {MAX_UNREAD_PARTS:,} parts of the node's reply; retry and read them"
 )
-
-
 CAPACITY_RETRY_AFTER_S: Final = 10
-"""When a node may return for which this process had no place."""
+"""The pause before a node tries again to connect to a process that had no place for it."""
 
 
 class ChannelViolation(Exception):
@@ -46,7 +44,7 @@ class _ChannelCall:
         """Whether the first message of the reply has arrived."""
         self.is_over = False
         self._unread_bytes = 0
-        """Bytes of parts for which the node has not got credit again."""
+        """Bytes of the parts that the reader has not read. The node has used up credit for them."""
         self._has_too_many_parts = False
         self.input_credit = channel.EXEC_WINDOW_BYTES
         self.inputs_in_flight = 0
@@ -56,7 +54,7 @@ class _ChannelCall:
     def add_part(self, part: bytes) -> None:
         """Queue a part for the reader. Raises `ChannelViolation` if the node had no credit for it.
 
-        A reader that does not read very many short parts gets a refusal after them.
+        If `MAX_UNREAD_PARTS` parts wait for the reader, the reader gets a refusal after them instead of this part.
         """
         self._unread_bytes += len(part)
         if self._unread_bytes > MAX_UNREAD_BYTES:
@@ -70,7 +68,7 @@ class _ChannelCall:
         self.parts.put_nowait(part)
 
     def on_part_read(self, part: bytes) -> None:
-        """Count a part as read: the node gets credit for as many bytes."""
+        """Count a part as read. The caller gives the node credit for its bytes."""
         self._unread_bytes -= len(part)
 
     def add_input_credit(self, count: int) -> None:
@@ -271,7 +269,7 @@ class LocalNodeChannels:
         """Reports held connections to the leader. Set by the wiring if other processes may need them."""
 
     def check_capacity(self, node_id: str) -> None:
-        """Raise `Overloaded` if this process has no place for a connection to the node. One of another server may have."""
+        """Raise `Overloaded` if this process has no place for a connection to the node. Another server may have one."""
         if node_id not in self._connections and len(self._connections) >= self.max_connections:
             raise Overloaded(
                 f"this server process holds the channels of {self.max_connections:,} nodes",

@@ -59,7 +59,7 @@ class PulseSender:
     async def announce(self) -> None:
         """Send a first pulse to the own brain. Call it before heartbeats can arrive here.
 
-        The brain then expects pulses of this process. Otherwise nobody would miss a process that stops right after its start.
+        The brain then expects pulses of this process. Otherwise it would not miss a process that stops right after its start.
         """
         await self._send_pulse("")
 

@@ -25,7 +25,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.model.times import DecisionContext
 
 ComputationOwner = tuple[str, ...]
-"""Who requested a computation. Owners share the worker fairly. Servers of older versions send none."""
+"""The caller that requested a computation. Owners share the worker fairly. Servers of older versions send none."""
 NO_OWNER: Final[ComputationOwner] = ()
 
 
