@@ -7,7 +7,6 @@ Followers that were disconnected for a shorter time can continue without a full 
 import asyncio
 import logging
 from collections import deque
-from contextlib import suppress
 from typing import Final
 
 from wharf.cluster.engines.batch_sizes import MAX_RETAINED_BYTES, BatchSizes
@@ -16,6 +15,7 @@ from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.log.follower import Follower
 from wharf.contract.model.log import Batch
 from wharf.world import World
+from wharf.world.tasks import wait_for_event
 
 LOG_RETENTION_S: Final = 600.0
 """How long batches stay in the log, so that a follower can be disconnected for this time."""
@@ -91,14 +91,12 @@ class LogCompactor:
         while True:
             await self._compact_once()
             await asyncio.sleep(MIN_COMPACTION_INTERVAL_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(COMPACTION_INTERVAL_S - MIN_COMPACTION_INTERVAL_S):
-                    await self._oversized_event.wait()
+            await wait_for_event(self._oversized_event, COMPACTION_INTERVAL_S - MIN_COMPACTION_INTERVAL_S)
 
     async def _compact_once(self) -> None:
         """Record the log index and, if this server leads, delete the batches that are too old or exceed the maximum size.
 
-        A server that does not lead forgets them too, because the leader deletes them.
+        A server that does not lead stops counting them too, because the leader deletes them.
         """
         now_s = self._world.monotonic_s()
         self._age_tracker.record_index(now_s, self._follower.replica.index)
