@@ -84,6 +84,17 @@ async def test_a_full_worker_is_reported_with_the_time_of_a_retry() -> None:
 
 
 @in_virtual_time
+async def test_a_full_worker_is_reported_with_the_time_of_a_retry_also_to_a_request_with_a_large_body() -> None:
+    large_plan = {"Job": {**PLAN["Job"], "Meta": {f"key{number}": "x" * 20 for number in range(4_000)}}}
+    async with ACluster() as cluster:
+        server = await cluster.a_server(worker=RefusingWorker(Overloaded("all wait", 7)))
+
+        reply = await put(server, "/v1/job/p/plan", large_plan)
+
+    assert (reply.status, reply.headers["retry-after"]) == (503, "7")
+
+
+@in_virtual_time
 async def test_every_reply_with_status_503_says_when_to_retry() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(worker=RefusingWorker(Refusal(RefusalCode.UNAVAILABLE, "no process")))

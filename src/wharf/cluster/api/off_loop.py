@@ -32,6 +32,7 @@ class OffLoopReply(msgspec.Struct, frozen=True):
     code: RefusalCode | None = None
     text: str = ""
     reason: RefusalReason = RefusalReason.UNSPECIFIED
+    retry_after_s: float | None = None
     cannot_preview: bool = False
     """Whether the handler cannot be previewed for its idempotency key."""
 
@@ -90,14 +91,21 @@ class OffLoopExecutor:
             try:
                 return _encode(await compute())
             except Refusal as refusal:
-                return _encode(OffLoopReply(code=refusal.code, text=refusal.text, reason=refusal.reason))
+                return _encode(
+                    OffLoopReply(
+                        code=refusal.code,
+                        text=refusal.text,
+                        reason=refusal.reason,
+                        retry_after_s=refusal.retry_after_s,
+                    )
+                )
             except CannotPreview:
                 return _encode(OffLoopReply(cannot_preview=True))
 
         lane, owner = self._choose_lane(request)
         reply = _decode(await self._worker.run(encode_outcome, lane=lane, owner=owner))
         if reply.code is not None:
-            raise Refusal(reply.code, reply.text, reply.reason)
+            raise Refusal(reply.code, reply.text, reply.reason, reply.retry_after_s)
         if reply.cannot_preview:
             raise CannotPreview
         return reply
