@@ -49,6 +49,11 @@ class Decision(msgspec.Struct, Generic[T], frozen=True):
     refused_services: tuple[RefusedServices, ...] = ()
     """Reported services that are left out of the write; the caller logs them."""
 
+    @property
+    def has_rejected_parts(self) -> bool:
+        """Whether the write leaves out a part of the request, which the caller logs."""
+        return bool(self.invalid_transitions or self.refused_services)
+
 
 class WriteBuilder:
     """Collects the changes of one write, and the conditions under which it may be committed."""

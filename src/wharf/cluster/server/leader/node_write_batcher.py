@@ -144,7 +144,7 @@ class NodeWriteBatcher:
                 decision = request.decide(self._follower.replica, self._writer.read_clock())
             except (Refusal, InvalidTransition):
                 continue
-            if decision.invalid_transitions or decision.refused_services:
+            if decision.has_rejected_parts:
                 continue
             if decision.write is None:
                 unchanged.append(request)
@@ -182,7 +182,7 @@ class NodeWriteBatcher:
                 decision = request.decide(self._follower.replica, self._writer.read_clock())
             except (Refusal, InvalidTransition):
                 continue
-            if decision.write is None and not decision.invalid_transitions and not decision.refused_services:
+            if decision.write is None and not decision.has_rejected_parts:
                 request.resolve(decision.build_reply(self._follower.replica.index))
 
 
