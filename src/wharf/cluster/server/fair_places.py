@@ -27,8 +27,8 @@ class FairPlaces:
     A free place is for the waiting owner with the fewest running requests. If several have equally few, it is for the one
     that has arrived, or has released a place, the longest time ago.
 
-    If the queue is full, a new request displaces the newest request of the owner with the most waiting requests. It is
-    refused itself if its own owner would then have the most.
+    If the queue is full, a new request displaces the newest request of the owner with the most waiting requests. The new
+    request is refused itself if its own owner would then have at least as many.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class FairPlaces:
     def _displace(self, owner: Hashable) -> None:
         """Refuse the newest request of the owner with the most waiting requests.
 
-        Raises the refusal if a further request of `owner` would give this owner the most, or as many.
+        Raises the refusal if `owner` would then have at least as many.
         """
         own_count = len(self._owners[owner].waiting) if owner in self._owners else 0
         largest = max(self._owners.values(), key=lambda each: len(each.waiting))
