@@ -31,8 +31,6 @@ READER = 'namespace "default" { policy = "read" }'
 @pytest.fixture
 def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     """A terminal with the first management token."""
-    for name in ("WHARF_ADDR", "WHARF_NAMESPACE", "NOMAD_ADDR", "NOMAD_TOKEN", "WHARF_LOGIN_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WHARF_TOKEN", "")
     with open_terminal(capsys, access=True) as terminal:
         monkeypatch.setenv("WHARF_TOKEN", terminal.run_ok("acl", "bootstrap", "-t", "{{.SecretID}}").strip())

@@ -19,9 +19,7 @@ from wharf.contract.wire.errors import REASON_HEADER
 
 
 @pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    for name in ("WHARF_ADDR", "WHARF_NAMESPACE", "WHARF_TOKEN", "NOMAD_ADDR", "NOMAD_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+def terminal(capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
     with open_terminal(capsys, nodes=2) as terminal:
         yield terminal
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,9 @@ CREATES = frozenset({("namespace", "apply"), ("node", "pool", "apply"), ("var", 
 
 
 @pytest.fixture(autouse=True)
-def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("WHARF_TOKEN", "NOMAD_ADDR", "NOMAD_TOKEN", "WHARF_NAMESPACE"):
-        monkeypatch.delenv(name, raising=False)
+def empty_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WHARF_ADDR", "http://127.0.0.1:1")  # For commands that do not use the client of the test.
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
-    with open_terminal(capsys) as opened:
-        yield opened
 
 
 def find_problem(result: CommandResult) -> str:

@@ -1,21 +1,12 @@
 """Values of files and arguments reach the server as they are written, or are refused with their line and column."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.terminal import Terminal, open_terminal
+from tests.cli.terminal import Terminal
 from wharf.cli.common.documents import parse_json, parse_yaml
 from wharf.cli.common.errors import CliError
-
-
-@pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    for name in ("WHARF_ADDR", "WHARF_NAMESPACE", "WHARF_TOKEN", "NOMAD_ADDR", "NOMAD_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    with open_terminal(capsys) as terminal:
-        yield terminal
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,7 @@ ALIASES_OF_ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 @pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    for name in ("WHARF_ADDR", "WHARF_NAMESPACE", "WHARF_TOKEN", "NOMAD_ADDR", "NOMAD_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+def terminal(capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
     with open_terminal(capsys, nodes=2) as terminal:
         yield terminal
 

@@ -1,11 +1,8 @@
 """The commands about services, scaling policies and actions of jobs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from tests.cli.terminal import Terminal, open_terminal, write_file
+from tests.cli.terminal import Terminal, write_file
 from tests.kit.requests import commit
 from wharf.cluster.state.tables import SERVICES
 from wharf.contract.model.log import WRITE_INDEX
@@ -20,14 +17,6 @@ TaskGroups:
     Tasks:
       - {Name: server, Driver: mock, Actions: [{Name: add-user, Command: /bin/add, Args: [--who, me]}]}
 """
-
-
-@pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    for name in ("WHARF_ADDR", "WHARF_NAMESPACE", "WHARF_TOKEN", "NOMAD_ADDR", "NOMAD_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    with open_terminal(capsys) as terminal:
-        yield terminal
 
 
 def an_instance(terminal: Terminal) -> None:

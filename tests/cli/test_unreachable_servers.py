@@ -25,10 +25,8 @@ NOBODY = "http://127.0.0.1:1"
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., CommandResult]:
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
     """Return a function that runs a command with the real client."""
-    for name in ("WHARF_ADDR", "WHARF_TOKEN", "NOMAD_ADDR", "NOMAD_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
 
     def run_command(*words: str) -> CommandResult:
         with pytest.raises(SystemExit) as end:
