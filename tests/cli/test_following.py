@@ -4,8 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cli.terminal import WEB, CommandResult, Terminal, open_terminal, write_file
+from tests.kit.requests import commit
+from wharf.cluster.state.tables import EVALUATIONS
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 
 TOO_LARGE = WEB.replace("CPU: 100", "CPU: 999999")
 BATCH = """
@@ -86,11 +91,15 @@ def test_a_deployment_that_nobody_promotes_is_followed_until_the_time_without_pr
     assert "no progress for 1m30s" in result.lines[-1]
 
 
+def pause_scheduler(terminal: Terminal) -> None:
+    terminal.run_ok("operator", "scheduler", "set-config", "--pause-eval-broker", "true")
+
+
 @pytest.mark.parametrize("options", [[], ["--follow", "--progress-timeout", "5m"]], ids=["script", "follow"])
 def test_a_job_whose_evaluation_is_not_processed_says_why_and_ends(
     terminal: Terminal, tmp_path: Path, options: list[str]
 ) -> None:
-    terminal.run_ok("operator", "scheduler", "set-config", "--pause-eval-broker", "true")
+    pause_scheduler(terminal)
 
     result = terminal.run("job", "run", *options, write_file(tmp_path, WEB))
 
@@ -103,7 +112,7 @@ def test_a_job_that_lacks_capacity_while_scheduling_is_paused_shows_both_reasons
     terminal: Terminal, tmp_path: Path
 ) -> None:
     terminal.run("job", "run", write_file(tmp_path, TOO_LARGE))
-    terminal.run_ok("operator", "scheduler", "set-config", "--pause-eval-broker", "true")
+    pause_scheduler(terminal)
 
     result = follow(terminal, tmp_path, TOO_LARGE.replace("999999", "888888"), "--progress-timeout", "30s")
 
@@ -158,3 +167,50 @@ def test_a_drain_that_makes_no_progress_says_what_it_waits_for(terminal: Termina
     assert result.code == 0, result
     assert result.err.count("waiting for web.api[") == 1
     assert "; the drain stops what remains at 20" in result.err
+
+
+def resume_scheduler_later(terminal: Terminal, *, after_s: float) -> None:
+    configuration = terminal.server.client.operator.set_scheduler_configuration(SchedulerConfiguration())
+    terminal.loop.call_later(after_s, lambda: terminal.world.start_task(configuration, name="resume the scheduler"))
+
+
+def test_a_command_waits_for_the_evaluation_that_replaced_its_own(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", write_file(tmp_path, WEB))
+    pause_scheduler(terminal)
+    replacement = terminal.run_ok("job", "eval", "--detach", "web").split()[2]
+    resume_scheduler_later(terminal, after_s=0.5)
+
+    result = terminal.run("job", "stop", "web")
+
+    stopped, replaced, outcome = result.lines
+    assert (result.code, stopped, outcome) == (0, "stopped job web", f"evaluation {replacement} is complete"), result
+    assert replaced.endswith(f" was replaced by evaluation {replacement}")
+
+
+def test_a_command_reports_the_shortage_of_the_evaluation_that_replaced_its_own(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    terminal.run_ok("job", "run", write_file(tmp_path, WEB))
+    pause_scheduler(terminal)
+    terminal.run_ok("job", "eval", "--detach", "web")
+    resume_scheduler_later(terminal, after_s=0.5)
+
+    result = terminal.run("job", "run", write_file(tmp_path, TOO_LARGE))
+
+    assert (result.code, "Not placed, waiting for capacity:" in result.lines) == (2, True), result
+
+
+def test_an_evaluation_that_was_canceled_without_a_replacement_is_reported_as_canceled(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    terminal.run_ok("job", "run", write_file(tmp_path, WEB))
+    pause_scheduler(terminal)
+
+    async def cancel() -> None:
+        (evaluation,) = [each for each in terminal.server.replica.iter_all(EVALUATIONS) if each.status == "pending"]
+        await commit(terminal.server, EVALUATIONS.build_put(replace(evaluation, status=EvaluationStatus.CANCELED)))
+
+    terminal.loop.call_later(0.5, lambda: terminal.world.start_task(cancel(), name="cancel"))
+    result = terminal.run("job", "stop", "web")
+
+    assert (result.code, result.lines[-1].rpartition(" is ")[2]) == (0, "canceled"), result

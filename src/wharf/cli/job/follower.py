@@ -17,6 +17,7 @@ from wharf.cli.job.progress import ExitCode, JobOutcome, fetch_next_progress, fe
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from wharf.cli.common.outages import Outage
     from wharf.cli.job.progress import JobProgress
     from wharf.contract.model.evaluations import Evaluation
 
@@ -141,19 +142,52 @@ def _format_continuation(job_id: str) -> str:
 
 
 def wait_for_evaluation(session: "Session", eval_id: str, namespace: str) -> "Evaluation":
-    """Wait until an evaluation is no longer pending, and return it. After a second, print why it is pending.
+    """Wait until an evaluation is no longer pending, and return it. If it was replaced, wait for the replacement instead.
 
-    Raises CliError if it is still pending after `DEFAULT_PROGRESS_TIMEOUT_S`, or if the servers do not reply for too long.
+    After a second, print why it is pending. Raises CliError if it or its replacement is still pending after
+    `DEFAULT_PROGRESS_TIMEOUT_S`, or if the servers do not reply for too long.
     """
+    deadline_s = session.world.monotonic_s() + DEFAULT_PROGRESS_TIMEOUT_S
+    evaluation = _wait_while_pending(session, eval_id, namespace, deadline_s)
+    while evaluation.status == "canceled" and (replacement := _find_replacement(session, evaluation)) is not None:
+        replaced_id, short_id = session.shorten_id(evaluation.id), session.shorten_id(replacement.id)
+        click.echo(f"evaluation {replaced_id} was replaced by evaluation {short_id}")
+        evaluation = _wait_while_pending(session, replacement.id, namespace, deadline_s)
+    return evaluation
+
+
+def _find_replacement(session: "Session", canceled: "Evaluation") -> "Evaluation | None":
+    """Return the evaluation that did the work of a canceled one, or None.
+
+    The scheduler processes one evaluation of a job, and cancels the others in the write that stores its result. So the
+    replacement existed before this write, and was changed in it.
+    """
+    outage = _create_outage(session, canceled.id)
+    response = outage.call(lambda: session.client.jobs.evaluations(canceled.job_id, namespace=canceled.namespace))
+    candidates = [
+        each
+        for each in response.value
+        if each.status != "canceled" and each.create_index < canceled.modify_index <= each.modify_index
+    ]
+    return min(candidates, key=lambda each: each.modify_index, default=None)
+
+
+def _create_outage(session: "Session", eval_id: str) -> "Outage":
+    """Return an outage whose error says that the evaluation continues."""
     from wharf.cli.common.outages import Outage
 
     short_id = session.shorten_id(eval_id)
-    outage = Outage(session, f"evaluation {short_id} continues (`wharf eval status {short_id}` shows its state)")
-    start_s = session.world.monotonic_s()
+    return Outage(session, f"evaluation {short_id} continues (`wharf eval status {short_id}` shows its state)")
+
+
+def _wait_while_pending(session: "Session", eval_id: str, namespace: str, deadline_s: float) -> "Evaluation":
+    """Wait until an evaluation is no longer pending, and return it. Raises CliError if it is still pending at the deadline."""
+    short_id = session.shorten_id(eval_id)
+    outage = _create_outage(session, eval_id)
     response = outage.call(lambda: session.client.evaluations.read(eval_id, namespace=namespace))
     wait_s, reason = EVALUATION_NOTICE_S, ""
     while response.value.status == "pending":
-        if session.world.monotonic_s() - start_s >= DEFAULT_PROGRESS_TIMEOUT_S:
+        if session.world.monotonic_s() >= deadline_s:
             raise CliError(
                 f"evaluation {short_id} is still pending after "
                 f"{format_rounded_duration(round(DEFAULT_PROGRESS_TIMEOUT_S * NS_PER_SECOND))}; stopped watching; "
@@ -217,7 +251,7 @@ def follow_submission(
 
 
 def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
-    """Wait until the scheduler has processed an evaluation, and print the result.
+    """Wait until the scheduler has processed an evaluation, or the one that replaced it, and print the result.
 
     Exits with code 2 if not everything was placed, and raises CliError if the evaluation failed. An empty `eval_id`
     does nothing.
@@ -231,7 +265,8 @@ def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
     except KeyboardInterrupt:
         click.echo(f"stopped watching; evaluation {session.shorten_id(eval_id)} continues", err=True)
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
-    click.echo(f"evaluation {session.shorten_id(eval_id)} is {evaluation.status}")
+    short_id = session.shorten_id(evaluation.id)
+    click.echo(f"evaluation {short_id} is {evaluation.status}")
     if evaluation.failed_tg_allocs:
         click.echo("Not placed, waiting for capacity:")
         explanations = fetch_explanations(session, evaluation.job_id, namespace)
@@ -239,4 +274,4 @@ def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
             click.echo(f"  {line}")
         raise click.exceptions.Exit(ExitCode.NOT_PLACED)
     if evaluation.status == "failed":
-        raise CliError(f"evaluation {session.shorten_id(eval_id)} failed: {evaluation.status_description}")
+        raise CliError(f"evaluation {short_id} failed: {evaluation.status_description}")
