@@ -201,10 +201,12 @@ class NodeVolumes:
         if plugin is None or requested.plugin_id not in self._versions:
             raise invalid_request(f"this node has no working plugin {requested.plugin_id}")
         existing = store.find_volume(requested.id)
+        stored = StoredVolume(requested)
         if existing is not None:
             requested = msgspec.structs.replace(requested, host_path=existing.volume.host_path)
+            stored = msgspec.structs.replace(existing, volume=requested)
         try:
-            store.save_volume(StoredVolume(requested, is_created=existing is not None and existing.is_created))
+            store.save_volume(stored)
             created = await plugin.create(requested)
             volume = msgspec.structs.replace(requested, host_path=created.host_path)
             store.save_volume(StoredVolume(volume, is_created=True))
@@ -250,8 +252,8 @@ class NodeVolumes:
     async def _delete(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Have the plugin delete a volume, and delete its stored entry. Raises Refusal if it is in use.
 
-        From before the check of its users on, tasks cannot use the volume. If it is not deleted, they can again. An
-        unknown volume is not an error: it may be deleted already.
+        Tasks cannot use the volume meanwhile. If it is not deleted, they can again, unless an earlier deletion was
+        interrupted. An unknown volume is not an error: it may be deleted already.
         """
         requested = _decode_volume(request)
         async with self._request_lock:
@@ -297,12 +299,12 @@ class NodeVolumes:
             try:
                 await plugin.delete(volume)
             except VolumePluginError as error:
-                store.save_volume(msgspec.structs.replace(stored, is_deleting=False))
+                store.save_volume(stored)
                 raise invalid_request(str(error)) from error
         store.delete_volume(volume.id)
 
     def _publish_if_usable(self, stored: StoredVolume | None) -> None:
-        """Make a volume available again that was not deleted. Not if a part of it may be deleted."""
+        """Make a volume available again, unless it was deleted or a part of it may be."""
         if stored is not None and stored.is_created and not stored.is_deleting:
             self._publish(stored.volume)
             self._on_change()
