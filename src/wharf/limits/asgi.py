@@ -236,9 +236,9 @@ class _AsgiCall:
             )
 
     async def _receive_disconnect(self) -> Message:
-        """Wait for the message that the caller has disconnected, end the request, and return such a message.
+        """Wait until the caller has disconnected, end the request, and return a disconnect message.
 
-        The body is complete, so that no other message may come. The application receives this one again and again.
+        After a complete body, any message counts as the disconnect. The application receives it at each further call.
         """
         await self._receive()
         await self._decision_service.end_request(self._admitted)
@@ -367,9 +367,9 @@ def _is_machine(scope: Scope) -> bool:
 
 
 async def _read_body(receive: Receive) -> tuple[bytes, Receive]:
-    """Return a pair: the body, or its begin if it exceeds `MAX_BODY_BYTES`, and a `receive` that returns it again.
+    """Return a pair: the body, or its beginning if it exceeds `MAX_BODY_BYTES`, and a `receive` that returns it again.
 
-    The application receives what was read as one part: to return a million small parts again would take minutes.
+    It returns what was read as one part: a million small parts would take minutes.
     """
     buffer = bytearray()
     messages: deque[Message] = deque()

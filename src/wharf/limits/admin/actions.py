@@ -46,7 +46,8 @@ class OperatorActions:
     ) -> dict[str, Any]:
         """Increase the ceiling of a caller's bucket `resource` by an amount, for a duration or until a time.
 
-        Return the grant as a JSON object. Raises `ActionError` for invalid values, and while the store is unavailable or the file of grants cannot be written.
+        Return the grant as a JSON object. Raises `ActionError` for invalid values, and if the store is unavailable or the
+        grants file cannot be written.
         """
         owner = find_caller(self._service, name).owner
         resources = {rule.resource for rule in self._service.evaluator.rules.rules if rule.resource is not None}

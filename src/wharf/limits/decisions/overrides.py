@@ -72,18 +72,15 @@ class GrantFile:
         self.grants = list(grants)
 
     def adopt(self, grants: Iterable[Grant]) -> None:
-        """Replace all grants by these in memory, and in the file as soon as it can be written.
+        """Replace all grants by these in memory, and in the file if it does not have them yet.
 
-        For changes that are in force anyway: those of the override store, and expired grants.
+        For changes that are in force anyway: those of the override store, and expired grants. If the file cannot be
+        written, this is logged once, and the next call tries again.
         """
         adopted = list(grants)
         if adopted != self.grants:
             self.grants = adopted
             self._is_saved = False
-        self.save_pending()
-
-    def save_pending(self) -> None:
-        """Write the grants to the file if it does not have them yet. A failure is logged once; the next call tries again."""
         if self._is_saved:
             return
         try:
@@ -94,10 +91,9 @@ class GrantFile:
             self._is_failure_logged = True
 
     def drop_expired(self, now_ms: int) -> list[Grant]:
-        """Delete expired grants in memory, and in the file as soon as it can be written. Return them."""
+        """Delete expired grants, as `adopt` does, and return them."""
         ended = [grant for grant in self.grants if now_ms >= grant.until_ms]
-        if ended:
-            self.adopt(grant for grant in self.grants if grant not in ended)
+        self.adopt(grant for grant in self.grants if grant not in ended)
         return ended
 
     def _save(self, grants: Sequence[Grant]) -> None:
@@ -147,21 +143,22 @@ class OperatorOverrides:
                 if grant not in self.grant_file.grants:
                     await self.shared_overrides.write_override(build_grant_name(grant), msgspec.json.encode(grant))
         known = self.grant_file.grants
-        self._keep([*known, *(grant for grant in new if grant not in known)])
+        self._replace_grants([*known, *(grant for grant in new if grant not in known)])
 
     async def revoke_grants(self, owner: str, resource: str | None) -> list[Grant]:
         """Delete the grants of an owner in this process and in the override store, and return them.
 
-        `resource` limits this to one bucket; `None` means all. Raises as `add_grants`.
+        `resource` limits this to one bucket; `None` means all. Raises `StoreUnavailable` and `GrantsNotSaved`, as
+        `add_grants` does.
         """
         ended = [g for g in self.grant_file.grants if g.owner == owner and resource in (None, g.resource)]
         if self.shared_overrides is not None:
             for grant in ended:
                 await self.shared_overrides.write_override(build_grant_name(grant), None)
-        self._keep([grant for grant in self.grant_file.grants if grant not in ended])
+        self._replace_grants([grant for grant in self.grant_file.grants if grant not in ended])
         return ended
 
-    def _keep(self, grants: list[Grant]) -> None:
+    def _replace_grants(self, grants: list[Grant]) -> None:
         """Replace all grants by these and apply them. Raises `GrantsNotSaved` if only the file would keep them."""
         if self.shared_overrides is None:
             self.grant_file.store(grants)
@@ -210,7 +207,6 @@ class OperatorOverrides:
         They stay in the override store until `remove_shared_grants` is called with them.
         """
         ended = self.grant_file.drop_expired(now_ms)
-        self.grant_file.save_pending()
         if ended:
             self._apply(self.grant_file.grants)
         return ended
