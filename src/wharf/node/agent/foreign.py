@@ -168,7 +168,7 @@ class ForeignSearch:
 
 
 class NodeEvidence:
-    """What shows for each node id whether its data folder is lost or exists."""
+    """What was found about the data folders of nodes: for each node id, whether something shows its loss or its existence."""
 
     def __init__(self, own_id: str) -> None:
         self._own_id = own_id
@@ -178,12 +178,12 @@ class NodeEvidence:
         """The ways in which folders are lost."""
 
     def add(self, node_id: str, loss: FolderLoss) -> None:
-        """Add one piece of evidence. An empty id is of a node that is not known."""
+        """Add one piece of evidence. An empty id means that the node is not known."""
         self.losses.add(loss)
         (self._living_ids if loss is FolderLoss.NONE else self._lost_ids).add(node_id)
 
     def list_lost(self) -> frozenset[str]:
-        """Return the ids of nodes that are lost and of which nothing exists in its folder."""
+        """Return the ids of nodes whose loss something shows, and whose existence nothing shows."""
         return frozenset(self._lost_ids - self._living_ids - {self._own_id, ""})
 
     def is_unknown(self, node_id: str) -> bool:
@@ -202,7 +202,7 @@ def scan_machine(
     `node_id` is this node, whose current runs never count. `containers` are those of other nodes.
     """
     evidence = NodeEvidence(node_id)
-    supervisors, marked, lost_runs = _scan_processes(evidence, node_id, is_current_run)
+    supervisors, marked, losses_of_runs = _scan_processes(evidence, node_id, is_current_run)
     networks = {
         owner: _list_folder(network_root / owner)
         for owner in _list_folder(network_root)
@@ -217,6 +217,7 @@ def scan_machine(
         elif container.log_folder:
             evidence.add(container.owner.node_id, find_log_folder_loss(container))
     lost_ids = evidence.list_lost()
+    lost_runs = {run for run, loss in losses_of_runs.items() if loss is not FolderLoss.NONE}
     unknown_ids = frozenset(filter(evidence.is_unknown, networks))
     return ForeignRemains(
         supervisors,
@@ -240,14 +241,13 @@ class MarkedProcess(NamedTuple):
 
 def _scan_processes(
     evidence: NodeEvidence, node_id: str, is_current_run: Callable[[str], bool]
-) -> tuple[frozenset[Process], list[MarkedProcess], set[str]]:
-    """Return the task supervisors of lost folders, the shims and tasks of all nodes, and the runs in lost folders.
+) -> tuple[frozenset[Process], list[MarkedProcess], dict[str, FolderLoss]]:
+    """Return the task supervisors of lost folders, the shims and tasks of all nodes, and the losses of run folders.
 
-    What the processes show is added to `evidence`.
+    The losses are those of runs with a shim, by the name of the run. What the processes show is added to `evidence`.
     """
     supervisors: set[Process] = set()
-    lost_runs: set[str] = set()
-    living_runs: set[str] = set()
+    losses_of_runs: dict[str, FolderLoss] = {}
     marked: list[MarkedProcess] = []
     for pid in list_pids():
         process, words = find_process(pid), _read_arguments(pid)
@@ -265,13 +265,11 @@ def _scan_processes(
         if run and not is_current_run(run):
             marked.append(MarkedProcess(process, run, _read_owner(pid, run)))
             if os.fsencode(SHIM_PATH) in words:
-                loss = _find_run_folder_loss(pid, words)
-                evidence.losses.add(loss)
-                (living_runs if loss is FolderLoss.NONE else lost_runs).add(run)
+                losses_of_runs[run] = _find_run_folder_loss(pid, words)
     for each in marked:
-        if each.owner and each.run in lost_runs | living_runs:
-            evidence.add(each.owner, FolderLoss.DELETED if each.run in lost_runs else FolderLoss.NONE)
-    return frozenset(supervisors), marked, lost_runs
+        if each.run in losses_of_runs:
+            evidence.add(each.owner, losses_of_runs[each.run])
+    return frozenset(supervisors), marked, losses_of_runs
 
 
 def end_processes(found: ForeignRemains) -> None:
