@@ -33,7 +33,7 @@ MIN_FAILOVER_TTL_S: Final = 30.0
 MIN_HEARTBEAT_TTL_S: Final = 1.0
 """The shortest `server.min_heartbeat_ttl`: nodes with shorter TTLs would send heartbeats all the time."""
 MAX_HEARTBEAT_TTL_S: Final = 86_400.0
-"""The longest `server.min_heartbeat_ttl`: a day, after which nobody waits for a dead node any more."""
+"""The longest `server.min_heartbeat_ttl`: a day. With a longer one, dead nodes would stay undetected for days."""
 MIN_HEARTBEAT_RATE: Final = 0.01
 """The lowest `server.max_heartbeats_per_second`: with it, each node of ten sends one heartbeat in 17 to 33 minutes."""
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")

@@ -23,7 +23,7 @@ esac
 
 
 async def no_input() -> AsyncIterator[bytes]:
-    for part in ():
+    for part in list[bytes]():
         yield part
 
 

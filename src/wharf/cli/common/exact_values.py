@@ -25,10 +25,6 @@ class InexactValue(Exception):
         self.position = position
 
 
-class _InexactNumber(Exception):
-    """The decoder found a number that `find_number_problem` rejects."""
-
-
 def find_number_problem(text: str) -> str:
     """Return why a number of JSON or YAML cannot be sent exactly; empty if it can.
 
@@ -73,15 +69,15 @@ def load_exact_json(text: str, object_pairs_hook: Any) -> Any:  # Any JSON value
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError:
         raise
-    except (_InexactNumber, ValueError):  # The latter: a whole number with thousands of digits, or half of a character.
+    except ValueError:  # From `_parse_float`, or for a whole number with thousands of digits, or half of a character.
         raise _find_first_inexact_value(text) from None
     return value
 
 
 def _parse_float(text: str) -> float:
-    """Return the number. Raises `_InexactNumber`."""
+    """Return the number. Raises `ValueError` if it cannot be sent exactly."""
     if find_number_problem(text):
-        raise _InexactNumber
+        raise ValueError(text)
     return float(text)
 
 

@@ -1,4 +1,7 @@
-"""Reads YAML as the values that JSON has, exactly as they are written. Import it only where YAML is read: it loads ruamel.yaml."""
+"""Reads YAML as the values that JSON has, exactly as they are written.
+
+Import this module only where YAML is read, because it loads ruamel.yaml.
+"""
 
 import copy
 from typing import Any, Final

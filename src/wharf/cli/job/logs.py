@@ -284,6 +284,7 @@ class LogSource:
         self._position: LogChunk | None = None
         """The last chunk that was printed: the log continues after it."""
         self._lines = LineSplitter(sys.maxsize)
+        """Without a limit, because `_print_chunks` prints a long line in parts."""
         label = (
             f"{session.shorten_id(allocation.id)} {allocation.task_group}[{allocation.name.rpartition('[')[2]} {task}"
         )

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 MIN_RETRY_DELAY_S: Final = 0.25
 MAX_RETRY_DELAY_S: Final = 3.0
 STABLE_AFTER_S: Final = 10.0
-"""A channel that closes earlier counts as a failure. Otherwise two agents with the same node, each of which replaces the channel
-of the other, would connect several times a second."""
+"""A channel that closes earlier counts as a failure. Otherwise two agents of the same node would replace each other's channel
+several times a second."""
 OPEN_TIMEOUT_S: Final = 10.0
 """Seconds for opening the channel, divided among the servers. Protects the node from servers that never reply."""
 

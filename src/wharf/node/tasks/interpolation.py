@@ -32,7 +32,7 @@ class ResolutionLimit:
 
     def __init__(self, max_total: int = MAX_TOTAL_CHARACTERS) -> None:
         self.problem = ""
-        """What is wrong with the first text that exceeds a limit or cannot be used. Empty: no text."""
+        """What is wrong with the first text that exceeds a limit or cannot be used; empty if there is none."""
         self._max_total = max_total
         self._total = 0
 

@@ -16,7 +16,7 @@ from wharf.limits.core.callers.caller import CredentialKind
 MAX_BASIC_BYTES: Final = 4_096
 """Longer basic credentials are rejected before they are decoded."""
 WHITE_SPACE: Final = " \t"
-"""What HTTP takes for white space around a value. Other white space is a part of it, as it is for the service."""
+"""White space around a value in HTTP. Other white space is part of the value, here and in the service."""
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 
 # The prefix of a token names its kind. Installation and workflow tokens share a prefix; the directory distinguishes them.

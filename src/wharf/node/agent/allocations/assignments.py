@@ -239,7 +239,7 @@ class LocalAssignmentHandler:
     def on_server_silence(self, since_s: float) -> None:
         """Begin a loss of contact: apply `ServerContactLost` to allocations that stop after such a loss.
 
-        `since_s` is when contact was lost on the monotonic clock, in seconds. Repeated calls have no effect.
+        `since_s` is the time at which contact was lost, in seconds of the monotonic clock. Repeated calls have no effect.
         """
         if self._silent_since_s is None:
             self._silent_since_s = since_s

@@ -1,8 +1,8 @@
-"""Since when a node has had no contact with servers. Groups with `stop_on_client_after` stop some time after that.
+"""The time at which a node lost contact with its servers. Groups with `stop_on_client_after` stop some time after it.
 
-A node of a large fleet sends a heartbeat every few minutes only, so the time of the last one says little. Contact is lost when
-a request of any kind fails and no other one is answered after it. Servers count a node as lost some time after its
-heartbeat was due, whatever other requests they answered. So contact counts as lost by then at the latest.
+A node of a large fleet sends a heartbeat only every few minutes, so the last heartbeat is often older than the loss. Contact is
+lost when a request of any kind fails and no later request is answered. Servers declare a node down some time after its
+heartbeat was due, even if they answered other requests. So contact counts as lost by then at the latest.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from wharf.contract.client.transport import StreamedReply
 from wharf.world import World
 
 MIN_UNANSWERED_S: Final = 4.0
-"""How long after it was due a heartbeat may be unanswered before contact counts as lost, at least. The shortest grace of servers that is
-recommended."""
+"""Contact counts as lost this long after a heartbeat was due, if none was acknowledged. The shortest grace that is recommended
+for servers."""
 UNANSWERED_PART: Final = 0.1
-"""The same as a part of the TTL: half of the grace that servers grant to nodes with long TTLs."""
+"""The same time as a part of the TTL, for long TTLs: half of the grace that servers grant."""
 
 
 class ServerContact:
@@ -35,7 +35,7 @@ class ServerContact:
         self._limit_s = sent_s + ttl_s + max(MIN_UNANSWERED_S, ttl_s * UNANSWERED_PART)
 
     def on_reply(self) -> None:
-        """Record that a server answered a request, of whatever kind."""
+        """Record that a server answered a request of any kind."""
         self._failed_since_s = None
 
     def on_failure(self) -> None:
@@ -44,7 +44,7 @@ class ServerContact:
             self._failed_since_s = self._world.monotonic_s()
 
     def get_lost_since_s(self) -> float:
-        """Return since when contact has been lost, after a heartbeat was not acknowledged."""
+        """Return when contact was lost. Call it after a heartbeat that was not acknowledged."""
         failed_since_s = self._world.monotonic_s() if self._failed_since_s is None else self._failed_since_s
         return min(failed_since_s, self._limit_s)
 

@@ -36,11 +36,11 @@ MAX_URGENT_RETRY_DELAY_S: Final = 3.0
 """The longest delay before a heartbeat or report is repeated. Servers grant 10 s beyond the TTL, so several heartbeats must
 fit; and they place allocations on resources that they consider free until a report says otherwise."""
 RETRY_PART: Final = 0.05
-"""A failed report, or a heartbeat that failed twice, is repeated after this part of the TTL, or half of it, if that is longer than the usual delay. Servers
-grant a fifth of the TTL, so several heartbeats fit. Limits the load while no server leads."""
+"""A failed report, or a heartbeat that failed twice, is repeated after this part of the TTL, or half of it, if that is longer than
+the usual delay. Servers grant a fifth of the TTL, so several heartbeats fit. Limits the load while no server leads."""
 RETURN_SPREAD_PART: Final = 0.1
-"""Nodes that lost their servers request assignments and open their channel again within this part of their TTL. The TTL grows with the fleet, so
-the nodes of a large fleet do not return all at once: 5,000 nodes return within 10 to 20 s."""
+"""Nodes that lost their servers request assignments and open their channel again within this part of their TTL. The TTL grows
+with the fleet, so the nodes of a large fleet do not return all at once: 5,000 nodes return within 10 to 20 s."""
 MAX_RETURN_SPREAD_S: Final = 30.0
 """The longest such time. Limits how late a node receives assignments, and is reached by users, after an outage."""
 LAGGING_SERVER_DELAY_S: Final = 1.0

@@ -56,8 +56,8 @@ class DockerDriver:
     ) -> None:
         """Create the driver for the engine at `socket`.
 
-        `owner` marks the containers. `folder` is for files with the position up to which each container's output was copied. `is_current_run` returns
-        whether the agent tracks a run with this name.
+        `owner` marks the containers. `folder` is for files with the position up to which each container's output was
+        copied. `is_current_run` returns whether the agent tracks a run with this name.
         """
         self._world = world
         self._watcher = watcher
