@@ -7,7 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import click
 import pytest
 
 from tests.cli.terminal import CommandResult
+from tests.http_servers import QuietHandler, serving
 from wharf.agent.tls.certificates import get_files, make_authority, make_certificate, write_pair
 from wharf.cli.common.waiting_notices import LEADER_QUERY_TIMEOUT_S, NOTICE_DELAY_S
 from wharf.cli.root import main
@@ -142,31 +143,11 @@ def test_a_write_to_another_service_says_that_it_may_have_been_applied(run: Call
     assert "the change may already have been applied" in result.err
 
 
-class QuietHandler(BaseHTTPRequestHandler):
-    """Handles requests without log lines."""
-
-    def reply(self, status: int, body: bytes, *headers: tuple[str, str]) -> None:
-        self.send_response(status)
-        for name, value in (*headers, ("content-length", str(len(body)))):
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-
 @contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def serving_at_address(handler: type[QuietHandler]) -> Iterator[str]:
     """Run an HTTP server with this handler, and return its address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 @contextmanager
@@ -174,14 +155,14 @@ def waiting_server(may_reply: threading.Event, *leader_headers: tuple[str, str])
     """Run a server without a leader that replies to a request, except that for the leader, only when it may."""
 
     class Handler(QuietHandler):
-        def do_GET(self) -> None:  # The name that the library calls.
+        def do_GET(self) -> None:
             if self.path == "/v1/status/leader":
                 self.reply(200, b'""', *leader_headers)
                 return
             assert may_reply.wait(30.0)
             self.reply(500, b"No cluster leader", ("x-cluster-error", "no-leader"))
 
-    with serving(Handler) as address:
+    with serving_at_address(Handler) as address:
         yield address
 
 
@@ -286,7 +267,7 @@ def server_of_frozen_node(may_reply: threading.Event) -> Iterator[str]:
     }
 
     class Handler(QuietHandler):
-        def do_GET(self) -> None:  # The name that the library calls.
+        def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path.startswith("/v1/client/"):
                 assert may_reply.wait(30.0)
@@ -294,7 +275,7 @@ def server_of_frozen_node(may_reply: threading.Event) -> Iterator[str]:
             else:
                 self.reply(200, json.dumps(documents[path]).encode(), ("x-cluster-index", "7"))
 
-    with serving(Handler) as address:
+    with serving_at_address(Handler) as address:
         try:
             yield address
         finally:

@@ -3,10 +3,13 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import nullcontext
+from http.server import ThreadingHTTPServer
+
+import pytest
 
 from tests.faults.reader import Reader, compute_p99
+from tests.http_servers import QuietHandler, serving
 from tests.waiting import wait_until
 
 READS_PER_S = 50.0
@@ -26,32 +29,20 @@ class StallingServer(ThreadingHTTPServer):
         self.answered = 0
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: StallingServer
 
     def do_GET(self) -> None:
         self.server.is_answering.wait()
         self.server.answered += 1
-        self.send_response(200)
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
+        self.reply(200, b"{}")
 
 
-@contextmanager
-def stalling_server() -> Iterator[StallingServer]:
-    with StallingServer() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.is_answering.set()
-            server.shutdown()
-            thread.join()
+@pytest.fixture
+def server() -> Iterator[StallingServer]:
+    with serving(StallingServer()) as server:
+        yield server
+        server.is_answering.set()
 
 
 def read_beside_a_stall(server: StallingServer, *, is_excused: bool) -> list[float]:
@@ -70,17 +61,15 @@ def read_beside_a_stall(server: StallingServer, *, is_excused: bool) -> list[flo
     return took_s
 
 
-def test_each_read_that_was_due_during_a_stall_counts_with_the_time_since_then() -> None:
-    with stalling_server() as server:
-        took_s = read_beside_a_stall(server, is_excused=False)
+def test_each_read_that_was_due_during_a_stall_counts_with_the_time_since_then(server: StallingServer) -> None:
+    took_s = read_beside_a_stall(server, is_excused=False)
 
     slow = [each for each in took_s if each > STALL_S / 2]
     assert len(slow) >= STALL_S / 2 * READS_PER_S * 0.9
     assert compute_p99(took_s) > STALL_S * 0.8
 
 
-def test_reads_that_nobody_can_answer_count_from_the_end_of_that_time() -> None:
-    with stalling_server() as server:
-        took_s = read_beside_a_stall(server, is_excused=True)
+def test_reads_that_nobody_can_answer_count_from_the_end_of_that_time(server: StallingServer) -> None:
+    took_s = read_beside_a_stall(server, is_excused=True)
 
     assert compute_p99(took_s) < STALL_S / 2

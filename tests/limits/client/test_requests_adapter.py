@@ -1,49 +1,39 @@
 """The adapter for the library requests, against a real server."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Final
 
 import pytest
 import requests
 
+from tests.http_servers import QuietHandler, serving
 from wharf.limits.client import MemoryStateStore, SecondaryExceeded
 from wharf.limits.client.policy import ClientPolicy
 from wharf.limits.client.request_costs import build_account_key
 from wharf.limits.client.requests_adapter import LimitedAdapter
 
 
-class Site(BaseHTTPRequestHandler):
+class Site(QuietHandler):
     """Refuses the next `refusals_left` requests; its resource has an ETag."""
 
     protocol_version = "HTTP/1.1"
     refusals_left = 0
     received_tags: Final[list[str]] = []
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
-
     def do_GET(self) -> None:
         self.received_tags.append(self.headers.get("if-none-match", ""))
         if Site.refusals_left:
             Site.refusals_left -= 1
-            self._reply(403, b'{"message":"You have exceeded a secondary rate limit"}', {"retry-after": "2"})
+            self.reply(403, b'{"message":"You have exceeded a secondary rate limit"}', ("retry-after", "2"))
         elif self.headers.get("if-none-match") == '"v1"':
-            self._reply(304, b"", {"etag": '"v1"', "x-ratelimit-used": "2", "x-request-id": "b"})
+            self.reply(304, b"", ("etag", '"v1"'), ("x-ratelimit-used", "2"), ("x-request-id", "b"))
         else:
-            self._reply(200, b"the reply", {"etag": '"v1"', "x-ratelimit-used": "1", "x-request-id": "a"})
+            self.reply(200, b"the reply", ("etag", '"v1"'), ("x-ratelimit-used", "1"), ("x-request-id", "a"))
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.do_GET() if Site.refusals_left else self._reply(201, body, {})
-
-    def _reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "content-length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        self.do_GET() if Site.refusals_left else self.reply(201, body)
 
 
 @pytest.fixture
@@ -52,12 +42,8 @@ def site() -> Iterator[str]:
     Site.received_tags.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/x"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(server):
+        yield f"http://127.0.0.1:{server.server_port}/x"
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Header names that a service may take for one of the gateway's own, in front of a real WSGI server."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
+from tests.http_servers import serving
 from tests.limits.gateway.running_gateway import RunningGateway, run_scenario
 
 OWN_HEADERS = (
@@ -34,14 +34,8 @@ def run_wsgi_service() -> Iterator[tuple[str, list[dict[str, Any]]]]:
         start_response("200 OK", [("Content-Length", "2")])
         return [b"ok"]
 
-    with make_server("127.0.0.1", 0, application, handler_class=SilentHandler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", received
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(make_server("127.0.0.1", 0, application, handler_class=SilentHandler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}", received
 
 
 @pytest.mark.parametrize("sign", ["_", "."])

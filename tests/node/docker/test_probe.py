@@ -3,13 +3,12 @@
 import asyncio
 import json
 import socketserver
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests.http_servers import QuietHandler, serving
 from tests.node.drivers.test_docker import RecordingWatcher
 from wharf.node.drivers.docker.config import DockerSettings
 from wharf.node.drivers.docker.driver import DockerDriver
@@ -29,7 +28,7 @@ class CountingEngine(socketserver.ThreadingMixIn, socketserver.UnixStreamServer)
         self.requests: list[str] = []
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: CountingEngine
     protocol_version = "HTTP/1.1"
 
@@ -44,18 +43,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[CountingEngine]:
-    with CountingEngine(tmp_path / "s") as engine:
-        thread = threading.Thread(target=engine.serve_forever, args=(0.01,))
-        thread.start()
+    with serving(CountingEngine(tmp_path / "s")) as engine:
         yield engine
-        engine.shutdown()
-        thread.join()
 
 
 def probe(engine: CountingEngine, tmp_path: Path, *changes: str) -> list[tuple[bool, str]]:
