@@ -116,11 +116,12 @@ class NodeProcess:
     def supervisor(self) -> int | None:
         """Return the process id of the listening supervisor. Its parent and surplus supervisors end soon."""
         return next(
-            (pid for pid in self._supervisors() if any(file.startswith("socket:") for file in list_open_files(pid))),
+            (pid for pid in self.supervisors() if any(file.startswith("socket:") for file in list_open_files(pid))),
             None,
         )
 
-    def _supervisors(self) -> list[int]:
+    def supervisors(self) -> list[int]:
+        """Return the process ids of all task supervisors."""
         return self._find_processes("wharf.node.supervisor", str(self.folder / "node"))
 
     def has_adopted_all_runs(self) -> bool:
@@ -180,7 +181,7 @@ class NodeProcess:
             self._process.wait()
         ids = [path.name for path in (self.folder / "alloc").glob("*")]
         # The supervisor first: it must not notice the end of the others.
-        for pid in (*self._supervisors(), *self.shims(), *self.list_processes(ids)):
+        for pid in (*self.supervisors(), *self.shims(), *self.list_processes(ids)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not self.list_processes(ids), what="no process of the node is left")

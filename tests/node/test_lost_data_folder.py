@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import RunningAgent, children_of, is_alive
-from tests.node.docker.podman import Registry, running_podman
+from tests.node.docker.podman import Podman, Registry, running_podman
 from tests.node.networks.declared_network import declare
 from tests.node.nodes import ROOT, NodeProcess, build_raw_job, run_server
 from tests.waiting import wait_until
@@ -79,13 +79,9 @@ class NamespacedNode(NodeProcess):
                 self._run(["umount", "--lazy", mounted])
             shutil.rmtree(path)
 
-    def supervisors(self) -> list[int]:
-        """Return the process ids of all task supervisors."""
-        return self._supervisors()
-
     def end(self) -> None:
         """End the namespace with all its processes. Networks of the last agent are removed first."""
-        for pid in [self.agent(), *self._supervisors()]:
+        for pid in [self.agent(), *self.supervisors()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         node_ids = [path.name for path in self.networks.iterdir() if path.name != ADDRESSES_FOLDER]
@@ -112,6 +108,19 @@ def run_namespaced_node(server: RunningAgent, folder: Path) -> Iterator[Namespac
         yield node
     finally:
         node.end()
+
+
+@contextmanager
+def run_reaping_node(folder: Path) -> Iterator[tuple[Podman, Registry, NamespacedNode]]:
+    """Run a node with `client.reap_foreign`, a container engine and a network plugin."""
+    node_folder = folder / "node"
+    node_folder.mkdir()
+    (node_folder / "reap").touch()
+    declare(node_folder)
+    with running_podman() as (podman, registry), run_server(folder / "server") as server:
+        (node_folder / "engine").write_text(str(podman.socket))
+        with run_namespaced_node(server, node_folder) as node:
+            yield podman, registry, node
 
 
 def list_messages(node: NodeProcess, node_id: str) -> list[str]:
@@ -180,38 +189,28 @@ def test_remains_of_a_lost_data_folder_are_reported_and_continue(tmp_path: Path)
 @pytest.mark.needs_program("podman")
 @pytest.mark.needs_program("iptables")
 def test_processes_networks_and_containers_of_a_lost_data_folder_are_ended_if_configured(tmp_path: Path) -> None:
-    folder = tmp_path / "node"
-    folder.mkdir()
-    (folder / "reap").touch()
-    declare(folder)
-    with running_podman() as (podman, registry), run_server(tmp_path / "server") as server:
-        (folder / "engine").write_text(str(podman.socket))
-        with run_namespaced_node(server, folder) as node:
-            former_id = read_own_node_id(folder / "node")
-            plain = start_service(node, build_raw_job("plain", "exec sleep 1000", kind="service"))
-            bridged_job = build_raw_job("bridged", "exec sleep 1000", kind="service")
-            bridged_job["TaskGroups"][0]["Networks"] = [
-                {"Mode": "bridge", "DynamicPorts": [{"Label": "web", "To": 80}]}
-            ]
-            bridged = start_service(node, bridged_job)
-            start_service(node, build_container_job(registry))
-            processes = node.list_processes([plain, bridged])
-            network = node.networks / former_id
-            former_rules = [rule for rule in list_nat_rules() if bridged in rule]
-            assert (True, True, 1) == (bool(former_rules), network.exists(), len(podman.names()))
-            former_container = podman.names()
-            node.lose_data_folder()
+    with run_reaping_node(tmp_path) as (podman, registry, node):
+        former_id = read_own_node_id(node.folder / "node")
+        plain = start_service(node, build_raw_job("plain", "exec sleep 1000", kind="service"))
+        bridged = start_service(node, build_bridged_job())
+        start_service(node, build_container_job(registry))
+        processes = node.list_processes([plain, bridged])
+        network = node.networks / former_id
+        former_rules = [rule for rule in list_nat_rules() if bridged in rule]
+        assert (True, True, 1) == (bool(former_rules), network.exists(), len(podman.names()))
+        former_container = podman.names()
+        node.lose_data_folder()
 
-            new_id = start_next_agent(node, former_id)
+        new_id = start_next_agent(node, former_id)
 
-            message = wait_for_message(node, new_id, FOUND_TEXT)
-            assert message.endswith("2 tasks, 1 network, 1 container; ending them"), message
-            wait_for_message(node, new_id, ENDED_TEXT)
-            wait_until(lambda: not any(map(is_alive, processes)), what="the tasks have ended")
-            wait_until(lambda: not set(former_container) & set(podman.names()), what="the container is gone")
-            wait_until(lambda: not list(network.glob("*")), what="the network is released")
-            assert not [rule for rule in list_nat_rules() if bridged in rule]
-            assert not [name for name in Path("/run/netns").glob("*") if bridged in name.name]
+        message = wait_for_message(node, new_id, FOUND_TEXT)
+        assert message.endswith("2 tasks, 1 network, 1 container; ending them"), message
+        wait_for_message(node, new_id, ENDED_TEXT)
+        wait_until(lambda: not any(map(is_alive, processes)), what="the tasks have ended")
+        wait_until(lambda: not set(former_container) & set(podman.names()), what="the container is gone")
+        wait_until(lambda: not list(network.glob("*")), what="the network is released")
+        assert not [rule for rule in list_nat_rules() if bridged in rule]
+        assert not [name for name in Path("/run/netns").glob("*") if bridged in name.name]
 
 
 @pytest.mark.faults
@@ -223,36 +222,32 @@ def test_processes_networks_and_containers_of_a_lost_data_folder_are_ended_if_co
 def test_a_network_and_a_container_of_a_lost_data_folder_are_ended_without_a_process_of_the_former_node(
     tmp_path: Path,
 ) -> None:
-    folder = tmp_path / "node"
-    folder.mkdir()
-    (folder / "reap").touch()
-    declare(folder)
-    with running_podman() as (podman, registry), run_server(tmp_path / "server") as server:
-        (folder / "engine").write_text(str(podman.socket))
-        with run_namespaced_node(server, folder) as node:
-            former_id = read_own_node_id(folder / "node")
-            bridged_job = build_raw_job("bridged", "exec sleep 1000", kind="service")
-            bridged_job["TaskGroups"][0]["Networks"] = [
-                {"Mode": "bridge", "DynamicPorts": [{"Label": "web", "To": 80}]}
-            ]
-            bridged = start_service(node, bridged_job)
-            start_service(node, build_container_job(registry))
-            former_container = podman.names()
-            assert [rule for rule in list_nat_rules() if bridged in rule]
-            processes = [*node.supervisors(), *node.list_processes([bridged])]
-            node.lose_data_folder()
-            for pid in processes:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: not any(map(is_alive, processes)), what="no process of the former node is left")
+    with run_reaping_node(tmp_path) as (podman, registry, node):
+        former_id = read_own_node_id(node.folder / "node")
+        bridged = start_service(node, build_bridged_job())
+        start_service(node, build_container_job(registry))
+        former_container = podman.names()
+        assert [rule for rule in list_nat_rules() if bridged in rule]
+        processes = [*node.supervisors(), *node.list_processes([bridged])]
+        node.lose_data_folder()
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_alive, processes)), what="no process of the former node is left")
 
-            new_id = start_next_agent(node, former_id)
+        new_id = start_next_agent(node, former_id)
 
-            message = wait_for_message(node, new_id, FOUND_TEXT)
-            assert message == f"{FOUND_TEXT}: 1 network, 1 container; ending them"
-            wait_until(lambda: not set(former_container) & set(podman.names()), what="the container is gone")
-            wait_until(lambda: not (node.networks / former_id).exists(), what="the network is released")
-            assert not [rule for rule in list_nat_rules() if bridged in rule]
+        message = wait_for_message(node, new_id, FOUND_TEXT)
+        assert message == f"{FOUND_TEXT}: 1 network, 1 container; ending them"
+        wait_until(lambda: not set(former_container) & set(podman.names()), what="the container is gone")
+        wait_until(lambda: not (node.networks / former_id).exists(), what="the network is released")
+        assert not [rule for rule in list_nat_rules() if bridged in rule]
+
+
+def build_bridged_job() -> dict[str, Any]:
+    job = build_raw_job("bridged", "exec sleep 1000", kind="service")
+    job["TaskGroups"][0]["Networks"] = [{"Mode": "bridge", "DynamicPorts": [{"Label": "web", "To": 80}]}]
+    return job
 
 
 def build_container_job(registry: Registry) -> dict[str, Any]:

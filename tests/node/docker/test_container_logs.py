@@ -2,6 +2,8 @@
 
 import asyncio
 import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,17 @@ def test_an_entry_without_a_timestamp_is_returned_complete() -> None:
     )
 
 
+@asynccontextmanager
+async def engine_that(
+    handle_connection: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None] | None],
+) -> AsyncIterator[ContainerEngine]:
+    """Yield a client of a container engine that handles each connection so."""
+    with tempfile.TemporaryDirectory() as folder:  # The path of a socket must be short.
+        path = Path(folder, "s")
+        async with await asyncio.start_unix_server(handle_connection, path), ContainerEngine(path) as engine:
+            yield engine
+
+
 def test_repeated_connection_errors_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def follow() -> None:
         connections = []
@@ -61,14 +74,12 @@ def test_repeated_connection_errors_are_logged_once(tmp_path: Path, caplog: pyte
             connections.append(writer)
             writer.close()
 
-        with tempfile.TemporaryDirectory() as folder:  # The path of a socket must be short.
-            path = Path(folder, "s")
-            async with await asyncio.start_unix_server(hang_up, path), ContainerEngine(path) as engine:
-                follower = LogFollower(engine, "c1", is_tty=False, files={}, progress_file=tmp_path / "progress")
-                follow_task = asyncio.ensure_future(follower.follow())
-                await wait_on_loop_until(lambda: len(connections) > 2, what="the follower retries")
-                follow_task.cancel()
-                await asyncio.gather(follow_task, return_exceptions=True)
+        async with engine_that(hang_up) as engine:
+            follower = LogFollower(engine, "c1", is_tty=False, files={}, progress_file=tmp_path / "progress")
+            follow_task = asyncio.ensure_future(follower.follow())
+            await wait_on_loop_until(lambda: len(connections) > 2, what="the follower retries")
+            follow_task.cancel()
+            await asyncio.gather(follow_task, return_exceptions=True)
 
     asyncio.run(follow())
 
@@ -89,17 +100,15 @@ def test_very_many_short_lines_hold_no_event_loop(tmp_path: Path) -> None:
     logs = LogFolder(tmp_path / "alloc" / "logs", should_create=True)
 
     async def follow() -> LoopHolds:
-        with tempfile.TemporaryDirectory() as folder:  # The path of a socket must be short.
-            path = Path(folder, "s")
-            async with await asyncio.start_unix_server(send_log, path), ContainerEngine(path) as engine:
-                files = {
-                    name: RotatedFiles(logs, "t", name, max_files=1, max_file_bytes=1 << 20)
-                    for name in ("stdout", "stderr")
-                }
-                follower = LogFollower(engine, "c1", is_tty=False, files=files, progress_file=tmp_path / "progress")
-                with measure_holds() as holds:
-                    await follower.follow()
-                return holds
+        async with engine_that(send_log) as engine:
+            files = {
+                name: RotatedFiles(logs, "t", name, max_files=1, max_file_bytes=1 << 20)
+                for name in ("stdout", "stderr")
+            }
+            follower = LogFollower(engine, "c1", is_tty=False, files=files, progress_file=tmp_path / "progress")
+            with measure_holds() as holds:
+                await follower.follow()
+            return holds
 
     holds = asyncio.run(follow())
 
@@ -117,19 +126,17 @@ def test_output_that_cannot_be_written_is_reported_to_the_users_of_the_task(tmp_
             connections.append(writer)
             writer.close()
 
-        with tempfile.TemporaryDirectory() as folder:  # The path of a socket must be short.
-            path = Path(folder, "s")
-            async with await asyncio.start_unix_server(hang_up, path), ContainerEngine(path) as engine:
-                progress_file = tmp_path / "missing" / "progress"
-                follower = LogFollower(
-                    engine, "c1", is_tty=False, files={}, progress_file=progress_file, report=reports.append
-                )
-                follow_task = asyncio.ensure_future(follower.follow())
-                await wait_on_loop_until(lambda: bool(reports), what="the follower reports the error")
-                progress_file.parent.mkdir()
-                await wait_on_loop_until(lambda: len(connections) > 1, what="the follower retries")
-                follow_task.cancel()
-                await asyncio.gather(follow_task, return_exceptions=True)
+        async with engine_that(hang_up) as engine:
+            progress_file = tmp_path / "missing" / "progress"
+            follower = LogFollower(
+                engine, "c1", is_tty=False, files={}, progress_file=progress_file, report=reports.append
+            )
+            follow_task = asyncio.ensure_future(follower.follow())
+            await wait_on_loop_until(lambda: bool(reports), what="the follower reports the error")
+            progress_file.parent.mkdir()
+            await wait_on_loop_until(lambda: len(connections) > 1, what="the follower retries")
+            follow_task.cancel()
+            await asyncio.gather(follow_task, return_exceptions=True)
 
     asyncio.run(follow())
 

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +63,16 @@ def build_context(folder: Path, task: Task) -> TaskContext:
     return TaskContext("a1", "default", "global", task, folders, View.WALLED, {}, ReferenceValues({}))
 
 
+@contextlib.asynccontextmanager
+async def opened_api_socket(secrets: Path) -> AsyncIterator[Path]:
+    """Open the API socket of a task, of a node that knows no server. Yield the path of the socket."""
+    world = RealWorld()
+    api_socket = ApiSocket(world, [], FailoverAddresses(world, 1), slots=FairSlots(8))
+    await api_socket.open(secrets)
+    yield secrets / "api.sock"
+    await api_socket.close()
+
+
 def test_the_mode_of_no_other_file_changes_when_an_api_socket_is_opened(tmp_path: Path) -> None:
     secrets, secret = tmp_path / "secrets", tmp_path / "secret"
     secrets.mkdir()
@@ -70,10 +80,8 @@ def test_the_mode_of_no_other_file_changes_when_an_api_socket_is_opened(tmp_path
     secret.chmod(0o600)
 
     async def open_socket() -> None:
-        world = RealWorld()
-        api_socket = ApiSocket(world, [], FailoverAddresses(world, 1), slots=FairSlots(8))
-        await api_socket.open(secrets)
-        await api_socket.close()
+        async with opened_api_socket(secrets):
+            pass
 
     with replacing_before_chmod(secrets / "api.sock", secret):
         asyncio.run(open_socket())
@@ -82,13 +90,10 @@ def test_the_mode_of_no_other_file_changes_when_an_api_socket_is_opened(tmp_path
 
 def test_every_user_may_connect_to_an_api_socket(tmp_path: Path) -> None:
     async def open_socket() -> None:
-        world = RealWorld()
-        api_socket = ApiSocket(world, [], FailoverAddresses(world, 1), slots=FairSlots(8))
-        await api_socket.open(tmp_path)
-        assert 0o666 == (tmp_path / "api.sock").stat().st_mode & 0o777
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(tmp_path / "api.sock"))
-        await api_socket.close()
+        async with opened_api_socket(tmp_path) as path:
+            assert 0o666 == path.stat().st_mode & 0o777
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
 
     asyncio.run(open_socket())
 
@@ -102,21 +107,18 @@ def test_every_user_may_connect_to_an_api_socket(tmp_path: Path) -> None:
         (b"Authorization: Bearer\xa0b\r\n", b"400"),
         (b"X-Test: a\r\n X-Cluster-Token: b\r\n", b"400"),
         (b"X-Cluster-Token : b\r\n", b"400"),
-        (b"X-Cluster-Token: b\r\n", b"502"),  # This node knows no server.
+        (b"X-Cluster-Token: b\r\n", b"502"),
     ],
 )
 def test_a_request_of_a_task_is_forwarded_only_with_one_certain_token(
     tmp_path: Path, header: bytes, status: bytes
 ) -> None:
     async def send_request() -> bytes:
-        world = RealWorld()
-        api_socket = ApiSocket(world, [], FailoverAddresses(world, 1), slots=FairSlots(8))
-        await api_socket.open(tmp_path)
-        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "api.sock"))
-        writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\n" + header + b"\r\n")
-        reply = await reader.read()
-        writer.close()
-        await api_socket.close()
+        async with opened_api_socket(tmp_path) as path:
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\n" + header + b"\r\n")
+            reply = await reader.read()
+            writer.close()
         return reply
 
     assert asyncio.run(send_request()).startswith(b"HTTP/1.1 " + status)

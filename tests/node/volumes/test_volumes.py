@@ -215,22 +215,19 @@ class SlowDeletion:
         self._folder = Path(volume["HostPath"]).parent
         for name in ("begun", "fail", "succeed"):
             (self._folder / name).unlink(missing_ok=True)
-        self.reply: tuple[int, Any] = (0, None)
+        self._reply: tuple[int, Any] = (0, None)
         self._thread = threading.Thread(target=self._delete, args=(node, volume["ID"]))
         self._thread.start()
         wait_until((self._folder / "begun").exists, what="the plugin has begun to delete the volume")
 
     def _delete(self, node: NodeProcess, volume_id: str) -> None:
-        self.reply = request(node, "DELETE", f"/v1/volume/host/{volume_id}")
+        self._reply = request(node, "DELETE", f"/v1/volume/host/{volume_id}")
 
     def end(self, result: str) -> tuple[int, Any]:
         """Let the plugin `fail` or `succeed`, and return the reply to the request."""
         (self._folder / result).touch()
-        return self.wait()
-
-    def wait(self) -> tuple[int, Any]:
         self._thread.join(ANSWERED_WITHIN_S)
-        return self.reply
+        return self._reply
 
 
 def wait_blocked(node: NodeProcess, job: str) -> None:
