@@ -22,8 +22,8 @@ class Reader:
     A read counts from the time at which it was due. So a time without replies counts for each read that was due in it. If
     `MAX_OPEN_READS` wait, the next ones are sent later, but also count from when they were due.
 
-    A refusal with `Retry-After` is no error: the server says when to repeat the read. Everything else that is not a reply is one,
-    except `refusal_text` with status 500 while the log is away: then no server can answer a default read.
+    A read without a reply, or with a status other than 200, is an error. There are two exceptions: a refusal with `Retry-After`,
+    which says when to repeat the read, and `refusal_text` with status 500, which no server can avoid while the log is away.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Reader:
         return [max(0.0, answered_s - self._get_start_s(due_s)) for due_s, answered_s in self._answered]
 
     def _get_start_s(self, due_s: float) -> float:
-        """Return from when a read counts."""
+        """Return the time from which a read counts."""
         return self._away_until_s if self._away_since_s <= due_s < self._away_until_s else due_s
 
 

@@ -40,8 +40,8 @@ OUTAGE_S: Final = float(os.environ.get("STORM_OUTAGE_SECONDS", "60"))
 MAX_RETURN_S: Final = 60.0
 """All nodes must be back within this time after the servers are."""
 MAX_READ_S: Final = 1.0
-"""The 99th percentile of users' reads must be below this, of default reads as well as of stale ones, each from the time at which
-it was due. Reads that nobody can answer, because the only server does not run or the log is away, count from the end of that."""
+"""The 99th percentile of users' reads must be below this, for default reads and for stale ones. A read counts from the time at
+which it was due, or, if the only server or the log was away then, from the time at which it was back."""
 NO_LOG_TEXT: Final = "No cluster leader"
 """How a server refuses a default read that it cannot answer, because the log does not reply. The status is 500, as Nomad's."""
 MAX_START_S: Final = 600.0
