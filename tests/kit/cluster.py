@@ -40,7 +40,7 @@ from wharf.world import SimulatedWorld
 
 SEED = 7
 
-# Settings unlike their defaults: what does not pass a setting on fails tests.
+# Settings that differ from their defaults, so that tests fail if code does not pass a setting on.
 JOB_SETTINGS = JobSettings(
     default_priority=45,
     max_priority=90,

@@ -6,13 +6,11 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.admin.callers import find_caller, list_endpoint_charges, parse_ban_subject
-from wharf.limits.admin.errors import ActionError, build_outage_error
+from wharf.limits.admin.errors import ActionError, reporting_outages
 from wharf.limits.core.counting.bans import BanRecord
 from wharf.limits.core.limiter import Grant
 from wharf.limits.core.plans import is_subject_shadow
-from wharf.limits.decisions.overrides import GrantsNotSaved
 from wharf.limits.rate_limiter import RateLimiter
-from wharf.limits.stores.port import StoreUnavailable
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
 
@@ -58,10 +56,8 @@ class OperatorActions:
         if amount <= 0 or until_ms <= now_ms:
             raise ActionError("invalid grant: the amount must be 1 or more, and the end must be in the future")
         grant = Grant(owner=owner, resource=resource, amount=amount, until_ms=until_ms, by=by, reason=reason)
-        try:
+        with reporting_outages():
             await self._service.overrides.add_grants([grant])
-        except (StoreUnavailable, GrantsNotSaved) as problem:
-            raise build_outage_error(problem) from None
         facts: dict[str, Any] = msgspec.to_builtins(grant)
         self._service.write_audit_entry("grant", **facts)
         return facts
@@ -71,10 +67,8 @@ class OperatorActions:
 
         Raises `ActionError` if there is none and while the store is unavailable.
         """
-        try:
+        with reporting_outages():
             ended = await self._service.overrides.revoke_grants(find_caller(self._service, name).owner, resource)
-        except (StoreUnavailable, GrantsNotSaved) as problem:
-            raise build_outage_error(problem) from None
         if not ended:
             raise ActionError(f"{name} has no such grant", 404)
         for grant in ended:
@@ -98,10 +92,8 @@ class OperatorActions:
             charges = [charge for charge in charges if rule in (charge.name, charge.rule.resource)]
             if not charges:
                 raise ActionError(f"{rule!r} is neither a rule nor a resource that applies to {caller.owner}")
-        try:
+        with reporting_outages():
             await self._service.evaluator.store.reset(charges)
-        except StoreUnavailable as problem:
-            raise build_outage_error(problem) from None
         names = list(dict.fromkeys(charge.name for charge in charges))
         self._service.write_audit_entry("reset", by=by, reason=reason, owner=caller.owner, rules=names)
         return names
@@ -114,10 +106,8 @@ class OperatorActions:
         """
         subject = parse_ban_subject(subject)
         until_ms = self._service.now_ms() + for_ms if for_ms > 0 else 0
-        try:
+        with reporting_outages():
             await self._service.evaluator.store.ban(subject, until_ms)
-        except StoreUnavailable as problem:
-            raise build_outage_error(problem) from None
         self._service.write_audit_entry(
             "ban" if for_ms > 0 else "unban", by=by, reason=reason, subject=subject, until_ms=until_ms
         )
@@ -134,10 +124,8 @@ class OperatorActions:
 
         Raises `ActionError` while the store is unavailable.
         """
-        try:
+        with reporting_outages():
             await self._service.overrides.set_off_until(self._service.now_ms() + for_ms if for_ms > 0 else 0)
-        except StoreUnavailable as problem:
-            raise build_outage_error(problem) from None
         self._service.write_audit_entry(
             "limits off" if for_ms > 0 else "limits on", by=by, reason=reason, for_ms=for_ms
         )
@@ -185,10 +173,8 @@ class OperatorActions:
             raise ActionError(f"this is not an export of a limiter: {problem}") from None
         if state.form != EXPORT_FORMAT:
             raise ActionError(f"unsupported export format {state.form}: this version reads format {EXPORT_FORMAT}")
-        try:
+        with reporting_outages():
             await self._service.overrides.add_grants(state.grants)
-        except (StoreUnavailable, GrantsNotSaved) as problem:
-            raise build_outage_error(problem) from None
         loaded = 0
         counters = self._limiter.stores.store.local_counters
         if counters is not None:

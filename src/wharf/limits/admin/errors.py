@@ -1,5 +1,8 @@
 """The error that the admin endpoint returns to operators."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from wharf.limits.decisions.overrides import GrantsNotSaved
 from wharf.limits.stores.port import StoreUnavailable
 
@@ -12,8 +15,12 @@ class ActionError(Exception):
         self.status = status
 
 
-def build_outage_error(problem: StoreUnavailable | GrantsNotSaved) -> ActionError:
-    """Return the error with status 503 for an action that failed because its result cannot be stored."""
-    if isinstance(problem, GrantsNotSaved):
-        return ActionError(f"nothing was changed: {problem}", 503)
-    return ActionError(f"the store is unavailable: {problem}", 503)
+@contextmanager
+def reporting_outages() -> Iterator[None]:
+    """Raise `ActionError` with status 503 if the block fails because the store or the grants file is unavailable."""
+    try:
+        yield
+    except StoreUnavailable as problem:
+        raise ActionError(f"the store is unavailable: {problem}", 503) from None
+    except GrantsNotSaved as problem:
+        raise ActionError(f"nothing was changed: {problem}", 503) from None

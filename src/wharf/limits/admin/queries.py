@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.admin.callers import UNKNOWN_ADDRESS, find_caller, list_endpoint_charges
-from wharf.limits.admin.errors import ActionError, build_outage_error
+from wharf.limits.admin.errors import ActionError, reporting_outages
 from wharf.limits.core.plans import is_subject_shadow
 from wharf.limits.core.rule import MINUTE_MS, UNLIMITED, StoreOutagePolicy
 from wharf.limits.decisions.activity import ActivityRow
@@ -85,10 +85,8 @@ class OperatorQueries:
 
         Raises `ActionError` while the store is unavailable.
         """
-        try:
+        with reporting_outages():
             left_ms = await self._service.evaluator.store.get_ban_end_ms(subject) - now_ms
-        except StoreUnavailable as problem:
-            raise build_outage_error(problem) from None
         return -(-left_ms // 1_000) if left_ms > 0 else None
 
     async def explain_decision(self, request_id: str) -> dict[str, Any]:
