@@ -11,12 +11,13 @@ import pytest
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport
+from tests.kit.requests import commit
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, NODES
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest, Unreachable
 from wharf.contract.model.allocations.allocation import ClientStatus
-from wharf.contract.model.log import Batch, Cause, CauseKind, Write
+from wharf.contract.model.log import Batch
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.times import SECOND
 from wharf.node.credentials import NodeCredentials
@@ -274,6 +275,13 @@ async def assert_no_heartbeat_is_missed(server: OneServer, size: int) -> None:
     assert down == set()
 
 
+def get_longest_ttl_s(server: OneServer) -> float:
+    """Return the longest TTL that the cluster has stored."""
+    stored = server.replica.get(CLUSTER_FORMAT)
+    assert stored is not None
+    return stored.longest_heartbeat_ttl / SECOND
+
+
 @pytest.mark.parametrize("size", [750, 5_000, 10_000, 15_000])
 def test_a_new_leader_of_a_large_fleet_waits_for_the_heartbeat_of_every_node(size: int) -> None:
     @in_virtual_time
@@ -314,8 +322,7 @@ async def test_a_new_leader_waits_for_the_ttls_of_nodes_that_were_deleted_since(
 
         for node in nodes[FLEET // 2 :]:
             first.brain.node_monitor.remove(node.id)
-            write = Write("test", Cause(CauseKind.OPERATOR, "test"), [NODES.build_delete(node.id)], [])
-            await first.server.writer.commit(write)
+            await commit(first, NODES.build_delete(node.id))
         await second.lead()
 
         await assert_no_heartbeat_is_missed(second, 10_000)
@@ -327,7 +334,7 @@ async def test_after_a_restore_every_server_waits_for_the_ttls_of_the_fleet_befo
         server = await cluster.a_server(heartbeats=make_settings_of_fleet(10_000))
         copy_of_empty = cluster.log.make_copy()
         await start_fleet_with_long_ttls(cluster, server, 10_000)
-        assert server.replica.get(CLUSTER_FORMAT) is not None
+        assert get_longest_ttl_s(server) >= 400.0
 
         cluster.log.restore_copy(copy_of_empty)
         server.election.allow_campaign()
@@ -335,9 +342,7 @@ async def test_after_a_restore_every_server_waits_for_the_ttls_of_the_fleet_befo
         await until(lambda: server.brain.is_leading, what="the server leads again")
         await pass_time(5.0)
 
-        stored = server.replica.get(CLUSTER_FORMAT)
-        assert stored is not None
-        assert stored.longest_heartbeat_ttl / SECOND >= 400.0
+        assert get_longest_ttl_s(server) >= 400.0
 
 
 @in_virtual_time
@@ -347,18 +352,13 @@ async def test_a_longest_ttl_that_a_smaller_fleet_no_longer_needs_is_lowered_lat
         second = await cluster.a_server("m2", leads=False, heartbeats=HeartbeatSettings())
         await start_fleet_with_long_ttls(cluster, first, 10_000)
 
-        def get_longest_ttl_s() -> float:
-            stored = second.replica.get(CLUSTER_FORMAT)
-            assert stored is not None
-            return stored.longest_heartbeat_ttl / SECOND
-
         await second.lead()
         await pass_time(400.0)
-        ttl_while_needed_s = get_longest_ttl_s()
+        ttl_while_needed_s = get_longest_ttl_s(second)
         await pass_time(400.0)
 
         assert ttl_while_needed_s >= 400.0
-        assert get_longest_ttl_s() == 0.0
+        assert get_longest_ttl_s(second) == 0.0
 
 
 @in_virtual_time
