@@ -19,6 +19,7 @@ from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import SETTLED_S, an_id, pause_broker, store
 from wharf.cluster.access import UNCHECKED_CALLER
+from wharf.cluster.api.lists.encoder import MAX_RECORDS_CHOSEN_TOGETHER
 from wharf.cluster.server.cpu_budget import (
     MAX_OFF_LOOP_REQUESTS,
     CpuBudget,
@@ -397,6 +398,16 @@ class BlockedWorld(MeasuredWorld):
         return work()
 
 
+async def occupy_thread(server: OneServer) -> tuple[BlockedWorld, list[asyncio.Task[None]]]:
+    """Let requests without a token use all places of the thread for long computations. Return them and the world."""
+    blocked = BlockedWorld()
+    worker = server.server.off_loop = OffLoopWorker(blocked)
+    loop, owner = asyncio.get_running_loop(), UNCHECKED_CALLER.owner_key
+    waiting = [loop.create_task(worker.run(lambda: None, owner)) for _ in range(MAX_OFF_LOOP_REQUESTS)]
+    await pass_time(0.001)
+    return blocked, waiting
+
+
 @in_virtual_time
 async def test_requests_beyond_the_limit_of_the_thread_are_refused() -> None:
     world = BlockedWorld()
@@ -452,12 +463,7 @@ async def test_a_request_that_finds_the_thread_busy_gets_503_and_may_return() ->
     async with MeasuredCluster() as cluster:
         server = await cluster.a_server()
         await store_jobs_with_text(server, 1)
-        blocked = BlockedWorld()
-        server.server.off_loop = OffLoopWorker(blocked)
-        loop = asyncio.get_running_loop()
-        owner = UNCHECKED_CALLER.owner_key
-        waiting = [loop.create_task(server.server.off_loop.run(lambda: 1, owner)) for _ in range(MAX_OFF_LOOP_REQUESTS)]
-        await pass_time(0.001)
+        blocked, waiting = await occupy_thread(server)
 
         refused, _ = await filter_jobs(server, f'Meta.a matches "{SLOW_PATTERN}"')
         blocked.finish.set()
@@ -466,6 +472,45 @@ async def test_a_request_that_finds_the_thread_busy_gets_503_and_may_return() ->
 
     assert (refused.status, refused.headers["retry-after"]) == (503, "5")
     assert later.ids == []
+
+
+async def store_instances(server: OneServer, count: int) -> None:
+    """Store this number of instances of the service `web`."""
+    await store_all(server, [
+        SERVICES.build_put(ServiceRegistration(
+            id=f"r{n}", namespace="default", service_name="web", node_id="n", job_id="web", alloc_id=an_id(n),
+            datacenter="dc1", tags=(), address="10.0.0.1", port=1,
+        ))
+        for n in range(count)
+    ])  # fmt: skip
+
+
+@in_virtual_time
+async def test_the_choice_from_many_instances_counts_only_its_own_cpu_time() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await cluster.a_server()
+        await store_instances(server, MAX_RECORDS_CHOSEN_TOGETHER + 1)
+        server.server.read_limits = ReadLimits(list_cpu_s=server.world.cpu_s() / 2)
+
+        reply, _ = await send(server, "/v1/service/web", "choose=2|me")
+
+    assert len(reply.ids) == 2
+
+
+@in_virtual_time
+async def test_the_choice_from_many_instances_uses_the_share_of_its_caller() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await cluster.a_server()
+        await store_instances(server, MAX_RECORDS_CHOSEN_TOGETHER + 1)
+        blocked, waiting = await occupy_thread(server)
+
+        choosing = asyncio.get_running_loop().create_task(send(server, "/v1/service/web", "choose=2|me"))
+        await pass_time(0.001)
+        blocked.finish.set()
+        await asyncio.gather(*waiting)
+        refused, _ = await choosing
+
+    assert refused.status == 503
 
 
 async def store_versions(server: OneServer, *, groups: int) -> None:

@@ -1,7 +1,7 @@
 """Encoding of lists: which records a caller may see, which page it requests, and which caches apply."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -153,11 +153,13 @@ class ListEncoder:
         page = self._make_page(listing, tests, record_filter, request, per_page=0)
         page.read_from(listing, "", is_reversed=False)
         await page.finish()
-        choose = listing.choose
+        choose = partial(listing.choose, page.records)
         if len(page.records) > MAX_RECORDS_CHOSEN_TOGETHER:
-            chosen_records = await self.make_work().run_off_loop(lambda _is_budget_over: choose(page.records))
+            work = self.make_work(request.caller.owner_key)
+            work.restart()
+            chosen_records = await work.run_off_loop(lambda _is_budget_over: choose())
         else:
-            chosen_records = choose(page.records)
+            chosen_records = choose()
         chosen = list_records(chosen_records, index=0, watched=(), make_token=listing.make_token)
         return replace(listing, iterate=chosen.iterate, open_snapshot=None, choose=None)
 
@@ -225,9 +227,9 @@ class ListEncoder:
             return await self._encode_page(shared, listing, page, is_pretty=False)
         return self._shared_replies.store_encoded(shared, EncodedRead(listing.index, body), is_pretty=False)
 
-    def make_work(self) -> SlicedWork:
-        """Return the work of building and encoding a reply."""
-        return SlicedWork(self._server.world, self._server.off_loop, self._server.read_limits.make_list_budget())
+    def make_work(self, owner: Hashable = None) -> SlicedWork:
+        """Return the work of building and encoding a reply. `owner`: whose work it is, if a part of it runs off the loop."""
+        return SlicedWork(self._server.world, self._server.off_loop, self._server.read_limits.make_list_budget(), owner)
 
     def _build_encoder(
         self, listing: Listing[Any], *, is_pretty: bool = False, uses_record_cache: bool = True
