@@ -1,5 +1,7 @@
 """Node agents that break the rules of their channel: they hold no event loop, no memory and few connections."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ class HostileNode:
     """A node with an open channel that sends any message."""
 
     def __init__(self, server: OneServer, node: str = NODE) -> None:
+        self.server = server
         path = CHANNEL.replace(NODE, node)
         self.caller = WebSocketCaller(server.api, path, headers=[(b"x-cluster-node-secret", SECRET.encode())])
 
@@ -53,23 +56,42 @@ class HostileNode:
         return message
 
 
-async def an_open_log(server: OneServer, cluster: ACluster, *, follow: bool = True) -> tuple[HostileNode, int, AStream]:
-    """Return a node whose log a caller reads, the number of that request, and the caller's stream."""
-    node = HostileNode(server)
+@asynccontextmanager
+async def a_hostile_node(cluster: ACluster) -> AsyncGenerator[HostileNode, None]:
+    node = HostileNode(await with_node(cluster))
     await node.open()
-    cluster.expect_failure("stream")
-    stream = AStream(cluster, server, LOGS, [*LOG_QUERY, ("follow", str(follow).lower())])
-    request = await node.receive_request()
-    node.send(channel.StreamBegin(request.id, "application/json"))
-    return node, request.id, stream
+    try:
+        yield node
+    finally:
+        await node.close()
+
+
+@asynccontextmanager
+async def an_open_log(
+    cluster: ACluster, *, follow: bool = True
+) -> AsyncGenerator[tuple[HostileNode, int, AStream], None]:
+    """Return a node whose log a caller reads, the number of that request, and the caller's stream."""
+    async with a_hostile_node(cluster) as node:
+        cluster.expect_failure("stream")
+        stream = AStream(cluster, node.server, LOGS, [*LOG_QUERY, ("follow", str(follow).lower())])
+        request = await node.receive_request()
+        node.send(channel.StreamBegin(request.id, "application/json"))
+        yield node, request.id, stream
+
+
+@asynccontextmanager
+async def a_command(cluster: ACluster) -> AsyncGenerator[tuple[HostileNode, int, WebSocketCaller], None]:
+    """Return a node that was sent a command, the number of that request, and the caller of the command."""
+    async with a_hostile_node(cluster) as node:
+        caller = WebSocketCaller(node.server.api, EXEC, 'task=server&command=["sh"]')
+        await caller.expect("websocket.accept")
+        yield node, (await node.receive_request()).id, caller
+    await caller.wait_closed()
 
 
 @in_virtual_time
 async def test_a_hostile_log_holds_no_event_loop() -> None:
-    async with MeasuredCluster() as cluster:
-        server = await with_node(cluster)
-        node, number, stream = await an_open_log(server, cluster)
-
+    async with MeasuredCluster() as cluster, an_open_log(cluster) as (node, number, stream):
         with measure_holds() as holds:
             node.send(channel.StreamPart(number, b'{"Data":"' + b"}" * 250_000))
             node.send(channel.StreamPart(number, b'","File":"}"}' + b"{}" * 10_000))
@@ -77,32 +99,25 @@ async def test_a_hostile_log_holds_no_event_loop() -> None:
             await stream.wait_end()
 
         holds.require_short("a log of braces")
-        await node.close()
         assert len(stream.parts) == 10_001
         assert not stream.has_proper_end
 
 
 @in_virtual_time
 async def test_many_short_frames_of_a_log_hold_no_event_loop() -> None:
-    async with MeasuredCluster() as cluster:
-        server = await with_node(cluster)
-        node, number, stream = await an_open_log(server, cluster)
-
+    async with MeasuredCluster() as cluster, an_open_log(cluster) as (node, number, stream):
         with measure_holds() as holds:
             node.send(channel.StreamPart(number, b"{}" * 30_000))
             node.send(channel.StreamEnd(number))
             await stream.wait_end()
 
         holds.require_short("a log of empty frames")
-        await node.close()
         assert len(stream.parts) == 30_000
 
 
 @in_virtual_time
 async def test_a_node_that_sends_without_credit_loses_its_channel() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node, number, stream = await an_open_log(server, cluster, follow=False)
+    async with ACluster() as cluster, an_open_log(cluster, follow=False) as (node, number, stream):
         stream.reads.clear()
 
         for _ in range(MAX_UNREAD_BYTES // len(PART) + 2):
@@ -118,21 +133,18 @@ async def test_a_node_that_sends_without_credit_loses_its_channel() -> None:
 
 @in_virtual_time
 async def test_very_many_empty_parts_end_only_their_own_stream() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node, number, stream = await an_open_log(server, cluster, follow=False)
+    async with ACluster() as cluster, an_open_log(cluster, follow=False) as (node, number, stream):
         stream.reads.clear()
 
         for _ in range(3 * MAX_UNREAD_PARTS):
             node.send(channel.StreamPart(number, b""))
-        stats = cluster.start(get(server, "/v1/client/stats", f"node_id={NODE}"), name="stats")
+        stats = cluster.start(get(node.server, "/v1/client/stats", f"node_id={NODE}"), name="stats")
         request = await node.receive_request()
         node.send(channel.WholeReply(request.id, "application/json", b"{}"))
 
         assert (await stats).body == b"{}"
         stream.reads.set()
         await stream.wait_end()
-        await node.close()
         assert not stream.has_proper_end
 
 
@@ -145,89 +157,61 @@ async def test_very_many_empty_parts_end_only_their_own_stream() -> None:
         [channel.StreamBegin(1, "text/plain"), channel.WholeReply(1, "text/plain", b"")],
     ],
 )
-def test_messages_in_a_wrong_order_end_the_channel_and_the_call(messages: list[channel.MessageToServer]) -> None:
-    @in_virtual_time
-    async def scenario() -> None:
-        async with ACluster() as cluster:
-            server = await with_node(cluster)
-            node = HostileNode(server)
-            await node.open()
-            cluster.expect_failure("stream")
-            stream = AStream(cluster, server, LOGS, LOG_QUERY)
-            await node.receive_request()
+@in_virtual_time
+async def test_messages_in_a_wrong_order_end_the_channel_and_the_call(messages: list[channel.MessageToServer]) -> None:
+    async with ACluster() as cluster, a_hostile_node(cluster) as node:
+        cluster.expect_failure("stream")
+        stream = AStream(cluster, node.server, LOGS, LOG_QUERY)
+        await node.receive_request()
 
-            for message in messages:
-                node.send(message)
+        for message in messages:
+            node.send(message)
 
-            assert (await node.expect_close())["code"] == 1008
-            await stream.wait_end()
-            assert not stream.has_proper_end or stream.status == 503
-
-    scenario()
+        assert (await node.expect_close())["code"] == 1008
+        await stream.wait_end()
+        assert not stream.has_proper_end or stream.status == 503
 
 
 @in_virtual_time
 async def test_a_whole_reply_ends_a_command() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node = HostileNode(server)
-        await node.open()
-        caller = WebSocketCaller(server.api, EXEC, 'task=server&command=["sh"]')
-        await caller.expect("websocket.accept")
-        request = await node.receive_request()
-
-        node.send(channel.WholeReply(request.id, "application/json", b""))
+    async with ACluster() as cluster, a_command(cluster) as (node, number, caller):
+        node.send(channel.WholeReply(number, "application/json", b""))
 
         assert (await caller.expect("websocket.close"))["code"] == 1000
-        await caller.wait_closed()
-        await node.close()
 
 
 @in_virtual_time
 async def test_forged_credit_does_not_make_the_server_send_input_without_limit() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        node = HostileNode(server)
-        await node.open()
-        caller = WebSocketCaller(server.api, EXEC, 'task=server&command=["sh"]')
-        await caller.expect("websocket.accept")
-        request = await node.receive_request()
-        node.send(channel.StreamBegin(request.id, "application/json"))
+    async with ACluster() as cluster, a_command(cluster) as (node, number, caller):
+        node.send(channel.StreamBegin(number, "application/json"))
 
-        node.send(channel.InputCredit(request.id, 1 << 60))
+        node.send(channel.InputCredit(number, 1 << 60))
         for _ in range(20):
             caller.send(type="websocket.receive", text="x" * 65_536)
         await pass_time(60)
 
         assert node.caller.received.qsize() <= channel.EXEC_WINDOW_BYTES // 65_536 + 1
-        await node.close()
-        await caller.wait_closed()
 
 
 @in_virtual_time
 async def test_a_newer_channel_of_a_node_closes_the_older_one() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
-        older = HostileNode(server)
-        await older.open()
-        newer = OpenNode(cluster, server)
+    async with ACluster() as cluster, a_hostile_node(cluster) as older:
+        newer = OpenNode(cluster, older.server)
         await newer.open()
 
         end = await older.expect_close()
 
         assert (end["code"], end["reason"]) == (1008, "the node opened a newer channel, which replaces this one")
-        assert (await get(server, "/v1/client/stats", f"node_id={NODE}")).status == 200
+        assert (await get(older.server, "/v1/client/stats", f"node_id={NODE}")).status == 200
         await newer.close()
 
 
 @in_virtual_time
 async def test_a_process_refuses_the_channels_of_further_nodes_when_half_of_its_files_are_in_use() -> None:
-    async with ACluster() as cluster:
-        server = await with_node(cluster)
+    async with ACluster() as cluster, a_hostile_node(cluster) as node:
+        server = node.server
         await commit(server, NODES.build_put(a_node(OTHER_NODE, secret_digest=hash_secret(SECRET))))
         server.server.local_channels.max_connections = 1
-        node = HostileNode(server)
-        await node.open()
 
         status, text = await HostileNode(server, OTHER_NODE).caller.refusal()
         again = OpenNode(cluster, server)
