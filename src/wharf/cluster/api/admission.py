@@ -86,7 +86,7 @@ DEFAULT_LIMITS: Final[Mapping[RequestClass, AdmissionLimit]] = MappingProxyType(
 })  # fmt: skip
 """The limits of each api process. Blocking queries count until they begin to wait, streams and websockets until they begin."""
 
-PACED_ENDPOINTS: Final = (NODE_ENDPOINTS | {REGISTER_ENDPOINT}) - {HEARTBEAT_ENDPOINT}
+PACED_ENDPOINTS: Final = NODE_ENDPOINTS - {HEARTBEAT_ENDPOINT}
 """Requests of nodes that begin a few at a time, so that heartbeats and requests of users come first (ADR 132)."""
 CLASS_BY_ENDPOINT: Final = MappingProxyType({
     "agent.health": RequestClass.HEALTH, "acl.login": RequestClass.LOGIN,
@@ -209,7 +209,7 @@ class AdmissionController:
     def hold_body(self, request: Request) -> HeldMemory:
         """Return the count of a request's body. Call its `release` when the request has its reply."""
         name, request_class = request.endpoint.name, RequestClass.WRITE
-        if name in NODE_ENDPOINTS or name == REGISTER_ENDPOINT or name in CLASS_BY_ENDPOINT:
+        if name in NODE_ENDPOINTS or name in CLASS_BY_ENDPOINT:
             known = CLASS_BY_ENDPOINT.get(name) or self._classify_node_request(name, request)
             request_class = known if known in self._body_memory else RequestClass.NODE
         return HeldMemory(self._body_memory[request_class])
@@ -217,7 +217,7 @@ class AdmissionController:
     def _find_gate(self, endpoint: Endpoint, request: Request) -> AdmissionGate:
         """Return the gate of the request. Gates that depend on the endpoint alone are stored for the next request."""
         name = endpoint.name
-        if name in NODE_ENDPOINTS or name == REGISTER_ENDPOINT:
+        if name in NODE_ENDPOINTS:
             return self._gates[self._classify_node_request(name, request)]
         if name == SERVER_ENDPOINT:
             presented = request.headers.get(SERVER_SECRET_HEADER, b"")

@@ -22,7 +22,7 @@ from wharf.cluster.api.connection import HttpConnection, take_connection
 from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.acl.logins import LOGIN_ENDPOINTS
 from wharf.cluster.api.held_memory import HeldMemory
-from wharf.cluster.api.node_callers import require_node_rights
+from wharf.cluster.api.node_callers import NODE_ENDPOINTS, require_node_rights
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.pacing import REQUESTS_PER_ITERATION
 from wharf.cluster.api.reads import ReadExecutor
@@ -422,11 +422,11 @@ class Api:
 
 
 def _get_body_owner(request: Request) -> Hashable:
-    """Return whose share of the memory of bodies the request uses: of a node or of a caller with a token.
+    """Return the node or the caller whose share of the memory for bodies the request uses.
 
-    While access control is off, all callers are one.
+    `None` for callers that are not checked: they have no shares, but use the memory together.
     """
-    if request.endpoint.name in PACED_ENDPOINTS:
+    if request.endpoint.name in NODE_ENDPOINTS:
         return request.get_path_value("node_id")
     return None if request.caller is UNCHECKED_CALLER else request.caller.owner_key
 

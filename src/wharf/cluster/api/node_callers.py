@@ -19,10 +19,10 @@ from wharf.contract.wire.credentials import NODE_SECRET_HEADER, read_token
 REGISTER_ENDPOINT: Final = "node.register"
 HEARTBEAT_ENDPOINT: Final = "node.heartbeat"
 NODE_ENDPOINTS: Final = frozenset((
-    HEARTBEAT_ENDPOINT, "node.desired", "node.fetch", "node.former", "node.identities", "node.leave",
+    REGISTER_ENDPOINT, HEARTBEAT_ENDPOINT, "node.desired", "node.fetch", "node.former", "node.identities", "node.leave",
     "node.own_identity", "node.report",
 ))  # fmt: skip
-"""Endpoints that node agents call with their secret."""
+"""Endpoints that node agents call. All but the registration need the secret of a registered node."""
 
 
 class NodeProof(enum.Enum):
@@ -48,7 +48,7 @@ def classify_node_proof(server: Server, request: Request) -> NodeProof:
 def has_node_secret(replica: Replica, request: Request) -> bool:
     """Return whether the node of the path is registered and the request has its secret."""
     node = replica.get(NODES, request.get_path_value("node_id"))
-    return node is not None and hash_secret(_get_secret(request)) == node.secret_digest
+    return node is not None and _has_secret_of(node, request)
 
 
 def require_node(replica: Replica, request: Request) -> Node:
@@ -59,7 +59,7 @@ def require_node(replica: Replica, request: Request) -> Node:
     node = replica.get(NODES, request.get_path_value("node_id"))
     if node is None:
         raise not_found("node not found")
-    if hash_secret(_get_secret(request)) != node.secret_digest:
+    if not _has_secret_of(node, request):
         raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
     return node
 
@@ -82,21 +82,23 @@ async def require_node_rights(server: Server, request: Request) -> None:
     Checked before a large body is received or decoded, because anybody can send one.
     """
     name = request.endpoint.name
-    if name in NODE_ENDPOINTS:
-        await authenticate_node(server, request)
-    elif name == REGISTER_ENDPOINT and server.access.settings.is_enabled:
+    if name == REGISTER_ENDPOINT:
         try:
             _require_registration_rights(server, request)
         except Refusal:
             await server.reader.catch_up()
             _require_registration_rights(server, request)
+    elif name in NODE_ENDPOINTS:
+        await authenticate_node(server, request)
 
 
 def _require_registration_rights(server: Server, request: Request) -> None:
-    """Raise a `Refusal` unless the head of a registration permits that it is accepted.
+    """Raise a `Refusal` if the path and the headers of a registration show that its node may not register.
 
-    Agents of older versions send the secret of a registered node in the body alone.
+    A registered node may leave out the header with its secret: agents of older versions send it in the body alone.
     """
+    if not server.access.settings.is_enabled:
+        return
     if server.replica.get(NODES, request.get_path_value("node_id")) is None:
         require_introduction(read_introduction(server, request), has_token=bool(read_token(request.headers)))
     elif NODE_SECRET_HEADER in request.headers and not has_node_secret(server.replica, request):
@@ -111,5 +113,6 @@ def read_introduction(server: Server, request: Request) -> Introduction | None:
     return server.access.identity_signer.verify_introduction(server.replica, token, server.writer.read_clock())
 
 
-def _get_secret(request: Request) -> str:
-    return request.headers.get(NODE_SECRET_HEADER, b"").decode("latin-1")
+def _has_secret_of(node: Node, request: Request) -> bool:
+    secret = request.headers.get(NODE_SECRET_HEADER, b"").decode("latin-1")
+    return hash_secret(secret) == node.secret_digest

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.api.node_callers import NODE_ENDPOINTS, REGISTER_ENDPOINT, has_node_secret
+from wharf.cluster.api.node_callers import NODE_ENDPOINTS, has_node_secret
 from wharf.cluster.api.replies.encoding import ReplyBody, encode_body
 from wharf.cluster.api.replies.sender import HttpReply
 from wharf.cluster.api.requests.parameters import is_pretty
@@ -112,8 +112,7 @@ class OffLoopExecutor:
 
     def _choose_lane(self, request: Request) -> tuple[WorkerLane, Hashable]:
         """Return the lane of the request, which follows from what its sender has proved, and the owner of its place."""
-        name = request.endpoint.name
-        if name not in NODE_ENDPOINTS and name != REGISTER_ENDPOINT:
+        if request.endpoint.name not in NODE_ENDPOINTS:
             return WorkerLane.USER, request.caller.owner_key
         is_node = has_node_secret(self._server.replica, request)
         return WorkerLane.NODE if is_node else WorkerLane.NEW_NODE, request.get_path_value("node_id")
