@@ -15,7 +15,15 @@ RETRY_AFTER_S: Final = 5
 class MemoryLimit:
     """The memory for one kind of bodies or replies of an api process."""
 
-    __slots__ = ("_alternative", "_is_one_always_held", "_what_is_full", "max_bytes", "used_by_owner", "used_bytes")
+    __slots__ = (
+        "_alternative",
+        "_is_one_always_held",
+        "_max_bytes_of_owner",
+        "_used_by_owner",
+        "_what_is_full",
+        "max_bytes",
+        "used_bytes",
+    )
 
     def __init__(
         self, max_bytes: int, what_is_full: str, *, alternative: str = "", is_one_always_held: bool = False
@@ -26,7 +34,8 @@ class MemoryLimit:
         """
         self.max_bytes = max_bytes
         self.used_bytes = 0
-        self.used_by_owner: dict[Hashable, int] = {}
+        self._max_bytes_of_owner = round(max_bytes * MAX_SHARE_OF_OWNER)
+        self._used_by_owner: dict[Hashable, int] = {}
         self._what_is_full = what_is_full
         self._alternative = alternative
         self._is_one_always_held = is_one_always_held
@@ -35,8 +44,7 @@ class MemoryLimit:
         return Overloaded(f"{self._what_is_full} take {self.max_bytes} bytes", RETRY_AFTER_S, self._alternative)
 
     def make_refusal_of_owner(self) -> Overloaded:
-        max_bytes = round(self.max_bytes * MAX_SHARE_OF_OWNER)
-        return Overloaded(f"{self._what_is_full} of this caller take {max_bytes} bytes", RETRY_AFTER_S)
+        return Overloaded(f"{self._what_is_full} of this caller take {self._max_bytes_of_owner} bytes", RETRY_AFTER_S)
 
     def does_fit(self, size: int, *, held_size: int) -> bool:
         """Return whether `size` more bytes fit for a body or reply that already takes `held_size`."""
@@ -44,17 +52,19 @@ class MemoryLimit:
         return is_only_one or self.used_bytes + size <= self.max_bytes
 
     def does_fit_owner(self, size: int, owner: Hashable, *, held_size: int) -> bool:
-        """Return whether `size` more bytes fit in the share of the owner. A single body may exceed it."""
-        of_owner = self.used_by_owner.get(owner, 0)
-        return of_owner <= held_size or of_owner + size <= self.max_bytes * MAX_SHARE_OF_OWNER
+        """Return whether `size` more bytes fit in the share of the owner; `None` has no share. A single body may exceed it."""
+        if owner is None:
+            return True
+        used_bytes = self._used_by_owner.get(owner, 0)
+        return used_bytes <= held_size or used_bytes + size <= self._max_bytes_of_owner
 
     def count(self, size: int, owner: Hashable) -> None:
         """Count more bytes, or fewer if `size` is negative."""
         self.used_bytes += size
         if owner is not None:
-            self.used_by_owner[owner] = self.used_by_owner.get(owner, 0) + size
-            if not self.used_by_owner[owner]:
-                del self.used_by_owner[owner]
+            self._used_by_owner[owner] = self._used_by_owner.get(owner, 0) + size
+            if not self._used_by_owner[owner]:
+                del self._used_by_owner[owner]
 
 
 class HeldMemory:
@@ -68,7 +78,7 @@ class HeldMemory:
         self._size = 0
 
     def set_owner(self, owner: Hashable) -> None:
-        """Set whose share of the limit this uses, before anything is counted. `None`: it has no owner."""
+        """Set whose share of the limit this uses, before anything is counted. `None`: nobody's, only the limit applies."""
         assert not self._size or owner == self._owner, "bytes are counted for one owner"
         self._owner = owner
 
@@ -76,7 +86,7 @@ class HeldMemory:
         """Count more bytes. Raises `Overloaded` if they exceed the limit; they do not count then."""
         if not self._limit.does_fit(size, held_size=self._size):
             raise self._limit.make_refusal()
-        if self._owner is not None and not self._limit.does_fit_owner(size, self._owner, held_size=self._size):
+        if not self._limit.does_fit_owner(size, self._owner, held_size=self._size):
             raise self._limit.make_refusal_of_owner()
         self._limit.count(size, self._owner)
         self._size += size
