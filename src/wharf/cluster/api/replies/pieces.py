@@ -155,12 +155,11 @@ async def encode_in_slices(
 
     Long input in its messages is cut. Raises `Refusal` if the budget of the work is used up, or `Overloaded`.
     """
-    value = format_reply_messages(value)
     if not is_heavy(value):
         return encode_body(value, is_pretty=is_pretty)
     work.restart()
     chunks = ChunkCollector(held)
-    for piece in iterate_pieces(value, is_pretty=is_pretty):
+    for piece in iterate_pieces(format_reply_messages(value), is_pretty=is_pretty):
         chunks.add(piece)
         if work.is_slice_over():
             await work.pause()
