@@ -94,7 +94,7 @@ class StreamedBody(msgspec.Struct, frozen=True):
     wait_until_access_lost: Callable[[], Awaitable[object]] | None = None
     """Waits until the caller has lost access. Set for every stream by the application."""
     slot: CallerSlot | None = None
-    """The slot of the caller that the stream takes until it ends. Set for every stream by the application."""
+    """The slot that the stream takes until it ends. Set by the application for `STREAM_ENDPOINTS`."""
     can_compress: bool = False
     """Whether the parts are text, which is compressed for a caller that accepts it. Each part is sent at once all the same."""
 

@@ -36,6 +36,8 @@ NO_CONTENT_STATUS: Final = 204
 DUPLICATED_REPLY_HEADERS: Final = frozenset(
     HEADER_PREFIX + name for name in (b"index", b"knownleader", b"lastcontact", b"nexttoken")
 )
+DEFAULT_RETRY_AFTER_S: Final = 1
+"""The `Retry-After` of a reply with status 503 if no better one is known: a process restarts within one or two seconds."""
 
 
 class HttpReply(msgspec.Struct, frozen=True):
@@ -44,10 +46,6 @@ class HttpReply(msgspec.Struct, frozen=True):
     status: int
     headers: HeaderList
     body: ReplyBody | StreamedBody = EMPTY_REPLY_BODY
-
-
-DEFAULT_RETRY_AFTER_S: Final = 1
-"""The `Retry-After` of a reply with status 503 if no better one is known: a process restarts within one or two seconds."""
 
 
 def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
@@ -60,7 +58,7 @@ def build_extra_headers(extra_headers: Mapping[str, str]) -> HeaderList:
 
 
 def build_refusal_headers(refusal: Refusal) -> HeaderList:
-    """Return the headers of a refusal: its content type, error code, its reason, and when to try again."""
+    """Return the headers of a refusal: content type, error code, reason if it has one, and seconds until a retry."""
     headers: HeaderList = [TEXT_HEADER, (CODE_HEADER.encode(), refusal.code.value.encode())]
     if refusal.reason:
         headers.append((REASON_HEADER.encode(), refusal.reason.value.encode()))

@@ -92,9 +92,8 @@ async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: 
                 if not message.get("more_body"):
                     return bytes(body)
                 if not part:
-                    await asyncio.sleep(
-                        0
-                    )  # Without it, no time limit could end a loop over parts that are always ready.
+                    # Otherwise parts that are always ready would hold the event loop, and no time limit could end the loop.
+                    await asyncio.sleep(0)
                 time_limit.reschedule((time_limit.when() or 0) + len(part) / MIN_BYTES_PER_S)
     except TimeoutError:
         raise BodyTimeout from None
@@ -130,7 +129,7 @@ async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
         if part:
             yield part
         else:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # The next part may be ready at once.
         more = bool(message.get("more_body"))
 
 
@@ -188,5 +187,5 @@ async def wait_for_disconnect(receive: Receive) -> None:
             return
         if not message.get("more_body"):
             break
-        await asyncio.sleep(0)  # Parts may be ready without a wait.
+        await asyncio.sleep(0)  # The next part may be ready at once.
     await receive()
