@@ -103,15 +103,16 @@ def read_job_summary(replica: Replica, request: Request, options: QueryOptions) 
 
 def list_job_allocations(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
     """List the allocations of the job; with `all`, also those of purged jobs with the same id."""
+    key = _get_job_key(request, options)
     stubs = build_index_list(
         replica,
         ALLOCATIONS_OF_JOB,
-        *_get_job_key(request, options),
-        is_selected=_build_registration_test(replica, request, options),
+        *key,
+        is_selected=None if request.get_flag("all") else _build_job_test(replica, key),
         build_view=partial(build_allocation_stub, replica),
         is_view_small=True,
     )
-    return _build_index_result(replica, ALLOCATIONS, ALLOCATIONS_OF_JOB, stubs, _get_job_key(request, options))
+    return _build_index_result(replica, ALLOCATIONS, ALLOCATIONS_OF_JOB, stubs, key)
 
 
 def list_job_evaluations(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
@@ -124,7 +125,7 @@ def list_job_evaluations(replica: Replica, request: Request, options: QueryOptio
 def list_job_deployments(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
     """List the deployments of the job, oldest first; with `all`, also those of purged jobs with the same id."""
     key = _get_job_key(request, options)
-    is_selected = _build_registration_test(replica, request, options)
+    is_selected = None if request.get_flag("all") else _build_job_test(replica, key)
     deployments = build_index_list(replica, DEPLOYMENTS_OF_JOB, *key, is_selected=is_selected, is_view_small=True)
     return _build_index_result(replica, DEPLOYMENTS, DEPLOYMENTS_OF_JOB, deployments, key)
 
@@ -132,9 +133,7 @@ def list_job_deployments(replica: Replica, request: Request, options: QueryOptio
 def read_latest_deployment(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
     """Return the newest deployment of the job, or null if it has none."""
     key = _get_job_key(request, options)
-    deployments = replica.list_by_index(DEPLOYMENTS_OF_JOB, *key)
-    if (job := replica.get(JOBS, *key)) is not None:
-        deployments = [each for each in deployments if each.job_create_index == job.create_index]
+    deployments = filter(_build_job_test(replica, key), replica.list_by_index(DEPLOYMENTS_OF_JOB, *key))
     newest = max(deployments, key=get_creation_order, default=None)
     index = newest.modify_index if newest is not None else replica.get_last_change(DEPLOYMENTS)
     return ReadResult(newest, index, [watch_index(DEPLOYMENTS_OF_JOB, *key)])
@@ -215,13 +214,13 @@ def _get_job_key(request: Request, options: QueryOptions) -> tuple[str, str]:
     return options.namespace, request.get_path_value("job_id")
 
 
-def _build_registration_test(replica: Replica, request: Request, options: QueryOptions) -> Callable[[Any], bool] | None:
+def _build_job_test(replica: Replica, key: tuple[str, str]) -> Callable[[Any], bool] | None:
     """Return the test of whether an allocation or deployment belongs to the job, not to a purged one with the same id.
 
-    With the parameter `all` or without the job, `None`: all records are listed.
+    `None` if the job does not exist: all records of its id pass then.
     """
-    job = replica.get(JOBS, *_get_job_key(request, options))
-    if job is None or request.get_flag("all"):
+    job = replica.get(JOBS, *key)
+    if job is None:
         return None
     create_index = job.create_index
     return lambda record: record.job_create_index == create_index
