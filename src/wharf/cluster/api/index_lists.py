@@ -20,10 +20,9 @@ R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
 
 MAX_RECORDS_TOGETHER: Final = 1_000
-"""1,000 records are read, sorted and counted in about 2 ms. More are handled in several steps."""
+"""Records that are read, sorted or counted in one step, which takes about 2 ms. More take several steps."""
 RECORDS_PER_CHECK: Final = 50
-"""Records that are read before the CPU time is checked. The search for an access rule takes up to half a millisecond for each
-namespace."""
+"""Records that are read before the CPU time is checked: to find the access rule of a namespace takes up to 0.5 ms."""
 
 
 def has_many_records(replica: Replica, index: Index[Any], *value: Hashable) -> bool:
@@ -40,19 +39,24 @@ def build_index_list(
     build_view: Callable[[R], object] = return_record,
     is_view_small: bool = False,
 ) -> RecordList | SlicedValue:
-    """Return the list of the records with this index value, by default oldest first.
+    """Return the list of the records with this index value that `is_selected` accepts, by default oldest first.
 
-    The other arguments are those of `RecordList`, and which records are selected. Many records are read, selected and sorted in
-    slices when the reply is encoded.
+    `build_view` and `is_view_small` are those of `RecordList`. Many records are read, selected and sorted in slices when the
+    reply is encoded.
     """
     if not has_many_records(replica, index, *value):
         records = sorted(filter(is_selected, replica.list_by_index(index, *value)), key=get_order)
         return RecordList(records, build_view, is_view_small=is_view_small)
 
     async def build(work: SlicedWork) -> LazyList:
-        found: list[R] = []
-        await visit_in_slices(replica, index, *value, visit=found.append, work=work)
-        records = await _sort_in_slices(found, get_order, work, is_selected)
+        entries: list[tuple[Any, R]] = []
+
+        def add(record: R) -> None:
+            if is_selected is None or is_selected(record):
+                entries.append((get_order(record), record))
+
+        await visit_in_slices(replica, index, *value, visit=add, work=work)
+        records = await _sort_in_slices(entries, work)
         return LazyList(lambda: map(build_view, records))
 
     return SlicedValue(build)
@@ -74,28 +78,21 @@ async def visit_in_slices(
         snapshot.close()
 
 
-async def _sort_in_slices(
-    records: list[R], get_order: Callable[[R], Any], work: SlicedWork, is_selected: Callable[[R], bool] | None
-) -> list[R]:
-    """Return the selected records in order."""
+async def _sort_in_slices(entries: list[tuple[Any, R]], work: SlicedWork) -> list[R]:
+    """Return the records of these entries in the order of their keys. The entries are removed."""
     parts: list[list[tuple[Any, R]]] = []
-    found: list[tuple[Any, R]] = []
-    remaining: Iterator[R] = iter(records)
-    while some := list(islice(remaining, RECORDS_PER_CHECK)):
-        found += [(get_order(record), record) for record in filter(is_selected, some)]
-        if len(found) >= MAX_RECORDS_TOGETHER:
-            parts.append(sorted(found, key=itemgetter(0), reverse=True))
-            found = []
+    while entries:
+        parts.append(sorted(entries[-MAX_RECORDS_TOGETHER:], key=itemgetter(0), reverse=True))
+        del entries[-MAX_RECORDS_TOGETHER:]
         if work.is_slice_over():
             await work.pause()
-    parts.append(sorted(found, key=itemgetter(0), reverse=True))
     merged = merge(*map(_take_from_end, parts), key=itemgetter(0))
-    ordered: list[R] = []
-    while entries := list(islice(merged, RECORDS_PER_CHECK)):
-        ordered += [record for _, record in entries]
+    records: list[R] = []
+    while some := list(islice(merged, RECORDS_PER_CHECK)):
+        records += [record for _, record in some]
         if work.is_slice_over():
             await work.pause()
-    return ordered
+    return records
 
 
 def _take_from_end(entries: list[T]) -> Iterator[T]:
