@@ -33,7 +33,7 @@ IDS: Final[Mapping[str, str]] = {
     "volume_id": an_id(0, 9), "name": "name0", "accessor_id": an_id(0, 7), "role_id": an_id(0, 6), "path": "v/0",
     "rule_id": an_id(0, 8),
 }  # fmt: skip
-"""Ids of records that exist, by the name of their part of the path. Records with many dependent ones, if there are such."""
+"""Ids of records that exist, by the name of their part of the path. Where possible, many other records refer to them."""
 SHORT_LISTS: Final[Mapping[str, str]] = {
     "evaluation.count": "is a number",
     "service.list": "has one item for each namespace",
@@ -134,11 +134,9 @@ def list_queries(endpoint: Endpoint) -> list[str]:
     flags = [f"{each.name}=true" for each in endpoint.parameters if each.kind.name == "FLAG"]
     queries = ["&".join(flags), "&".join([*flags, "pretty"])]
     if endpoint.list_features is not None:
-        namespaces = "namespace=*"
-        queries.append(f"{namespaces}&reverse=true")
+        queries.append("namespace=*&reverse=true")
         if endpoint.list_features.can_filter:
-            queries.append("&".join([namespaces, "filter=" + quote('ID != "zzz"')]))
-            queries.append("&".join([namespaces, "filter=" + quote('Name != "zzz"')]))
+            queries += [f"namespace=*&filter={quote(expression)}" for expression in ('ID != "zzz"', 'Name != "zzz"')]
     return queries
 
 

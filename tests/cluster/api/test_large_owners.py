@@ -4,29 +4,22 @@ import json
 from typing import Any, Final
 
 from tests.builders import a_job, admitted
-from tests.cluster.api.test_read_limits import ENDED, put_job, send, store_all
+from tests.cluster.api.test_all_reads import IDS, build_path
+from tests.cluster.api.test_read_limits import ENDED, put_instance, put_job, send, store_all
 from tests.kit.cluster import OneServer
 from tests.kit.loop_holds import LoopHolds, MeasuredCluster
 from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import SETTLED_S, an_id
-from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, NODES, SERVICES
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, NODES
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus
-from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 
 RECORD_COUNT: Final = 40_000
 """Less than the 50,000 allocations that a job may have by default (`jobs.max_count`)."""
-SMALL_COUNT: Final = 5
-PATH_VALUES: Final = {
-    "{job_id...}": "big",
-    "{node_id}": "node-big",
-    "{eval_id}": an_id(0, 2),
-    "{deployment_id}": an_id(0, 3),
-    "{alloc_id}": an_id(0, 1),
-    "{service_name}": "shared",
-}
+OWNERS: Final = ("{job_id...}", "{node_id}", "{eval_id}", "{deployment_id}", "{alloc_id}", "{service_name}")
+"""Parts of the paths of the reads, which name records with many others."""
 QUERIES: Final = {"job.allocations": ("", "all=true"), "service.read": ("", "choose=2|me", "per_page=10")}
 """Parameters that change which records are read."""
 EXPLAINED_BY_THE_BRAIN: Final = {"job.explain", "evaluation.explain"}
@@ -40,32 +33,29 @@ async def store_owners(server: OneServer, count: int) -> None:
     big = admitted(a_job("big"))
     puts: list[Any] = [NODES.build_put(a_node("node-big")), *put_job(big)]
     puts.append(DEPLOYMENTS.build_put(Deployment(
-        id=an_id(0, 3), namespace="default", job_id="big", create_index=1, status=DeploymentStatus.SUCCESSFUL, task_groups={},
+        id=IDS["deployment_id"], namespace="default", job_id="big", create_index=1, status=DeploymentStatus.SUCCESSFUL, task_groups={},
     )))  # fmt: skip
     for n in range(count):
         puts.append(ALLOCATIONS.build_put(an_allocation(
-            big, an_id(n, 1), node_id="node-big", eval_id=an_id(0, 2), deployment_id=an_id(0, 3), **ENDED
+            big, an_id(n, 1), node_id="node-big", eval_id=an_id(0, 2), deployment_id=IDS["deployment_id"], **ENDED
         )))  # fmt: skip
         puts.append(EVALUATIONS.build_put(an_evaluation(big, an_id(n, 2), status=EvaluationStatus.COMPLETE)))
-        puts.append(SERVICES.build_put(ServiceRegistration(
-            id=f"r{n:05}", namespace="default", service_name="shared", node_id="node-big", job_id="big", alloc_id=an_id(n, 1),
-            datacenter="dc1", tags=("a",), address="10.0.0.1", port=1,
-        )))  # fmt: skip
+        puts.append(
+            put_instance(f"r{n:05}", "shared", node_id="node-big", job_id="big", alloc_id=an_id(n, 1), tags=("a",))
+        )
     await store_all(server, puts)
     await pass_time(SETTLED_S)
 
 
 def list_reads() -> list[tuple[str, str]]:
     """Return path and query of each read of one job, node, evaluation, deployment, allocation or service."""
-    reads = []
-    for endpoint in ENDPOINTS:
-        path = endpoint.path
-        for name, value in PATH_VALUES.items():
-            path = path.replace(name, value)
-        is_read = endpoint.kind is EndpointKind.READ and path != endpoint.path
-        if is_read and endpoint.name not in EXPLAINED_BY_THE_BRAIN | FOR_NODES:
-            reads += [(path, query) for query in QUERIES.get(endpoint.name, ("",))]
-    return reads
+    return [
+        (build_path(endpoint), query)
+        for endpoint in ENDPOINTS
+        if endpoint.kind is EndpointKind.READ and any(each in endpoint.path for each in OWNERS)
+        if endpoint.name not in EXPLAINED_BY_THE_BRAIN | FOR_NODES
+        for query in QUERIES.get(endpoint.name, ("",))
+    ]
 
 
 async def read(server: OneServer, path: str, query: str) -> tuple[Any, LoopHolds]:

@@ -106,6 +106,14 @@ def put_job(job: Job) -> list[Any]:
     return [JOBS.build_put(stored), JOB_VERSIONS.build_put(stored)]
 
 
+def put_instance(id: str, service: str, **fields: Any) -> Any:
+    """Return the change that stores an instance of a service."""
+    registration = ServiceRegistration(
+        id=id, namespace="default", service_name=service, datacenter="dc1", address="10.0.0.1", port=1, **fields
+    )
+    return SERVICES.build_put(registration)
+
+
 async def store_jobs_with_text(server: OneServer, count: int, text: str = LONG_TEXT) -> None:
     await store_all(server, [put for n in range(count) for put in put_job(a_job(f"job-{n}", meta={"a": text}))])
 
@@ -246,14 +254,7 @@ async def test_evaluations_are_selected_for_deletion_without_holding_the_loop() 
 async def test_instances_are_chosen_from_those_that_a_slow_filter_accepts() -> None:
     async with MeasuredCluster() as cluster:
         server = await cluster.a_server()
-        registrations = [
-            ServiceRegistration(
-                id=f"r{n}", namespace="default", service_name="web", node_id="n", job_id="j", alloc_id=an_id(n),
-                datacenter="dc1", tags=(LONG_TEXT if n else "short",), address="10.0.0.1", port=1,
-            )
-            for n in range(4)
-        ]  # fmt: skip
-        await store_all(server, [SERVICES.build_put(each) for each in registrations])
+        await store_all(server, [put_instance(f"r{n}", "web", tags=(LONG_TEXT if n else "short",)) for n in range(4)])
         expression = quote(f'"short" in Tags or any Tags as t {{ t matches "{SLOW_PATTERN}" }}')
 
         reply, holds = await send(server, "/v1/service/web", f"choose=2|me&filter={expression}")
@@ -287,10 +288,7 @@ async def store_large_state(server: OneServer) -> None:
         ]
         puts.append(EVALUATIONS.build_put(an_evaluation(big, an_id(n, 2), status=EvaluationStatus.COMPLETE)))
         puts.append(VARIABLES.build_put(Variable(namespace="default", path=f"v/{n}", data=b"x", key_id="k")))
-        puts.append(SERVICES.build_put(ServiceRegistration(
-            id=f"r{n}", namespace="default", service_name="shared", node_id="n", job_id="big", alloc_id=an_id(n),
-            datacenter="dc1", tags=("a",), address="10.0.0.1", port=1,
-        )))  # fmt: skip
+        puts.append(put_instance(f"r{n}", "shared", node_id="n", job_id="big", alloc_id=an_id(n), tags=("a",)))
     environment = {f"E{n}": "x" * 30 for n in range(40)}
     groups = [a_group(f"g{n}", *(a_task(f"t{k}", env=environment) for k in range(4))) for n in range(200)]
     for version in range(2):
@@ -474,22 +472,11 @@ async def test_a_request_that_finds_the_thread_busy_gets_503_and_may_return() ->
     assert later.ids == []
 
 
-async def store_instances(server: OneServer, count: int) -> None:
-    """Store this number of instances of the service `web`."""
-    await store_all(server, [
-        SERVICES.build_put(ServiceRegistration(
-            id=f"r{n}", namespace="default", service_name="web", node_id="n", job_id="web", alloc_id=an_id(n),
-            datacenter="dc1", tags=(), address="10.0.0.1", port=1,
-        ))
-        for n in range(count)
-    ])  # fmt: skip
-
-
 @in_virtual_time
 async def test_the_choice_from_many_instances_counts_only_its_own_cpu_time() -> None:
     async with MeasuredCluster() as cluster:
         server = await cluster.a_server()
-        await store_instances(server, MAX_RECORDS_CHOSEN_TOGETHER + 1)
+        await store_all(server, [put_instance(f"r{n}", "web") for n in range(MAX_RECORDS_CHOSEN_TOGETHER + 1)])
         server.server.read_limits = ReadLimits(list_cpu_s=server.world.cpu_s() / 2)
 
         reply, _ = await send(server, "/v1/service/web", "choose=2|me")
@@ -501,7 +488,7 @@ async def test_the_choice_from_many_instances_counts_only_its_own_cpu_time() -> 
 async def test_the_choice_from_many_instances_uses_the_share_of_its_caller() -> None:
     async with MeasuredCluster() as cluster:
         server = await cluster.a_server()
-        await store_instances(server, MAX_RECORDS_CHOSEN_TOGETHER + 1)
+        await store_all(server, [put_instance(f"r{n}", "web") for n in range(MAX_RECORDS_CHOSEN_TOGETHER + 1)])
         blocked, waiting = await occupy_thread(server)
 
         choosing = asyncio.get_running_loop().create_task(send(server, "/v1/service/web", "choose=2|me"))
