@@ -35,15 +35,20 @@ SELECTS_NO_RECORDS = {
 """The parameters of lists that may be combined with a filter, each with the reason. All others narrow the list."""
 
 
+def build_path(endpoint: Endpoint) -> str:
+    """Return a path of the endpoint, with the same text for each id."""
+    return re.sub(r"\{[^}]*\}", "x", endpoint.path)
+
+
 def list_filterable_lists() -> list[Endpoint]:
-    """Return the lists that the API document says to have filters."""
+    """Return the lists that have filters in the API document."""
     return [each for each in ENDPOINTS if each.method == "GET" and "filter" in list_common_parameters(each)]
 
 
 def list_narrowed_lists() -> list[tuple[str, str]]:
-    """Return the path of each list with filters, with each parameter that the API document has for it and that narrows it."""
+    """Return the path of each list with filters, with each of its parameters in the API document that narrows it."""
     return [
-        (re.sub(r"\{[^}]*\}", "x", endpoint.path), parameter)
+        (build_path(endpoint), parameter)
         for endpoint in list_filterable_lists()
         for parameter in (
             *(each.name for each in endpoint.parameters if each.name not in SELECTS_NO_RECORDS),
@@ -55,7 +60,7 @@ def list_narrowed_lists() -> list[tuple[str, str]]:
 def list_other_endpoints() -> list[str]:
     """Return the paths of the GET endpoints without filters."""
     return [
-        re.sub(r"\{[^}]*\}", "x", endpoint.path)
+        build_path(endpoint)
         for endpoint in ENDPOINTS
         if endpoint.method == "GET" and endpoint not in list_filterable_lists()
     ]
@@ -70,17 +75,14 @@ async def get(server: OneServer, path: str, query: str = "", **headers: str) -> 
 
 
 @pytest.mark.parametrize(("path", "parameter"), list_narrowed_lists())
-def test_a_filter_with_a_parameter_that_narrows_the_same_list_is_refused(path: str, parameter: str) -> None:
-    @in_virtual_time
-    async def read() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
+@in_virtual_time
+async def test_a_filter_with_a_parameter_that_narrows_the_same_list_is_refused(path: str, parameter: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
 
-            reply = await get(server, path, f"filter=ID==x&{parameter}=00")
+        reply = await get(server, path, f"filter=ID==x&{parameter}=00")
 
-            assert (reply.status, reply.body) == (400, CONFLICT)
-
-    read()
+        assert (reply.status, reply.body) == (400, CONFLICT)
 
 
 def test_each_parameter_that_selects_no_records_exists() -> None:
@@ -90,31 +92,25 @@ def test_each_parameter_that_selects_no_records_exists() -> None:
 
 
 @pytest.mark.parametrize("path", list_other_endpoints())
-def test_a_filter_that_would_be_ignored_is_refused(path: str) -> None:
-    @in_virtual_time
-    async def read() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
+@in_virtual_time
+async def test_a_filter_that_would_be_ignored_is_refused(path: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
 
-            reply = await get(server, path, "filter=ID==x")
+        reply = await get(server, path, "filter=ID==x")
 
-            assert (reply.status, reply.body[:29]) == (400, b"`filter` is not supported by ")
-
-    read()
+        assert (reply.status, reply.body[:29]) == (400, b"`filter` is not supported by ")
 
 
-@pytest.mark.parametrize("path", [re.sub(r"\{[^}]*\}", "x", endpoint.path) for endpoint in list_filterable_lists()])
-def test_a_list_with_filters_refuses_one_that_is_malformed(path: str) -> None:
-    @in_virtual_time
-    async def read() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
+@pytest.mark.parametrize("path", [build_path(endpoint) for endpoint in list_filterable_lists()])
+@in_virtual_time
+async def test_a_list_with_filters_refuses_one_that_is_malformed(path: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
 
-            reply = await get(server, path, "filter=((")
+        reply = await get(server, path, "filter=((")
 
-            assert (reply.status, b"failed to read filter expression" in reply.body) == (400, True)
-
-    read()
+        assert (reply.status, b"failed to read filter expression" in reply.body) == (400, True)
 
 
 @in_virtual_time
@@ -161,23 +157,20 @@ async def test_a_compatible_server_accepts_a_filter_with_a_prefix_as_nomad_does(
 
 
 @pytest.mark.parametrize("per_page", ["0", "-1", "-2147483648"])
-def test_a_page_size_that_is_not_positive_is_accepted_only_by_a_compatible_server(per_page: str) -> None:
-    @in_virtual_time
-    async def read() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
-            compatible = Api(server.server, is_nomad_compatible=True)
+@in_virtual_time
+async def test_a_page_size_that_is_not_positive_is_accepted_only_by_a_compatible_server(per_page: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        compatible = Api(server.server, is_nomad_compatible=True)
 
-            reply = await get(server, "/v1/jobs", f"per_page={per_page}")
-            accepted = await send_raw(compatible, "GET", "/v1/jobs", query=f"per_page={per_page}")
+        reply = await get(server, "/v1/jobs", f"per_page={per_page}")
+        accepted = await send_raw(compatible, "GET", "/v1/jobs", query=f"per_page={per_page}")
 
-            assert (reply.status, reply.body) == (
-                400,
-                b"Expect a number for `per_page` query string parameter",
-            )
-            assert accepted.status == 200
-
-    read()
+        assert (reply.status, reply.body) == (
+            400,
+            b"Expect a number for `per_page` query string parameter",
+        )
+        assert accepted.status == 200
 
 
 @in_virtual_time
@@ -190,30 +183,24 @@ async def test_metrics_for_prometheus_are_refused_with_415_by_a_compatible_serve
 
 
 @pytest.mark.parametrize("path", ["/v1/allocations", "/v1/evaluations", "/v1/deployments", "/v1/jobs/statuses"])
-def test_a_page_token_may_have_zeros_before_its_index(path: str) -> None:
-    @in_virtual_time
-    async def read() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
+@in_virtual_time
+async def test_a_page_token_may_have_zeros_before_its_index(path: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
 
-            assert (await get(server, path, f"per_page=1&next_token={'0' * 30}12.x")).status == 200
-
-    read()
+        assert (await get(server, path, f"per_page=1&next_token={'0' * 30}12.x")).status == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/allocations", "/v1/evaluations", "/v1/deployments", "/v1/jobs/statuses"])
 @pytest.mark.parametrize("number", ["0000000000018446744073709551616", "18446744073709551616", "9" * 30, "-1"])
-def test_a_page_token_with_an_index_out_of_range_is_refused(path: str, number: str) -> None:
-    @in_virtual_time
-    async def read() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
+@in_virtual_time
+async def test_a_page_token_with_an_index_out_of_range_is_refused(path: str, number: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
 
-            reply = await get(server, path, f"per_page=1&next_token={number}.x")
+        reply = await get(server, path, f"per_page=1&next_token={number}.x")
 
-            assert (reply.status, reply.body[:27]) == (400, b"next_token is out of range:")
-
-    read()
+        assert (reply.status, reply.body[:27]) == (400, b"next_token is out of range:")
 
 
 # -- tokens
@@ -297,18 +284,15 @@ def ask_with_headers(headers: list[tuple[bytes, bytes]]) -> tuple[int, bytes]:
         ("/v1/jobs", "meta=" + "y" * 3_000),
     ],
 )
-def test_an_error_text_repeats_at_most_200_characters_of_input(path: str, query: str) -> None:
-    @in_virtual_time
-    async def read() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
-            await server.client.jobs.register(a_job())
+@in_virtual_time
+async def test_an_error_text_repeats_at_most_200_characters_of_input(path: str, query: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(a_job())
 
-            reply = await get(server, path, query)
+        reply = await get(server, path, query)
 
-            assert (reply.status // 100, len(reply.body) < 700) == (4, True)
-
-    read()
+        assert (reply.status // 100, len(reply.body) < 700) == (4, True)
 
 
 @in_virtual_time
@@ -346,25 +330,22 @@ async def test_the_last_contact_is_0_on_the_leader_and_the_time_of_the_log_once_
     ("path", "body"),
     [("/v1/search", {"Prefix": "s", "Context": "jobs"}), ("/v1/search/fuzzy", {"Text": "shop", "Context": "all"})],
 )
-def test_the_last_contact_of_a_search_is_0_on_the_leader_and_the_time_of_the_log_elsewhere(
+@in_virtual_time
+async def test_the_last_contact_of_a_search_is_0_on_the_leader_and_the_time_of_the_log_elsewhere(
     path: str, body: dict[str, str]
 ) -> None:
     async def search(server: OneServer) -> int:
         reply = await send_raw(server.api, "PUT", path, query="stale", body=msgspec.json.encode(body))
         return int(json.loads(reply.body)["LastContact"])
 
-    @in_virtual_time
-    async def read() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
-            server.faults.disconnect()
-            await pass_time(1.5)
-            leading = await search(server)
-            await pass_time(60)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.faults.disconnect()
+        await pass_time(1.5)
+        leading = await search(server)
+        await pass_time(60)
 
-            assert (leading, await search(server) >= 61_000) == (0, True)
-
-    read()
+        assert (leading, await search(server) >= 61_000) == (0, True)
 
 
 # -- compressed bodies
@@ -378,17 +359,14 @@ async def put_encoded(server: OneServer, body: bytes, encoding: str, path: str =
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip"])
-def test_a_gzip_body_is_decompressed(encoding: str) -> None:
-    @in_virtual_time
-    async def register() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
+@in_virtual_time
+async def test_a_gzip_body_is_decompressed(encoding: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
 
-            status, _ = await put_encoded(server, gzip.compress(JOB_BODY), encoding)
+        status, _ = await put_encoded(server, gzip.compress(JOB_BODY), encoding)
 
-            assert (status, (await get(server, "/v1/job/shop")).status) == (200, 200)
-
-    register()
+        assert (status, (await get(server, "/v1/job/shop")).status) == (200, 200)
 
 
 @pytest.mark.parametrize(
@@ -408,18 +386,17 @@ def test_a_gzip_body_is_decompressed(encoding: str) -> None:
         (gzip.compress(bytes(40_000_000)), "gzip", 413, b"the request's body is larger than 33554432 bytes"),
     ],
 )
-def test_a_body_that_cannot_be_decompressed_is_refused(body: bytes, encoding: str, status: int, text: bytes) -> None:
-    @in_virtual_time
-    async def register() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
-            index = server.replica.index
+@in_virtual_time
+async def test_a_body_that_cannot_be_decompressed_is_refused(
+    body: bytes, encoding: str, status: int, text: bytes
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        index = server.replica.index
 
-            found, reply = await put_encoded(server, body, encoding)
+        found, reply = await put_encoded(server, body, encoding)
 
-            assert (found, reply[: len(text)], server.replica.index) == (status, text, index)
-
-    register()
+        assert (found, reply[: len(text)], server.replica.index) == (status, text, index)
 
 
 @in_virtual_time

@@ -111,7 +111,7 @@ class FakeVolumeNode:
     """Node channels with one node that gives every call the same reply or refusal."""
 
     def __init__(self, answer: NodeVolumeCreated | Refusal) -> None:
-        self._answer = answer
+        self.answer = answer
         self.calls: list[tuple[str, str]] = []
         self.on_call: Callable[[], Awaitable[None]] | None = None
         """Runs while the node executes a call."""
@@ -126,12 +126,9 @@ class FakeVolumeNode:
         if self.on_call is not None:
             on_call, self.on_call = self.on_call, None
             await on_call()
-        if isinstance(self._answer, Refusal):
-            raise self._answer
-        return NodeReply("application/json", msgspec.json.encode(self._answer))
-
-    def set_answer(self, answer: NodeVolumeCreated | Refusal) -> None:
-        self._answer = answer
+        if isinstance(self.answer, Refusal):
+            raise self.answer
+        return NodeReply("application/json", msgspec.json.encode(self.answer))
 
     async def open_stream(self, call: NodeCall) -> NodeStream:
         raise AssertionError(call)
@@ -367,7 +364,7 @@ async def test_a_volume_is_unavailable_before_its_node_is_asked_to_delete_it() -
 async def test_a_volume_that_its_node_does_not_delete_is_ready_again() -> None:
     async with ACluster() as cluster:
         server, node, volume_id = await with_ready_volume(cluster)
-        node.set_answer(invalid_request("volume is in use by allocations: a1"))
+        node.answer = invalid_request("volume is in use by allocations: a1")
 
         reply = await delete(server, f"/v1/volume/host/{volume_id}")
 
@@ -379,7 +376,7 @@ async def test_a_volume_that_its_node_does_not_delete_is_ready_again() -> None:
 async def test_a_volume_whose_deletion_is_uncertain_is_usable_again_after_ten_minutes() -> None:
     async with ACluster() as cluster:
         server, node, volume_id = await with_ready_volume(cluster)
-        node.set_answer(Refusal(RefusalCode.OUTCOME_UNKNOWN, "node disconnected"))
+        node.answer = Refusal(RefusalCode.OUTCOME_UNKNOWN, "node disconnected")
 
         reply = await delete(server, f"/v1/volume/host/{volume_id}")
         state_before = await get_state(server, volume_id)
@@ -394,9 +391,9 @@ async def test_a_volume_whose_deletion_is_uncertain_is_usable_again_after_ten_mi
 async def test_a_volume_whose_deletion_is_uncertain_can_be_deleted_again() -> None:
     async with ACluster() as cluster:
         server, node, volume_id = await with_ready_volume(cluster)
-        node.set_answer(Refusal(RefusalCode.OUTCOME_UNKNOWN, "node disconnected"))
+        node.answer = Refusal(RefusalCode.OUTCOME_UNKNOWN, "node disconnected")
         await delete(server, f"/v1/volume/host/{volume_id}")
-        node.set_answer(NodeVolumeCreated(host_path=""))
+        node.answer = NodeVolumeCreated(host_path="")
 
         assert (await delete(server, f"/v1/volume/host/{volume_id}")).status == 200
 

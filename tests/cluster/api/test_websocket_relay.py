@@ -270,15 +270,14 @@ async def test_a_handshake_at_a_path_without_an_endpoint_gets_the_reply_of_the_p
         ("/ui/", ""),
     ],
 )
-def test_a_handshake_at_an_endpoint_without_a_websocket_is_refused_and_never_executed(path: str, query: str) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        async with ACluster() as cluster:
-            server = await cluster.a_server()
-            began_s = server.world.monotonic_s()
+@in_virtual_time
+async def test_a_handshake_at_an_endpoint_without_a_websocket_is_refused_and_never_executed(
+    path: str, query: str
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        began_s = server.world.monotonic_s()
 
-            reply = await shake_hands(server.api, path, query)
+        reply = await shake_hands(server.api, path, query)
 
-            assert (reply, server.world.monotonic_s() - began_s) == (NO_WEBSOCKET, 0.0)
-
-    run()
+        assert (reply, server.world.monotonic_s() - began_s) == (NO_WEBSOCKET, 0.0)
