@@ -51,9 +51,9 @@ def status_and_json(reply: ClientReply) -> tuple[int, Any]:
     return reply.status, json.loads(reply.body) if is_json else reply.body.decode()
 
 
-async def an_operator(cluster: ACluster, name: str = "m1") -> ApiCaller:
-    """Start a server with access control on, and return a caller with its first token."""
-    server = await cluster.a_server(name, access=True)
+async def an_operator(cluster: ACluster, name: str = "m1", **options: Any) -> ApiCaller:
+    """Start a server with access control on, and return a caller with its first token. `options` are those of `a_server`."""
+    server = await cluster.a_server(name, access=True, **options)
     status, token = await ApiCaller(server).put("/v1/acl/bootstrap")
     assert status == 200, token
     return ApiCaller(server, token["SecretID"], accessor=token["AccessorID"])

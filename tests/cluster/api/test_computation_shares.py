@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 
 from tests.builders import a_job
-from tests.cluster.api.access import ApiCaller
+from tests.cluster.api.access import an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.requests import get, put
 from tests.kit.virtual_time import in_virtual_time
@@ -13,8 +13,8 @@ from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 PLAN = {"Job": {"ID": "p", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "mock"}]}]}}
 
 
-class NotingWorker:
-    """A worker that notes the owners of its computations."""
+class RecordingWorker:
+    """A worker that records the owners of its computations."""
 
     def __init__(self) -> None:
         self.owners: list[Hashable] = []
@@ -37,10 +37,8 @@ class RefusingWorker:
 @in_virtual_time
 async def test_computations_belong_to_the_token_that_requests_them() -> None:
     async with ACluster() as cluster:
-        worker = NotingWorker()
-        server = await cluster.a_server(access=True, worker=worker)
-        _, token = await ApiCaller(server).put("/v1/acl/bootstrap")
-        operator = ApiCaller(server, token["SecretID"], accessor=token["AccessorID"])
+        worker = RecordingWorker()
+        operator = await an_operator(cluster, worker=worker)
         await operator.policy("all", 'namespace "*" { policy = "write" }')
         other = await operator.a_token("all")
         evaluation = (await operator.put("/v1/jobs", PLAN))[1]["EvalID"]
@@ -59,7 +57,7 @@ async def test_computations_belong_to_the_token_that_requests_them() -> None:
 @in_virtual_time
 async def test_computations_without_a_token_belong_to_their_namespace() -> None:
     async with ACluster() as cluster:
-        worker = NotingWorker()
+        worker = RecordingWorker()
         server = await cluster.a_server(worker=worker)
         await put(server, "/v1/namespace", {"Name": "other"})
 

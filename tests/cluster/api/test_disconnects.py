@@ -4,16 +4,10 @@ import asyncio
 
 import pytest
 
-from tests.cluster.api.test_websocket_relay import WORLD, reject_local_request
-from tests.kit.cluster import JOB_SETTINGS
+from tests.cluster.api.test_websocket_relay import build_relay, reject_local_request
 from tests.kit.in_memory_relay import InMemoryRelay
 from wharf.cluster.api.asgi import Message
-from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.api.requests.body import iterate_body, read_body, wait_for_disconnect
-from wharf.cluster.engines.memory.engine import MemoryEngine
-from wharf.cluster.engines.memory.log import MemoryLog
-from wharf.cluster.server.relay import RequestRelay
-from wharf.cluster.server.server import Server, ServerIdentity
 
 TOO_MANY_MESSAGES = 1_000
 
@@ -56,18 +50,11 @@ def test_a_message_after_the_end_of_the_body_counts_as_a_disconnect() -> None:
 
 def test_a_relayed_request_ends_at_a_message_after_the_end_of_its_body() -> None:
     async def scenario() -> int:
-        other_region = InMemoryRelay(None)
-        other_region.app, other_region.is_frozen = reject_local_request, True
-        server = Server(
-            WORLD,
-            MemoryEngine(WORLD, MemoryLog(WORLD)),
-            ServerIdentity("e1", "e1", region="east"),
-            job_settings=JOB_SETTINGS,
-        )
-        server.relay = RequestRelay(WORLD, lambda _address: other_region, regions={"west": ["http://west"]})
+        other_region = InMemoryRelay(reject_local_request)
+        other_region.is_frozen = True
         messages = EndlessMessages(more_body=False)
         scope = {"type": "http", "method": "GET", "path": "/v1/jobs", "query_string": b"region=west", "headers": []}
-        await RegionRelay(reject_local_request, server)(scope, messages.receive, lambda _message: permit())
+        await build_relay("http://west", http_relay=other_region)(scope, messages.receive, lambda _message: permit())
         return messages.count
 
     assert asyncio.run(scenario()) <= 4

@@ -102,11 +102,13 @@ async def west(**options: Any) -> AsyncIterator[tuple[EchoServer, str]]:
         await server.wait_closed()
 
 
-def build_relay(*addresses: str) -> RegionRelay:
+def build_relay(*addresses: str, http_relay: InMemoryRelay | None = None) -> RegionRelay:
+    """Return a relay in the region `east` to servers of the region `west` at these addresses."""
+    http_relay = http_relay or InMemoryRelay(None)
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
     server = Server(WORLD, engine, ServerIdentity("e1", "e1", region="east"), job_settings=JobSettings(region="east"))
     server.relay = RequestRelay(
-        WORLD, lambda _address: InMemoryRelay(None), regions={"west": list(addresses)}, sockets_to=WebSocketRelay
+        WORLD, lambda _address: http_relay, regions={"west": list(addresses)}, sockets_to=WebSocketRelay
     )
     return RegionRelay(reject_local_request, server)
 
