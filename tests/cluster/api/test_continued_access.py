@@ -319,7 +319,7 @@ async def test_one_token_does_not_use_up_all_streams_of_a_process() -> None:
 
 
 def test_a_slot_is_free_again_when_its_stream_is_never_sent() -> None:
-    slots = CallerSlots(1, 1, process_verb="sends", caller_verb="reads", noun="streams")
+    slots = CallerSlots(1, 1, process_full_text="this server process sends 1 streams", caller_full_text="")
 
     slots.take(UNCHECKED_CALLER)  # Nothing refers to the slot.
 

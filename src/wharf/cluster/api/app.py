@@ -82,7 +82,7 @@ BODY_METHODS: Final = frozenset(("PUT", "POST", "DELETE"))
 MAX_STREAMS: Final = 4_096
 """Streamed replies, such as followed logs and events, that an api process sends at a time. Protects its memory and open files."""
 MAX_STREAMS_PER_CALLER: Final = 512
-"""The part of them for one token, or for the tasks of one allocation. Without access control, all callers count as one."""
+"""The part of them for one token, or for the tasks of one allocation. While access control is off, only `MAX_STREAMS` applies."""
 STREAM_ENDPOINTS: Final = frozenset((
     "agent.monitor", "agent.monitor_export", "client.fs_cat", "client.fs_logs", "client.fs_read_at", "client.fs_stream",
     "event.stream", "operator.save_snapshot",
@@ -125,9 +125,8 @@ class Api:
         self._streams = CallerSlots(
             MAX_STREAMS,
             MAX_STREAMS_PER_CALLER,
-            process_verb="sends",
-            caller_verb="reads through this server process",
-            noun="streams",
+            process_full_text=f"this server process sends {MAX_STREAMS} streams",
+            caller_full_text=f"this token reads through this server process {MAX_STREAMS_PER_CALLER} streams",
         )
         self._node_slots = LoopSlots(REQUESTS_PER_ITERATION)
         self._authorizer = RequestAuthorizer(server, authenticator)
@@ -178,7 +177,7 @@ class Api:
         await self._replies.send(reply, context)
 
     def _add_credentials(self, headers: dict[bytes, bytes], scope: Scope) -> Refusal | None:
-        """Add the credentials of the request to its headers. Return the refusal if they are not certain."""
+        """Add the credentials of the request to its headers. Return a refusal if the headers contradict each other."""
         try:
             headers |= read_credentials(scope["headers"], is_nomad_compatible=self._replies.is_nomad_compatible)
         except Refusal as refusal:
@@ -334,9 +333,9 @@ class Api:
         return reply
 
     async def _execute_action(self, scope: Scope, request: Request) -> HttpReply:
-        """Execute a request that is not a read. A stream takes a slot of its caller. Raises `Refusal`, also if none is free.
+        """Execute a request that is not a read. A stream takes a slot of its caller. Raises `Refusal`, also without a free slot.
 
-        The slot is taken first: a stream that has begun holds resources of other processes until it is sent.
+        The slot is taken first, because a stream that has begun uses resources of other processes.
         """
         if request.endpoint.name not in STREAM_ENDPOINTS:
             return self._watch_access(await self.actions.execute(scope, request), request)

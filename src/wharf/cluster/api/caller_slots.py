@@ -12,29 +12,24 @@ class CallerSlots:
     While access control is off, all callers count as one and can take all slots.
     """
 
-    def __init__(self, max_total: int, max_per_caller: int, *, process_verb: str, caller_verb: str, noun: str) -> None:
-        """The words form the text of a refusal, such as "this server process *runs* 512 *commands*: end some"."""
-        self._limits = (max_total, max_per_caller)
-        self._verbs = (process_verb, caller_verb)
-        self._noun = noun
+    def __init__(self, max_total: int, max_per_caller: int, *, process_full_text: str, caller_full_text: str) -> None:
+        """The texts tell a refused caller what is full, such as "this server process runs 512 commands"."""
+        self._max_total = max_total
+        self._max_per_caller = max_per_caller
+        self._process_full_text = process_full_text
+        self._caller_full_text = caller_full_text
         self._counts = Counter[str]()
         """The taken slots of each caller: by accessor id of its token, by allocation, or empty without a token."""
 
     def take(self, caller: Caller) -> "CallerSlot":
         """Take a slot for the caller. Raises `Refusal` if it or all callers have too many."""
         key = caller.accessor_id or (caller.claims.alloc_id if caller.claims is not None else "")
-        (max_total, max_per_caller), (process_verb, caller_verb) = self._limits, self._verbs
-        if self._counts.total() >= max_total:
-            raise self._make_refusal(f"this server process {process_verb} {max_total}")
-        if caller.kind is not CallerKind.UNCHECKED and self._counts[key] >= max_per_caller:
-            raise self._make_refusal(f"this token {caller_verb} {max_per_caller}")
+        if self._counts.total() >= self._max_total:
+            raise _build_refusal(self._process_full_text)
+        if caller.kind is not CallerKind.UNCHECKED and self._counts[key] >= self._max_per_caller:
+            raise _build_refusal(self._caller_full_text)
         self._counts[key] += 1
         return CallerSlot(self._counts, key)
-
-    def _make_refusal(self, cause: str) -> Refusal:
-        return Refusal(
-            RefusalCode.UNAVAILABLE, f"{cause} {self._noun}: end some, or retry later", RefusalReason.OVERLOADED
-        )
 
 
 class CallerSlot:
@@ -63,3 +58,7 @@ class CallerSlot:
 
     def __del__(self) -> None:
         self.release()
+
+
+def _build_refusal(full_text: str) -> Refusal:
+    return Refusal(RefusalCode.UNAVAILABLE, f"{full_text}: end some, or retry later", RefusalReason.OVERLOADED)

@@ -68,8 +68,8 @@ class RegionRelay:
             return
         region = parse_query(scope["query_string"]).get("region", "")
         is_own = region in ("", self._server.identity.region)
-        if is_own or region not in self._server.relay.region_names or not self._has_certain_credentials(scope):
-            await self._app(scope, receive, send)  # It refuses requests with uncertain credentials.
+        if is_own or region not in self._server.relay.region_names or not self._has_clear_credentials(scope):
+            await self._app(scope, receive, send)  # Refuses requests whose credentials contradict each other.
             return
         if scope["type"] == "websocket":
             request = RelayRequest("GET", get_request_target(scope), scope["headers"])
@@ -81,8 +81,8 @@ class RegionRelay:
         """End all relayed requests because this server stops."""
         self._closing.set()
 
-    def _has_certain_credentials(self, scope: Scope) -> bool:
-        """Return whether every server reads the same credentials from the headers."""
+    def _has_clear_credentials(self, scope: Scope) -> bool:
+        """Return whether all servers read the same credentials from the headers."""
         try:
             read_credentials(scope["headers"], is_nomad_compatible=self._is_nomad_compatible)
         except Refusal:

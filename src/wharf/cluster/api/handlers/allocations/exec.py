@@ -123,9 +123,8 @@ class ExecWebSocketHandlers:
         self._sessions = CallerSlots(
             MAX_SESSIONS,
             MAX_SESSIONS_PER_CALLER,
-            process_verb="runs",
-            caller_verb="runs through this server process",
-            noun="commands",
+            process_full_text=f"this server process runs {MAX_SESSIONS} commands",
+            caller_full_text=f"this token runs through this server process {MAX_SESSIONS_PER_CALLER} commands",
         )
         self._exec = ExecActions(server)
         self._job_actions = JobActionResolver(server)
