@@ -45,11 +45,15 @@ from wharf.contract.wire.endpoint_table import Endpoint
 pytestmark = pytest.mark.fuzz
 
 PARAMETER_STEP = 1 if IS_FULL_RUN else 29
-"""Every how many of the parameter requests are sent."""
+"""One of this number of parameter requests is sent."""
 STREAM_STEP = 1 if IS_FULL_RUN else 5
-"""Every how many of the parameter requests of streams, files, profiles and commands are sent."""
+"""One of this number of parameter requests of streams, files, profiles and commands is sent."""
 BODY_STEP = 1 if IS_FULL_RUN else 211
-"""Every how many of the bodies of an endpoint are sent."""
+"""One of this number of bodies of an endpoint is sent."""
+SMALL_BODY_STEP = 1 if IS_FULL_RUN else 3
+"""One of this number of bodies of endpoints with a small limit is sent."""
+SMALL_ENDPOINTS = [endpoint for endpoint in BODY_ENDPOINTS if 0 < endpoint.max_body_bytes <= MAX_INLINE_BODY_BYTES]
+"""Endpoints whose limit is so small that all bodies are decoded on the event loop."""
 
 
 def select_bodies(requests: Iterator[WorstRequest], number: int) -> Iterator[WorstRequest]:
@@ -58,7 +62,7 @@ def select_bodies(requests: Iterator[WorstRequest], number: int) -> Iterator[Wor
     return islice(cases, number % min(BODY_STEP, len(cases)), None, BODY_STEP)
 
 
-ENDPOINT_NAMES = [endpoint.name for endpoint in BODY_ENDPOINTS]
+ENDPOINT_NAMES = [endpoint.name for endpoint in BODY_ENDPOINTS if endpoint not in SMALL_ENDPOINTS]
 ENDPOINT_GROUPS = [(name,) for name in ENDPOINT_NAMES] if IS_FULL_RUN else [tuple(ENDPOINT_NAMES)]
 
 
@@ -106,12 +110,6 @@ async def send_bodies_of_attacks() -> Findings:
 
 def test_the_bodies_of_known_attacks_hold_no_event_loop() -> None:
     require_no_problem(run_measured_alone(send_bodies_of_attacks))
-
-
-SMALL_ENDPOINTS = [endpoint for endpoint in BODY_ENDPOINTS if 0 < endpoint.max_body_bytes <= MAX_INLINE_BODY_BYTES]
-"""Endpoints that decode all bodies on the event loop."""
-SMALL_BODY_STEP = 1 if IS_FULL_RUN else 3
-"""Every how many of their bodies are sent."""
 
 
 async def send_small_bodies() -> Findings:
@@ -216,7 +214,7 @@ def test_a_large_valid_job_holds_no_event_loop(name: str) -> None:
 
 JOBS = ("groups", "tasks", "meta", "texts", "config", "actions")
 LARGE_READ_STEP = 1 if IS_FULL_RUN else 5
-"""Every how many of the reads of large records are sent."""
+"""One of this number of reads of large records is sent."""
 
 
 async def send_large_reads(job_ids: Sequence[str], versions: int) -> Findings:
