@@ -14,8 +14,6 @@ from tests.waiting import wait_on_loop_until
 from wharf.agent.forked_worker import ForkedWorker
 from wharf.agent.http.server import HttpServer
 from wharf.agent.sockets import listen_tcp
-from wharf.cluster.api.access_control import CallerAuthenticator
-from wharf.cluster.api.app import Api
 from wharf.cluster.api.handlers.agents import documents
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
@@ -145,13 +143,7 @@ async def open_target(
     tasks = [cluster.start(server.brain.run(), name="leader")]
     await wait_on_loop_until(lambda: server.brain.is_leading, what="the server leads")
 
-    api = Api(
-        server.server,
-        authenticator=CallerAuthenticator(
-            server.world, is_enabled=access, verifier=server.server.access.identity_signer
-        ),
-        worker=None if make_worker is None else make_worker(server.server),
-    )
+    api = server.build_api(worker=None if make_worker is None else make_worker(server.server))
     server.api = server.exchange.api = api
     listening = listen_tcp(HOST, 0)
     port = listening.getsockname()[1]

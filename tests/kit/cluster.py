@@ -111,11 +111,18 @@ class OneServer:
         QuotaDuty(self.brain)
         IsolationDuty(self.brain)
         VolumeDuty(self.brain)
-        gate = CallerAuthenticator(self.world, is_enabled=access, verifier=self.server.access.identity_signer)
-        self.api = Api(self.server, authenticator=gate)
+        self.api = self.build_api()
         self.exchange = InMemoryTransport(self.api)
         self.client = AsyncClient(self.world, [self.exchange], retry_policy=NO_RETRIES)
         self._cluster = cluster
+
+    def build_api(self, **options: Any) -> Api:
+        """Return an application of this server with its access control. `options` are those of `Api`."""
+        access = self.server.access
+        authenticator = CallerAuthenticator(
+            self.world, is_enabled=access.settings.is_enabled, verifier=access.identity_signer
+        )
+        return Api(self.server, authenticator=authenticator, **options)
 
     async def follow(self) -> None:
         """Open the engine and keep the replica at the head of the log."""

@@ -11,7 +11,6 @@ from tests.cluster.api.access import UNKNOWN_SECRET, an_operator
 from tests.kit.cluster import ACluster, ANode, OneServer
 from tests.kit.exchange import InMemoryTransport, build_scope, send_raw
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.admission import (
     DEFAULT_LIMITS,
     DEFAULT_MAX_BODY_MEMORY,
@@ -39,12 +38,7 @@ def limit_to(server: OneServer, *nodes: ANode, body_bytes: int = 0, **limits: in
     }
     memory = {**DEFAULT_MAX_BODY_MEMORY, RequestClass.WRITE: body_bytes} if body_bytes else DEFAULT_MAX_BODY_MEMORY
     admission = AdmissionController(server.server, {**DEFAULT_LIMITS, **changed}, memory)
-    settings = server.server.access.settings
-    authenticator = CallerAuthenticator(
-        server.world, is_enabled=settings.is_enabled, verifier=server.server.access.identity_signer
-    )
-    server.api = Api(server.server, admission=admission, authenticator=authenticator)
-    server.exchange.api = server.api
+    server.api = server.exchange.api = server.build_api(admission=admission)
     for node in nodes:
         node.exchange.api = server.api
 

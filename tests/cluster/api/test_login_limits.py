@@ -19,7 +19,6 @@ from tests.kit.exchange import send_raw
 from tests.kit.loop_holds import MeasuredCluster, measure_holds
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.admission import DEFAULT_LIMITS, AdmissionController, AdmissionLimit, RequestClass
-from wharf.cluster.api.app import Api
 from wharf.cluster.server.security.login_keys import MAX_LOGIN_KEYS
 from wharf.cluster.server.security.login_providers import ProviderReply, ProviderRequest, ProviderUnreachable
 
@@ -138,9 +137,7 @@ def limit_logins(login: LoginSetup, max_in_flight: int) -> None:
         **DEFAULT_LIMITS,
         RequestClass.LOGIN: AdmissionLimit(max_in_flight, returns_per_s=1.0, max_retry_after_s=30),
     }
-    authenticator = server.api._authorizer._authenticator
-    server.api = Api(server.server, admission=AdmissionController(server.server, limits), authenticator=authenticator)
-    server.exchange.api = server.api
+    server.api = server.exchange.api = server.build_api(admission=AdmissionController(server.server, limits))
 
 
 @in_virtual_time
