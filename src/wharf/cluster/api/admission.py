@@ -106,8 +106,8 @@ DEFAULT_MAX_BODY_MEMORY: Final[Mapping[RequestClass, int]] = MappingProxyType({
     # The body of a login has 64 kB at most.
     RequestClass.LOGIN: 8_000_000,
 })  # fmt: skip
-"""Bytes of large bodies that an api process holds at a time, by class, `WRITE` for all others. Callers without a token can use
-up those of logins and of unknown nodes, and none by bodies that arrive at once.
+"""Bytes of large bodies that an api process holds at a time, by class; `WRITE` is for all other classes. Callers without a
+token can use up those of logins and unknown nodes only. Bodies that arrive in one part do not count.
 """
 
 

@@ -287,6 +287,7 @@ class Api:
                 if request.endpoint.kind is EndpointKind.READ:
                     target = target or self._parse_target(scope, request)
                     if request.body and needs_worker(request):
+                        # Only callers with access use places of workers, and each uses those of its own share.
                         request = await self._authorizer.add_checked_caller(request)
                     if isinstance(gate, QueryPass):
                         reply = await self.reads.execute(request, target, receive, connection, on_wait=gate.leave)

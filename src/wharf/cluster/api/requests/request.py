@@ -65,7 +65,7 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> tuple[str, ...]:
-        """Whose share of a limited resource the request uses: that of its token or job, or without one of its namespace."""
+        """Whose share of a limited resource the request uses: that of its token or job; without both, of its namespace."""
         key = self.caller.owner_key
         return key if any(key) else (*key, self.namespace)
 

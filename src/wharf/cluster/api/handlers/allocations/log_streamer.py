@@ -133,7 +133,7 @@ class _FollowedLog:
 
 
 def _decode_frames(splitter: LogFrameSplitter, part: bytes) -> Iterator[tuple[bytes, LogFrame, bytes]]:
-    """Yield the frames that a part of the node's reply completes, each with its data. Raises `Refusal` if it is no log."""
+    """Yield the frames that a part of the node's reply completes, each with its data. Raises `Refusal` for a malformed frame."""
     try:
         for encoded, frame in splitter.feed(part):
             yield encoded, frame, base64.b64decode(frame.data)
