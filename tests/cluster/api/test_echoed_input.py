@@ -16,6 +16,7 @@ from msgspec import inspect
 from tests.bounded_work.worst_bodies import Path, build_body
 from tests.bounded_work.worst_requests import BODY_ENDPOINTS, build_target
 from tests.builders import a_job
+from tests.cluster.api.test_websocket_relay import EXEC, shake_hands
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
@@ -105,6 +106,16 @@ async def test_a_join_with_a_long_address_repeats_at_most_200_characters_of_it()
         reply = await send_raw(server.api, "PUT", "/v1/agent/join", query="address=" + "a" * 3_000)
 
         assert (reply.status, json.loads(reply.body)["error"][:204]) == (200, "a" * MAX_ECHOED_CHARS + "... ")
+
+
+@in_virtual_time
+async def test_the_refusal_of_a_handshake_repeats_at_most_200_characters_of_its_query() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        status, text = await shake_hands(server.api, EXEC, "tty=" + "y" * 3_000)
+
+        assert (status, b"y" * (MAX_ECHOED_CHARS + 1) in text, len(text) < 700) == (400, False, True)
 
 
 def test_every_error_and_warning_of_a_reply_type_is_cut() -> None:

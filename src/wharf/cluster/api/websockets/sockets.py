@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from wharf.cluster.api.asgi import Message, Receive, Scope, Send
@@ -9,6 +10,7 @@ from wharf.cluster.api.connection import WEBSOCKET_EXTENSION, WebSocketConnectio
 from wharf.cluster.api.replies.sender import build_refusal_headers
 from wharf.cluster.api.requests.request import Request
 from wharf.contract.client.relay.port import RawHeaders
+from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.errors import STATUS_BY_CODE
 
@@ -43,15 +45,12 @@ class CallerSocket:
 
     async def refuse(self, refusal: Refusal) -> None:
         """Reject the handshake with the refusal, or close the websocket with it if it is open already."""
+        status, text = STATUS_BY_CODE[refusal.code], format_message(refusal.text)
         if self.is_open:
-            await self.close(
-                POLICY_VIOLATION_CODE if STATUS_BY_CODE[refusal.code] < 500 else INTERNAL_ERROR_CODE, refusal.text
-            )
+            await self.close(POLICY_VIOLATION_CODE if status < 500 else INTERNAL_ERROR_CODE, text)
             return
         await self._receive()
-        await refuse_handshake(
-            self._send, self._scope, STATUS_BY_CODE[refusal.code], build_refusal_headers(refusal), refusal.text.encode()
-        )
+        await refuse_handshake(self._send, self._scope, status, build_refusal_headers(refusal), text.encode())
 
     async def wait_disconnected(self) -> None:
         """Wait until the caller has disconnected, also while messages of the caller wait to be received.
@@ -95,13 +94,17 @@ class CallerSocket:
                 await self._send_message({"type": "websocket.close", "code": code, "reason": _shorten_reason(reason)})
 
     async def close_at_once(self, code: int, reason: str = "") -> None:
-        """Close the websocket and its connection without waiting for the caller, which may not answer.
+        """Close the websocket and its connection without waiting for the caller, which may neither read nor answer.
 
         Without the extension of the HTTP server for this, the caller has the usual time to answer.
         """
-        await self.close(code, reason)
-        if self._connection is not None:
-            self._connection.abort()
+        if self._connection is None:
+            await self.close(code, reason)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):  # The caller gets the code and the reason if they can be sent now.
+                await self.close(code, reason)
+        self._connection.abort()
 
     async def _send_message(self, message: Message) -> None:
         try:
