@@ -1,5 +1,6 @@
 """Node agents that break the rules of their channel: they hold no event loop, no memory and few connections."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,9 @@ from tests.kit.requests import commit, get
 from tests.kit.state import a_node
 from tests.kit.streams import AStream
 from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.api.asgi import Message
+from wharf.cluster.api.connection import WEBSOCKET_EXTENSION
+from wharf.cluster.api.websockets.sockets import CallerSocket
 from wharf.cluster.server.node_channels.connections import MAX_UNREAD_BYTES, MAX_UNREAD_PARTS
 from wharf.cluster.state.tables import NODES
 from wharf.contract.model.secrets import hash_secret
@@ -204,6 +208,46 @@ async def test_a_newer_channel_of_a_node_closes_the_older_one() -> None:
         assert (end["code"], end["reason"]) == (1008, "the node opened a newer channel, which replaces this one")
         assert (await get(older.server, "/v1/client/stats", f"node_id={NODE}")).status == 200
         await newer.close()
+
+
+class StalledConnection:
+    """The connection of a caller that does not read: once it is open, nothing more can be sent."""
+
+    def __init__(self) -> None:
+        self.disconnected_event = asyncio.Event()
+        self.is_aborted = False
+
+    async def receive(self) -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] != "websocket.accept":
+            await asyncio.Event().wait()
+
+    def stop_counting(self) -> None:
+        raise AssertionError
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+@pytest.mark.parametrize("is_sending", [False, True])
+@in_virtual_time
+async def test_the_connection_of_a_node_that_does_not_read_is_closed_at_once(is_sending: bool) -> None:
+    connection = StalledConnection()
+    scope = {"extensions": {WEBSOCKET_EXTENSION: connection}}
+    socket = CallerSocket(scope, connection.receive, connection.send, asyncio.Event())
+    await socket.accept()
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(socket.send(b"x")) if is_sending else None
+        await pass_time(1)
+
+        async with asyncio.timeout(1):
+            await socket.close_at_once(1008, "replaced")
+
+        if sending is not None:
+            sending.cancel()
+    assert connection.is_aborted
 
 
 @in_virtual_time
