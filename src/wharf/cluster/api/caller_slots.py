@@ -13,7 +13,7 @@ class CallerSlots:
     """
 
     def __init__(self, max_total: int, max_per_caller: int, *, process_full_text: str, caller_full_text: str) -> None:
-        """The texts tell a refused caller what is full, such as "this server process runs 512 commands"."""
+        """The texts begin the refusal of a full process or caller, such as "this server process runs 512 commands"."""
         self._max_total = max_total
         self._max_per_caller = max_per_caller
         self._process_full_text = process_full_text
