@@ -1,6 +1,6 @@
 """Endpoints of evaluations: lists, counts, reads and deletion by the leader."""
 
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -111,12 +111,11 @@ def list_evaluation_allocations(replica: Replica, request: Request, _options: Qu
     evaluation = replica.get(EVALUATIONS, eval_id)
     if evaluation is not None:
         request.require_permission(namespace=evaluation.namespace)
-    can_read = cache(lambda namespace: request.has_permission(namespace=namespace))
     stubs = build_index_list(
         replica,
         ALLOCATIONS_OF_EVALUATION,
         eval_id,
-        is_selected=None if evaluation is not None else lambda each: can_read(each.namespace),
+        is_selected=None if evaluation is not None else request.build_namespace_test(),
         build_view=partial(build_allocation_stub, replica),
         is_view_small=True,
     )

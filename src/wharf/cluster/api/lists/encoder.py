@@ -1,7 +1,7 @@
 """Encoding of lists: which records a caller may see, which page it requests, and which caches apply."""
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -39,7 +39,6 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import RecordList
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
-from wharf.contract.model.acl.permissions import Permission
 from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.languages.filters import Filter, iterate_record_selectors
@@ -118,7 +117,7 @@ class ListEncoder:
         tests: list[RecordTest] = [] if listing.is_selected is None else [listing.is_selected]
         is_everywhere = options.namespace == ALL_NAMESPACES
         if listing.get_namespace is not None and is_everywhere and not request.caller.rights.is_management:
-            tests.append(_build_namespace_test(request, listing.get_namespace))
+            tests.append(request.build_namespace_test(get_namespace=listing.get_namespace))
         if listing.is_visible is not None:
             tests.append(listing.is_visible)
         return tests
@@ -307,23 +306,4 @@ def _build_detail_tests(shared: SharedReply, listing: Listing[Any], record_filte
         )
     get_namespace = listing.get_detail_namespace or listing.get_namespace
     assert get_namespace is not None, f"{request.endpoint.name} does not say in which namespace a record is"
-    return [_build_namespace_test(request, get_namespace, lists.detail_need)]
-
-
-def _build_namespace_test(
-    request: Request, get_namespace: Callable[[Any], str], permission: Permission | None = None
-) -> RecordTest:
-    """Return a test of whether the caller has a permission, by default the endpoint's, in a record's namespace.
-
-    The permission is checked once for each namespace.
-    """
-    permissions: dict[str, bool] = {}
-
-    def can_read(record: Any) -> bool:
-        namespace = get_namespace(record)
-        has_permission = permissions.get(namespace)
-        if has_permission is None:
-            has_permission = permissions[namespace] = request.has_permission(permission, namespace=namespace)
-        return has_permission
-
-    return can_read
+    return [request.build_namespace_test(lists.detail_need, get_namespace=get_namespace)]

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Final, TypeVar
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -107,6 +109,16 @@ class Request(msgspec.Struct, frozen=True):
         needed = self.endpoint.need if permission is None else permission
         rights = self.caller.rights
         return not self.caller.is_refused and rights.satisfies(needed, namespace=namespace, path=path, label=label)
+
+    def build_namespace_test(
+        self, permission: Permission | None = None, *, get_namespace: Callable[[Any], str] = attrgetter("namespace")
+    ) -> Callable[[Any], bool]:
+        """Return a test of whether the caller has a permission, by default the endpoint's, in a record's namespace.
+
+        The permission is checked once for each namespace.
+        """
+        can_read = cache(lambda namespace: self.has_permission(permission, namespace=namespace))
+        return lambda record: can_read(get_namespace(record))
 
     # -- body --------------------------------------------------------------------------------------------------------
 

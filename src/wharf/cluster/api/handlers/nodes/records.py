@@ -1,6 +1,6 @@
 """Endpoints about nodes for operators: lists, drains, eligibility and purges. Node agents use those of `protocol`."""
 
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -105,13 +105,12 @@ def read_node(replica: Replica, request: Request, _options: QueryOptions) -> Rea
 def list_node_allocations(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
     """List the allocations of the node in namespaces that the caller may read."""
     node_id = request.get_path_value("node_id")
-    can_read = cache(lambda namespace: request.has_permission(READ_JOB, namespace=namespace))
     index = replica.get_last_change(ALLOCATIONS)
     views = build_index_list(
         replica,
         ALLOCATIONS_ON_NODE,
         node_id,
-        is_selected=lambda each: can_read(each.namespace),
+        is_selected=request.build_namespace_test(READ_JOB),
         build_view=partial(build_allocation_view, replica),
     )
     return ReadResult(views, index, [watch_index(ALLOCATIONS_ON_NODE, node_id)])
