@@ -13,8 +13,10 @@ from wharf.cluster.operations.nodes import registration
 from wharf.cluster.operations.volumes import VolumeWriteResult
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.state.tables import ALLOCATIONS, HOST_VOLUMES, JOB_VERSIONS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.nodes.node import NodeHostVolume
 from wharf.contract.model.refusal import Refusal, RefusalCode
@@ -440,10 +442,18 @@ def test_a_deletion_conflicts_with_a_plan_that_was_decided_on_the_same_state() -
     assert isinstance(state.try_commit(decision.write), WriteConflict)
 
 
+def register_job_with_volume(state: AState, *sources: str) -> Job:
+    """Register a version of the job `shop` whose group requests the host volumes with these names."""
+    requests = {
+        source: VolumeRequest(type="host", source=source, access_mode="single-node-writer") for source in sources
+    }
+    state.register(a_job("shop", a_group("web", volumes=requests)))
+    return state.job("shop")
+
+
 def test_a_plan_places_nothing_on_a_volume_whose_deletion_has_begun_since() -> None:
     state, volume_id = make_ready_state()
-    volumes = {"data": VolumeRequest(type="host", source="data", access_mode="single-node-writer")}
-    state.register(a_job("shop", a_group("web", volumes=volumes)))
+    register_job_with_volume(state, "data")
     (evaluation,) = state.open_evaluations("shop")
     plan = state.plan(evaluation)
     begin_deletion(state, volume_id)
@@ -452,3 +462,19 @@ def test_a_plan_places_nothing_on_a_volume_whose_deletion_has_begun_since() -> N
 
     assert [len(placed) for placed in plan.placements.values()] == [1]
     assert check.dropped_nodes == ["node-1"]
+
+
+@pytest.mark.parametrize(("is_deleted", "newest_sources"), [(False, ["other"]), (True, [])])
+def test_a_placement_of_an_earlier_version_needs_the_volumes_of_that_version(
+    *, is_deleted: bool, newest_sources: list[str]
+) -> None:
+    state, volume_id = make_ready_state()
+    earlier = register_job_with_volume(state, "data")
+    newest = register_job_with_volume(state, *newest_sources)
+    plan = Plan(state.open_evaluations("shop")[-1], newest, placements={"node-1": (an_allocation(earlier),)})
+    if is_deleted:
+        begin_deletion(state, volume_id)
+
+    check = check_plan(plan, state.replica, max_changes=100)
+
+    assert check.dropped_nodes == (["node-1"] if is_deleted else [])

@@ -82,20 +82,28 @@ def make_volume_check(group: TaskGroup, find_volume: VolumeLookup) -> VolumeChec
 
     def has_volumes(node: Node, index: int) -> bool:
         """Return whether the node has the volumes that the allocation with this index in its name requests."""
-        own_requests = [replace(request, source=f"{request.source}[{index}]", per_alloc=False) for request in requests]
-        return all(has_volume(node, own_request, find_volume) for own_request in own_requests)
+        return all(has_volume(node, _fill_index(request, index), find_volume) for request in requests)
 
     return has_volumes
 
 
-def has_requested_volumes(snapshot: Replica, node: Node, group: TaskGroup, allocation: Allocation) -> bool:
-    """Return whether the node has all host volumes that the allocation of this group requests, and they are ready."""
+def find_requested_volumes(snapshot: Replica, allocation: Allocation) -> list[VolumeRequest]:
+    """Return the requests for host volumes of the allocation's group, in the job version that the allocation runs.
+
+    The list is empty if this version is no longer stored.
+    """
+    job = find_allocation_job(snapshot, allocation)
+    group = job.find_group(allocation.task_group) if job is not None else None
+    return list_host_volume_requests(group) if group is not None else []
+
+
+def has_requested_volumes(
+    snapshot: Replica, node: Node, allocation: Allocation, requests: Iterable[VolumeRequest]
+) -> bool:
+    """Return whether the node has the host volumes that the allocation requests, and they are ready."""
     find_volume = NamespaceVolumes(snapshot, allocation.namespace)
     index = parse_index(allocation.name)
-    return all(
-        has_volume(node, replace(request, source=_build_volume_name(request, index), per_alloc=False), find_volume)
-        for request in list_host_volume_requests(group)
-    )
+    return all(has_volume(node, _fill_index(request, index), find_volume) for request in requests)
 
 
 def _can_use_volume(volume: HostVolume, request: VolumeRequest) -> bool:
@@ -212,6 +220,11 @@ def _may_write(snapshot: Replica, allocation: Allocation, volume_names: set[str]
         for request in ((group.volumes if group is not None else None) or {}).values()
         if request.type == VolumeType.HOST and not request.read_only
     )
+
+
+def _fill_index(request: VolumeRequest, index: int) -> VolumeRequest:
+    """Return the request of the allocation with this index in its name: for one volume, also with `per_alloc`."""
+    return replace(request, source=_build_volume_name(request, index), per_alloc=False)
 
 
 def _build_volume_name(request: VolumeRequest, index: int) -> str:

@@ -1,6 +1,6 @@
 """Checks a plan against the newest state and builds the write of its next part. It does not commit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 from typing import Final
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.quotas import get_remaining_quota, try_consume_quota
-from wharf.cluster.scheduling.feasibility.volumes import has_requested_volumes, list_host_volume_requests
+from wharf.cluster.scheduling.feasibility.volumes import find_requested_volumes, has_requested_volumes
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.scheduling.plans.plan import AllocationChange, Plan
 from wharf.cluster.scheduling.resources.exclusive import (
@@ -24,7 +24,7 @@ from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import Allocation
-from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 
 NO_PLACEMENTS: Final[Mapping[str, tuple[Allocation, ...]]] = MappingProxyType({})
@@ -255,9 +255,9 @@ def _add_placements(
 
     Return those that remain, by node id, and the ids of dropped nodes.
 
-    A node is dropped if it cannot take its allocations, if it lacks a host volume, if the quota does not allow them, or if one exists already. A
-    node with more allocations than fit in one part is split over several parts. The part writes the cluster version and
-    requires an unchanged version of each node.
+    A node is dropped if it cannot take its allocations, if it lacks a host volume, if the quota does not allow them, or
+    if one exists already. A node with more allocations than fit in one part is split over several parts. The part
+    writes the cluster version and requires an unchanged version of each node.
     """
     if not plan.placements:
         return {}, []
@@ -275,7 +275,7 @@ def _add_placements(
         capacity_versions.make_node_version_lookup(snapshot),
     )
     pending = iter(plan.placements.items())
-    groups_with_volumes = _find_groups_with_volumes(plan)
+    has_volumes = _make_volume_check(snapshot)
     rest: dict[str, tuple[Allocation, ...]] = {}
     has_placed = False
     for node_id, placed in pending:
@@ -292,11 +292,10 @@ def _add_placements(
         # Two plans may use the id that was promised to the allocation that preempted others. The second plan is
         # dropped.
         already_exists = any(allocation.id in existing for allocation in fitting)
-        lacks_volumes = bool(groups_with_volumes) and not _has_volumes(snapshot, node_id, fitting, groups_with_volumes)
         if (
             not fits
             or already_exists
-            or lacks_volumes
+            or not has_volumes(node_id, fitting)
             or not (remaining_quota is None or try_consume_quota(remaining_quota, fitting))
         ):
             dropped.append(node_id)
@@ -314,22 +313,27 @@ def _add_placements(
     return rest, dropped
 
 
-def _find_groups_with_volumes(plan: Plan) -> dict[str, TaskGroup]:
-    """Return the groups of the plan's job that request host volumes, by name."""
-    groups = plan.job.groups if plan.job is not None else ()
-    return {group.name: group for group in groups if group.volumes and list_host_volume_requests(group)}
+def _make_volume_check(snapshot: Replica) -> Callable[[str, Sequence[Allocation]], bool]:
+    """Return a function that returns whether a node still has the host volumes of new allocations.
 
+    The deletion of a volume may have begun after the plan was made.
+    """
+    requests_by_group: dict[tuple[int, str], list[VolumeRequest]] = {}
 
-def _has_volumes(
-    snapshot: Replica, node_id: str, placed: Sequence[Allocation], groups: Mapping[str, TaskGroup]
-) -> bool:
-    """Return whether the node still has the volumes of these allocations: one may be being deleted since the plan was made."""
-    node = snapshot.get(NODES, node_id)
-    return node is not None and all(
-        has_requested_volumes(snapshot, node, groups[allocation.task_group], allocation)
-        for allocation in placed
-        if allocation.task_group in groups
-    )
+    def has_volumes(node_id: str, placed: Sequence[Allocation]) -> bool:
+        """Return whether the node has the volumes of these allocations of the plan's job."""
+        for allocation in placed:
+            key = allocation.job_version, allocation.task_group
+            requests = requests_by_group.get(key)
+            if requests is None:
+                requests = requests_by_group[key] = find_requested_volumes(snapshot, allocation)
+            if requests:
+                node = snapshot.get(NODES, node_id)
+                if node is None or not has_requested_volumes(snapshot, node, allocation, requests):
+                    return False
+        return True
+
+    return has_volumes
 
 
 def _find_fitting_nodes(cache: SchedulerCache, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> set[str]:
