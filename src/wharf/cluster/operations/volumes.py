@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from wharf.cluster.operations.decision import Decision, DecisionContext, build_delete_decision, set_written_index
 from wharf.cluster.operations.references import build_parent_conditions
 from wharf.cluster.scheduling.constraints import satisfies_constraint
+from wharf.cluster.scheduling.feasibility.volumes import build_volume_name, list_host_volume_requests
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
@@ -20,10 +21,9 @@ from wharf.cluster.state.tables import (
     NODES,
 )
 from wharf.contract.model import volumes
+from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.body_limits import cut_echo
-from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
-from wharf.contract.model.jobs.volumes import VolumeType
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 from wharf.contract.model.refusal import invalid_request, not_found
@@ -351,21 +351,11 @@ def _iter_users(snapshot: Replica, volume: HostVolume) -> Iterator[str]:
         if allocation.is_client_terminal or allocation.namespace != volume.namespace:
             continue
         job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
-        if job is not None and volume.name in _list_requested_volumes(job, allocation.task_group, allocation.name):
+        group = job.find_group(allocation.task_group) if job is not None else None
+        requests = list_host_volume_requests(group) if group is not None else []
+        index = parse_index(allocation.name)
+        if any(build_volume_name(request, index) == volume.name for request in requests):
             yield allocation.id
-
-
-def _list_requested_volumes(job: Job, group_name: str, allocation_name: str) -> list[str]:
-    """Return the names of the host volumes that an allocation of the group requests.
-
-    For a volume with `per_alloc`, the allocation's index is appended: allocation `job.group[2]` requests `data[2]`.
-    """
-    group = job.find_group(group_name)
-    host_volumes = [
-        each for each in ((group.volumes if group else None) or {}).values() if each.type == VolumeType.HOST
-    ]
-    index_suffix = allocation_name[allocation_name.rfind("[") :]
-    return [each.source + index_suffix if each.per_alloc else each.source for each in host_volumes]
 
 
 def _is_usable_on(volume: HostVolume, node: Node) -> bool:

@@ -129,8 +129,7 @@ def has_sticky_volumes(group: TaskGroup) -> bool:
 
 def _list_sticky_sources(group: TaskGroup) -> list[str]:
     """Return the names of the group's sticky host volumes."""
-    requests = (group.volumes or {}).values()
-    return [request.source for request in requests if request.type == VolumeType.HOST and request.sticky]
+    return [request.source for request in list_host_volume_requests(group) if request.sticky]
 
 
 def find_claim_node(snapshot: Replica, group: TaskGroup, holder: Allocation) -> Node | None:
@@ -182,8 +181,8 @@ def list_single_writer_volumes(group: TaskGroup) -> list[VolumeRequest]:
     """Return the group's requests for host volumes that only one allocation at a time may write."""
     return [
         request
-        for request in (group.volumes or {}).values()
-        if request.type == VolumeType.HOST and request.access_mode == AccessMode.SINGLE_NODE_SINGLE_WRITER
+        for request in list_host_volume_requests(group)
+        if request.access_mode == AccessMode.SINGLE_NODE_SINGLE_WRITER
     ]
 
 
@@ -196,7 +195,7 @@ def can_write_volumes(
     have ended. `index` is the index in the name of the new allocation. `placed` are the allocations that the current
     evaluation has placed on the node already.
     """
-    requested = {_build_volume_name(request, index) for request in list_single_writer_volumes(group)}
+    requested = {build_volume_name(request, index) for request in list_single_writer_volumes(group)}
     if not requested:
         return True
     occupying = [
@@ -214,19 +213,16 @@ def _may_write(snapshot: Replica, allocation: Allocation, volume_names: set[str]
     if job is None:
         return True
     group = job.find_group(allocation.task_group)
+    requests = list_host_volume_requests(group) if group is not None else []
     index = parse_index(allocation.name)
-    return any(
-        _build_volume_name(request, index) in volume_names
-        for request in ((group.volumes if group is not None else None) or {}).values()
-        if request.type == VolumeType.HOST and not request.read_only
-    )
+    return any(build_volume_name(request, index) in volume_names for request in requests if not request.read_only)
 
 
 def _fill_index(request: VolumeRequest, index: int) -> VolumeRequest:
     """Return the request of the allocation with this index in its name: for one volume, also with `per_alloc`."""
-    return replace(request, source=_build_volume_name(request, index), per_alloc=False)
+    return replace(request, source=build_volume_name(request, index), per_alloc=False)
 
 
-def _build_volume_name(request: VolumeRequest, index: int) -> str:
+def build_volume_name(request: VolumeRequest, index: int) -> str:
     """Return the volume name of the request; with `per_alloc` it includes the index."""
     return f"{request.source}[{index}]" if request.per_alloc else request.source
