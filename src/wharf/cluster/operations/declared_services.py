@@ -1,6 +1,6 @@
 """Decide which registrations in a node's report belong to the services that the allocation's job declares.
 
-A node cannot register services that the job does not have, and no id that another allocation could have.
+A node can register only services that the job has, each under an id that names the allocation.
 """
 
 import re
@@ -16,11 +16,9 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.services import Service
 from wharf.contract.model.services import GROUP_OWNER_PREFIX, ServiceRegistration, make_registration_id
 
-MAX_REGISTRATION_ID_CHARS: Final = 4_096
-"""The length of a registration's id. Limits the time of one comparison."""
 MAX_COMPARISONS: Final = 10_000
-"""Comparisons of one report's registrations with services, beyond one for each service. Limits the CPU time to some 10 ms;
-an allocation with 100 services needs no more, whatever their order is."""
+"""Comparisons of one report's registrations with services, beyond one for each service. Limits the CPU time to about 10 ms.
+An allocation with 100 services needs no more in any order."""
 
 _REFERENCE: Final = re.compile(r"\$?\$\{[^{}]*\}")
 
@@ -67,7 +65,7 @@ def select_declared(
     Services of earlier versions of the job count too, because the node may not have received the newest one.
     """
     selected: list[ServiceRegistration] = []
-    remaining = [each for each in reported if len(each.id) <= MAX_REGISTRATION_ID_CHARS]
+    remaining = list(reported)
     for job in _iter_versions(snapshot, allocation):
         if not remaining:
             break
@@ -99,7 +97,10 @@ def _list_services(job: Job, allocation: Allocation) -> list[_DeclaredService]:
 def _match_services(
     services: Sequence[_DeclaredService], reported: Sequence[ServiceRegistration]
 ) -> tuple[list[ServiceRegistration], list[ServiceRegistration]]:
-    """Return the registrations that belong to one of the services, each service once, and the other registrations."""
+    """Return the registrations that belong to one of the services, each service once, and those that belong to none.
+
+    Registrations that are left after `MAX_COMPARISONS` are in neither list.
+    """
     matched: list[ServiceRegistration] = []
     others: list[ServiceRegistration] = []
     unused = deque(services)
