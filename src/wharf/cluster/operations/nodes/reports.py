@@ -34,7 +34,7 @@ from wharf.contract.model.allocations.allocation import (
 )
 from wharf.contract.model.allocations.logs import MAX_PACKED_BYTES
 from wharf.contract.model.allocations.task_states import TaskState
-from wharf.contract.model.evaluations import EvaluationTrigger
+from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.job import JobType
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
 from wharf.contract.model.nodes.node import Node, NodeStatus
@@ -126,33 +126,31 @@ def apply_reports(
     if is_occupying_again and node.status is stored_node.status:
         builder.changes.append(capacity_versions.write_node_version(node_id))
         builder.conditions += capacity_versions.expect_both_versions(snapshot, node_id)
-    if node is not stored_node:
-        node_evaluations = (
-            make_node_evaluations(snapshot, node, context, max_evaluations)
-            if node.status is not stored_node.status
-            else []
-        )
+    if node.status is not stored_node.status:
+        node_evaluations = make_node_evaluations(snapshot, node, context, max_evaluations)
         evaluations += [each for each in node_evaluations if (each.namespace, each.job_id) not in triggers]
-        decision = build_node_decision(
-            "node-reported", snapshot, node, evaluations, builder.changes, builder.conditions
-        )
-        return replace(
-            decision, invalid_transitions=tuple(invalid_transitions), refused_services=tuple(refused_services)
-        )
+    return replace(
+        _build_decision(builder, stored_node, node, evaluations),
+        invalid_transitions=tuple(invalid_transitions),
+        refused_services=tuple(refused_services),
+    )
+
+
+def _build_decision(
+    builder: WriteBuilder, stored_node: Node, node: Node, evaluations: Sequence[Evaluation]
+) -> Decision[NodeWriteResult]:
+    """Return the decision that writes the changes of a report, the node if it changes, and these evaluations."""
+    snapshot = builder.snapshot
+    if node is not stored_node:
+        return build_node_decision("node-reported", snapshot, node, evaluations, builder.changes, builder.conditions)
     if not builder.changes:
-        return replace(
-            build_empty_decision(snapshot, node),
-            invalid_transitions=tuple(invalid_transitions),
-            refused_services=tuple(refused_services),
-        )
+        return build_empty_decision(snapshot, node)
     for evaluation in evaluations:
         builder.put(EVALUATIONS, evaluation)
     must_report = is_full_report_due(snapshot, node)
     return Decision(
-        builder.build("node-reported", Cause(CauseKind.NODE, node_id)),
+        builder.build("node-reported", Cause(CauseKind.NODE, node.id)),
         lambda index: NodeWriteResult(index, must_report=must_report),
-        tuple(invalid_transitions),
-        tuple(refused_services),
     )
 
 
