@@ -21,8 +21,7 @@ DEFAULT_INTRODUCTION_TTL_NS: Final = 5 * MINUTE
 MAX_INTRODUCTION_TTL_NS: Final = 30 * MINUTE
 """Limits how long a leaked token can admit nodes."""
 WRONG_SECRET_TEXT: Final = "node secret ID does not match"
-
-INTRODUCTION_USE_TEXT: Final = "(/v1/acl/identity/client-introduction-token) and set it as client.intro_token"
+_INTRODUCTION_USE_TEXT: Final = "(/v1/acl/identity/client-introduction-token) and set it as client.intro_token"
 
 
 class Introduction(msgspec.Struct, frozen=True):
@@ -33,9 +32,10 @@ class Introduction(msgspec.Struct, frozen=True):
 
 
 class NodeAdmission(msgspec.Struct, frozen=True):
-    """What a server checked before it passed a registration to the leader, which checks it again on the newest state.
+    """What a server checked before it passed a registration to the leader. The leader checks it again on the newest state.
 
-    Otherwise a registration that is under way when an operator purges the node would register it again as a new one.
+    Without the second check, a registration could pass the first one, and then register a node again that an operator
+    has purged meanwhile.
     """
 
     introduction: Introduction | None = None  # That of a valid introduction token of the node.
@@ -66,14 +66,15 @@ def check_node_admission(
     `None` if that token is not valid.
     """
     stored = snapshot.get(NODES, node.id)
-    if stored is not None and not (stored.secret_digest and stored.secret_digest == node.secret_digest):
-        raise Refusal(RefusalCode.FORBIDDEN, WRONG_SECRET_TEXT)
-    changes = _list_changes(stored, node) if stored is not None else []
-    if stored is not None and not changes:
-        return
-    if introduction is None and changes:
-        lack = _describe_lack_of_moved_node(node, changes, has_token=has_token)
-        raise Refusal(RefusalCode.FORBIDDEN, f"Permission denied: {lack}")
+    if stored is not None:
+        if not stored.secret_digest or stored.secret_digest != node.secret_digest:
+            raise Refusal(RefusalCode.FORBIDDEN, WRONG_SECRET_TEXT)
+        changes = _list_changes(stored, node)
+        if not changes:
+            return
+        if introduction is None:
+            lack = _describe_lack_of_moved_node(node, changes, has_token=has_token)
+            raise Refusal(RefusalCode.FORBIDDEN, f"Permission denied: {lack}")
     introduction = require_introduction(introduction, has_token=has_token)
     if introduction.node_pool and introduction.node_pool != _get_pool(node):
         problem = f'the introduction is for the node pool "{introduction.node_pool}"'
@@ -91,7 +92,7 @@ def require_introduction(introduction: Introduction | None, *, has_token: bool) 
     lack = "the introduction token is invalid or has expired" if has_token else "a new node needs an introduction token"
     raise Refusal(
         RefusalCode.FORBIDDEN,
-        f"Permission denied: {lack}; make one with `wharf node intro create` {INTRODUCTION_USE_TEXT}",
+        f"Permission denied: {lack}; make one with `wharf node intro create` {_INTRODUCTION_USE_TEXT}",
     )
 
 
@@ -101,7 +102,7 @@ def _describe_lack_of_moved_node(node: Node, changes: Sequence[str], *, has_toke
     pool = cut_echo(_get_pool(node))
     return (
         f"this node changed {' and '.join(changes)}, and {lack}; make one with `wharf node intro create --node-pool {pool}` "
-        f"{INTRODUCTION_USE_TEXT}, or undo the change"
+        f"{_INTRODUCTION_USE_TEXT}, or undo the change"
     )
 
 
