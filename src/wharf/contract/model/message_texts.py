@@ -14,27 +14,21 @@ from wharf.contract.model.body_limits import MAX_ECHOED_CHARS, cut_echo
 
 LONG_WORD_PATTERN: Final = re.compile(rf"(\S{{{MAX_ECHOED_CHARS}}})\S+")
 """Text without white space that is longer than any word of a message, so it is input of the caller."""
-
 QUOTED_PATTERN: Final = re.compile(r'"([^"\n]*)"')
 """A value in a message. Messages put values of the caller in double quotes."""
 MAX_LINE_CHARS: Final = 600
-"""The longest line of a message. Limits input that is in no quotes; our own sentences are shorter."""
+"""The longest line of a message. Limits input that is not in quotes; the sentences of Wharf are shorter."""
 MAX_SCANNED_CHARS: Final = 100_000
 """The middle of a longer text is dropped before it is searched for input: a search of 100,000 characters takes up to 10 ms."""
 MAX_SCANNED_MESSAGE_CHARS: Final = 4_096
-"""The same for one problem or warning, of which a reply has many."""
+"""The same limit for one validation problem or warning, of which a reply may have many."""
 MESSAGE_FIELDS: Final = frozenset(("error", "validation_errors", "warning", "warnings"))
 """Fields of reply messages that hold texts for users, by their name. Replies of every type are searched for them."""
 
 _Reply = TypeVar("_Reply")
 
 
-def format_message(text: str, inputs: Iterable[str] = ()) -> str:
-    """Return the only text of a reply as it is sent: without a line break at the end, and with long input cut."""
-    return format_long_message(text, inputs, max_scanned_chars=MAX_SCANNED_CHARS)
-
-
-def format_long_message(text: str, inputs: Iterable[str], *, max_scanned_chars: int) -> str:
+def format_message(text: str, inputs: Iterable[str] = (), *, max_scanned_chars: int = MAX_SCANNED_CHARS) -> str:
     """Return a text as it is sent: without a line break at the end, and with long input cut.
 
     `inputs` are values of the request that the text may repeat. Input is cut after `MAX_ECHOED_CHARS` characters. A
