@@ -44,8 +44,10 @@ def read_credentials(
             continue
         value = raw_value.strip(b" \t")
         if values.setdefault(name, value) != value:
-            is_secret = name in (NODE_SECRET_HEADER, SERVER_SECRET_HEADER)
-            raise invalid_request(_describe_repetition(name) if is_secret else TOKEN_CONFLICT_TEXT)
+            if name in (NODE_SECRET_HEADER, SERVER_SECRET_HEADER):
+                title = name.decode("ascii").title()  # Such as `X-Cluster-Node-Secret`.
+                raise invalid_request(f"the request has two {title} headers with different values: send one")
+            raise invalid_request(TOKEN_CONFLICT_TEXT)
         if name == AUTHORIZATION_HEADER and _PRINTABLE.fullmatch(value) is None:
             raise invalid_request(
                 "the Authorization header contains a tab or a character that is not printable ASCII: "
@@ -53,11 +55,8 @@ def read_credentials(
             )
     if not values:
         return {TOKEN_HEADER: b""}
-    credentials: dict[bytes, bytes] = {
-        name: values[name] for name in (NODE_SECRET_HEADER, SERVER_SECRET_HEADER) if name in values
-    }
-    credentials[TOKEN_HEADER] = _select_token(values)
-    return credentials
+    secrets = {name: values[name] for name in (NODE_SECRET_HEADER, SERVER_SECRET_HEADER) if name in values}
+    return {**secrets, TOKEN_HEADER: _select_token(values)}
 
 
 def read_token(headers: Mapping[bytes, bytes]) -> str:
@@ -82,12 +81,3 @@ def _parse_bearer(authorization: bytes) -> bytes:
         raise invalid_request("the Authorization header holds several credentials: send one")
     words = authorization.split()
     return words[1] if is_bearer and len(words) > 1 else b""
-
-
-def _describe_repetition(name: bytes) -> str:
-    return f"the request has two {_format_name(name)} headers with different values: send one"
-
-
-def _format_name(name: bytes) -> str:
-    """Return the name of a header as pages write it, such as `X-Cluster-Token`."""
-    return name.decode("ascii").title()
