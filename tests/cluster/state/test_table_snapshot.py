@@ -1,4 +1,4 @@
-"""`TableSnapshot`: a consistent view of a table while it is written."""
+"""Consistent views of a table, and of the records with one index value, while the table is written."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.builders import a_job
 from tests.kit.state import AState, an_evaluation
-from wharf.cluster.state.table_snapshot import TableSnapshot
-from wharf.cluster.state.tables import EVALUATIONS, JOBS
+from wharf.cluster.state.table_snapshot import IndexSnapshot, TableSnapshot
+from wharf.cluster.state.tables import EVALUATIONS, EVALUATIONS_OF_JOB, JOBS
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
@@ -126,3 +126,20 @@ def test_a_snapshot_whose_remaining_records_are_all_deleted_returns_the_original
 
         assert [*loaded, *snapshot.read_next(5)] == before
         assert snapshot.read_next(5) == []
+
+
+def test_a_snapshot_of_an_index_value_has_the_records_of_the_start() -> None:
+    state = AState()
+    for number in range(4):
+        write(state, "put", number)
+    expected = {each.id: each for each in state.replica.iter_all(EVALUATIONS)}
+    snapshot = IndexSnapshot(state.replica, EVALUATIONS_OF_JOB, "default", "shop")
+
+    records = snapshot.read_next(1)
+    for action, number in (("put", 0), ("drop", 1), ("recreate", 2), ("put", 4)):
+        write(state, action, number)
+    while found := snapshot.read_next(2):
+        records += found
+    snapshot.close()
+
+    assert {each.id: each for each in records} == expected

@@ -21,7 +21,31 @@ RecordPosition = tuple[int, str]
 """The sort key of a record: CreateIndex and key; 0 and key in a list by key."""
 
 
-class TableSnapshot(Generic[R]):
+class _RecordSnapshot(Generic[R]):
+    """Retains the records of a table as they are when this object is made. Call `close` at the end."""
+
+    def __init__(self, replica: Replica, table: Table[R]) -> None:
+        self._replica = replica
+        self._table = table
+        self._table_records = replica.get_table_records(table)
+        """A load of the whole state replaces this object, which does not change any more then."""
+        self._records_before: dict[str, R | None] = {}
+        """The original record of each key that has changed since then; `None` if the key had no record."""
+        replica.watches.add_observer(table, self)
+
+    def on_changes(self, changes: Sequence[RecordChange]) -> None:
+        """Store the original records of the keys that a batch has changed."""
+        if self._replica.get_table_records(self._table) is not self._table_records:
+            return
+        for key, old_record, _new in changes:
+            self._records_before.setdefault(key, old_record)  # type: ignore[arg-type]  # a record of this table
+
+    def close(self) -> None:
+        """Stop observing changes. Closing twice is allowed."""
+        self._replica.watches.remove_observer(self._table, self)
+
+
+class TableSnapshot(_RecordSnapshot[R]):
     """A snapshot of one table. Call `read_next` until it returns nothing, or `close` to end it early."""
 
     def __init__(
@@ -37,30 +61,13 @@ class TableSnapshot(Generic[R]):
         """Open a snapshot. `start` is the position of the first result; no record needs to exist there."""
         assert not (by_creation and prefix), "a prefix needs the order by key"
         assert not by_creation or table.order is ListOrder.CREATED, f"{table.name} is not sorted by creation"
-        self._replica = replica
-        self._table = table
-        self._table_records = replica.get_table_records(
-            table
-        )  # A load replaces this object, which does not change any more then.
+        super().__init__(replica, table)
         self._by_creation = by_creation
         self._prefix = prefix
         self._reverse = reverse
         self._next_position = start
         self._is_next_returned = False
         self._is_exhausted = False
-        self._records_before: dict[str, R | None] = {}
-        replica.watches.add_observer(table, self)
-
-    def on_changes(self, changes: Sequence[RecordChange]) -> None:
-        """Store the original records of the keys that a batch has changed."""
-        if self._replica.get_table_records(self._table) is not self._table_records:
-            return
-        for key, old_record, _new in changes:
-            self._records_before.setdefault(key, old_record)  # type: ignore[arg-type]  # a record of this table
-
-    def close(self) -> None:
-        """Stop observing changes. Closing twice is allowed."""
-        self._replica.watches.remove_observer(self._table, self)
 
     def read_next(self, max_records: int) -> list[R]:
         """Return about `max_records` further records. An empty list is the end; the snapshot is closed then."""
@@ -132,31 +139,16 @@ class TableSnapshot(Generic[R]):
         return is_after_begin and (last_position is None or position <= last_position)
 
 
-class IndexSnapshot(Generic[R]):
+class IndexSnapshot(_RecordSnapshot[R]):
     """A snapshot of the records with one index value, in arbitrary order. Call `close` at the end.
 
     Only the keys are copied at the start.
     """
 
     def __init__(self, replica: Replica, index: Index[R], *value: Hashable) -> None:
-        self._replica = replica
-        self._table = replica.tables[index.table]
-        # A load replaces this object, which does not change any more then.
-        self._table_records = replica.get_table_records(self._table)
+        super().__init__(replica, replica.tables[index.table])
         self._keys = list(self._table_records.find_keys(index, value[0] if len(value) == 1 else value))
         self._position = 0
-        self._records_before: dict[str, R | None] = {}
-        replica.watches.add_observer(self._table, self)
-
-    def on_changes(self, changes: Sequence[RecordChange]) -> None:
-        """Store the original records of the keys that a batch has changed."""
-        if self._replica.get_table_records(self._table) is self._table_records:
-            for key, old_record, _new in changes:
-                self._records_before.setdefault(key, old_record)  # type: ignore[arg-type]  # a record of this table
-
-    def close(self) -> None:
-        """Stop observing changes. Closing twice is allowed."""
-        self._replica.watches.remove_observer(self._table, self)
 
     def read_next(self, max_records: int) -> list[R]:
         """Return further records. An empty list is the end."""
