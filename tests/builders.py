@@ -11,6 +11,7 @@ from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.implied_constraints import add_implied_constraints
 from wharf.contract.model.jobs.job import Job, JobType, Parameterized, Periodic
+from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.jobs.services import Service, ServiceCheck
 
@@ -32,6 +33,13 @@ def some_resources(cpu: int = 100, memory_mb: int = 64, **fields: Any) -> Resour
 def a_group(name: str = "web", *tasks: Task, count: int = 1, **fields: Any) -> TaskGroup:
     """Return a group, by default with one task."""
     return TaskGroup(name=name, count=count, tasks=tasks or (a_task(),), **fields)
+
+
+def a_group_with_services(*services: Service, **fields: Any) -> TaskGroup:
+    """Return a group with these services, and with a dynamic port for each port that they name."""
+    labels = dict.fromkeys(service.port_label for service in services if service.port_label)
+    network = NetworkResource(dynamic_ports=tuple(Port(label=label) for label in labels))
+    return a_group(networks=(network,), services=services, **fields)
 
 
 def a_job(id: str = "shop", *groups: TaskGroup, **fields: Any) -> Job:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_job, a_service, a_task
+from tests.builders import a_group, a_group_with_services, a_job, a_service, a_task
 from tests.kit.state import AState
 from wharf.cluster.operations.decision import Decision, RefusedServices
 from wharf.cluster.operations.nodes import reports
@@ -19,7 +19,6 @@ from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.services import ServiceRegistration, make_registration_id
 
 VICTIM = "_nomad-task-a1-group-web-postgres-pg"
-NETWORKS = (NetworkResource(dynamic_ports=(Port(label="http"), Port(label="pg"))),)
 OWN = "_nomad-task-a2-group-web-web-http"
 
 
@@ -42,8 +41,8 @@ def make_state(*jobs: Job) -> AState:
 def make_attacked_state() -> AState:
     """Return a state with a registered service on `node-1`, and a job with another service on `node-2`."""
     state = make_state(
-        a_job("db", a_group(networks=NETWORKS, services=(a_service("postgres", port_label="pg"),))),
-        a_job("web", a_group(networks=NETWORKS, services=(a_service("web", port_label="http"),))),
+        a_job("db", a_group_with_services(a_service("postgres", port_label="pg"))),
+        a_job("web", a_group_with_services(a_service("web", port_label="http"))),
     )
     report(state, 1, a_registration(VICTIM, "postgres", address="10.0.0.1", port=5432))
     return state
@@ -139,8 +138,9 @@ def test_refused_services_are_counted_for_the_log() -> None:
 def test_a_name_with_references_must_have_the_fixed_parts_of_the_name_in_the_job(
     pattern: str, name: str, is_accepted: bool
 ) -> None:
+    network = NetworkResource(dynamic_ports=(Port(label="http"),))
     task = a_task("app", services=(a_service(pattern, port_label="http"),))
-    state = make_state(a_job("web", a_group("web", task, networks=NETWORKS)))
+    state = make_state(a_job("web", a_group("web", task, networks=(network,))))
     id = make_registration_id(alloc_id="a1", owner="app", service=name, port_label="http")
 
     report(state, 1, a_registration(id, name))
@@ -149,9 +149,7 @@ def test_a_name_with_references_must_have_the_fixed_parts_of_the_name_in_the_job
 
 
 def test_a_name_with_references_is_registered_once_for_each_service() -> None:
-    state = make_state(
-        a_job("web", a_group(networks=NETWORKS, services=(a_service("web-${node.class}", port_label="http"),)))
-    )
+    state = make_state(a_job("web", a_group_with_services(a_service("web-${node.class}", port_label="http"))))
     services = [a_registration(f"_nomad-task-a1-group-web-web-{number}-http", f"web-{number}") for number in range(5)]
 
     report(state, 1, *services)
@@ -160,8 +158,8 @@ def test_a_name_with_references_is_registered_once_for_each_service() -> None:
 
 
 def test_services_of_an_earlier_version_of_the_job_stay_registered_until_the_node_has_the_newest() -> None:
-    state = make_state(a_job("web", a_group(networks=NETWORKS, services=(a_service("old", port_label="http"),))))
-    state.register(a_job("web", a_group(networks=NETWORKS, services=(a_service("new", port_label="http"),))))
+    state = make_state(a_job("web", a_group_with_services(a_service("old", port_label="http"))))
+    state.register(a_job("web", a_group_with_services(a_service("new", port_label="http"))))
     state.with_allocation(state.job("web"), "a1", client_status=ClientStatus.RUNNING)
     old = a_registration("_nomad-task-a1-group-web-old-http", "old")
 
@@ -172,9 +170,7 @@ def test_services_of_an_earlier_version_of_the_job_stay_registered_until_the_nod
 
 def test_services_in_any_order_are_registered() -> None:
     names = [f"s{number}-${{node.class}}" for number in range(100)]
-    state = make_state(
-        a_job("web", a_group(networks=NETWORKS, services=tuple(a_service(name, port_label="http") for name in names)))
-    )
+    state = make_state(a_job("web", a_group_with_services(*(a_service(name, port_label="http") for name in names))))
     services = [a_registration(f"_nomad-task-a1-group-web-s{number}-c-http", f"s{number}-c") for number in range(100)]
 
     report(state, 1, *reversed(services))
@@ -185,7 +181,7 @@ def test_services_in_any_order_are_registered() -> None:
 def test_many_foreign_services_are_refused_in_bounded_time() -> None:
     job = a_job(
         "web",
-        a_group(networks=NETWORKS, services=tuple(a_service(f"s{number}${{node.class}}") for number in range(2_000))),
+        a_group_with_services(*(a_service(f"s{number}${{node.class}}") for number in range(2_000))),
     )
     state = make_state(job)
     services = [a_registration(f"_nomad-task-a1-group-web-x{number}-", f"x{number}") for number in range(5_000)]

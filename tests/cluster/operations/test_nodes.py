@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_group, a_job, a_service, a_system_job
+from tests.builders import a_batch_job, a_group_with_services, a_job, a_service, a_system_job
 from tests.kit.state import SECOND_NS, SECRET, AState, a_node
 from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations.nodes import evaluations, registration, reports
@@ -15,7 +15,6 @@ from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, NODE_PLACEMENTS, NODES, SERVICES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.evaluations import EvaluationTrigger
-from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.nodes.node import (
     DrainStrategy,
     DriverInfo,
@@ -31,7 +30,6 @@ from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.model.times import to_datetime
 
 MANY = 100
-NETWORKS = (NetworkResource(dynamic_ports=(Port(label="http"), Port(label="admin"))),)
 
 
 def register(state: AState, node: Node) -> nodes.NodeWriteResult:
@@ -80,7 +78,7 @@ def make_state(**fields: Any) -> tuple[AState, Allocation]:
     state = AState()
     state.with_node()
     services = (a_service("web", port_label="http"), a_service("web", port_label="admin"))
-    state.register(a_job("shop", a_group(networks=NETWORKS, services=services)))
+    state.register(a_job("shop", a_group_with_services(*services)))
     state.end_evaluations()
     allocation = state.with_allocation(state.job(), **{"client_status": ClientStatus.RUNNING, **fields})
     return state, allocation

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_group, a_job, a_service, a_system_job
+from tests.builders import a_batch_job, a_group_with_services, a_job, a_service, a_system_job
 from tests.kit.state import AState, a_node
 from wharf.cluster.operations.nodes import registration, reports
 from wharf.cluster.operations.nodes import status as nodes
@@ -20,14 +20,12 @@ from wharf.contract.model.allocations.allocation import (
 from wharf.contract.model.allocations.logs import MAX_PACKED_BYTES
 from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.model.times import to_datetime
 
 MANY = 100
-NETWORKS = (NetworkResource(dynamic_ports=(Port(label="http"), Port(label="admin"))),)
 PENDING, RUNNING, COMPLETE = ClientStatus.PENDING, ClientStatus.RUNNING, ClientStatus.COMPLETE
 WEB = ServiceRegistration(id="_nomad-task-a1-group-web-web-http", namespace="default", service_name="web")
 
@@ -76,7 +74,7 @@ def make_state(**fields: Any) -> tuple[AState, int]:
     state = AState()
     first = register_agent(state)
     state.put(NODES.build_put(replace(state.node(), status=NodeStatus.READY)))
-    state.register(a_job("shop", a_group(networks=NETWORKS, services=(a_service("web", port_label="http"),))))
+    state.register(a_job("shop", a_group_with_services(a_service("web", port_label="http"))))
     state.end_evaluations()
     state.with_allocation(state.job(), **{"client_status": RUNNING, **fields})
     return state, first
