@@ -30,7 +30,7 @@ from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.contract.wire.events import EventLine
 from wharf.contract.wire.json_objects import JsonObjectSplitter
 from wharf.world.failover import Attempt
-from wharf.world.lines import LineSplitter, LineTooLong
+from wharf.world.lines import LineSplitter
 
 MAX_REFUSAL_BYTES: Final = 256 * 1024
 """How much is read of a refusal that is sent instead of a stream; protects memory from a server that never ends it."""
@@ -117,7 +117,7 @@ def _read_until_end(
         has_value = False
         while chunk := (yield ReadChunk(streamed_reply)):
             assert isinstance(chunk, bytes)
-            for value in decoder.feed(chunk):
+            for value in _decode_chunk(decoder, chunk):
                 has_value = True
                 yield YieldValue(value)
         yield CloseStream(streamed_reply)
@@ -125,6 +125,14 @@ def _read_until_end(
     except Unreachable:
         state.servers.on_silence(attempt)
         raise
+
+
+def _decode_chunk(decoder: "StreamDecoder", chunk: bytes) -> Iterator[object]:
+    """Yield the values that this chunk completes. Raises `UnexpectedReply` if it cannot be decoded."""
+    try:
+        yield from decoder.feed(chunk)
+    except ValueError as error:
+        raise UnexpectedReply(f"unexpected reply: {error}", is_sent=True) from error
 
 
 def _open_stream(state: ClientState, request: ClientRequest, *, is_repeatable: bool) -> Flow[tuple[Any, Attempt]]:
@@ -179,7 +187,7 @@ class StreamDecoder(Protocol):
         ...
 
     def feed(self, chunk: bytes) -> Iterator[Any]:
-        """Yield the values that this chunk completes."""
+        """Yield the values that this chunk completes. Raises `ValueError` if it cannot be decoded."""
         ...
 
     def resume(self, spec: RequestSpec) -> None:
@@ -232,11 +240,7 @@ class EventLineDecoder(_EndlessStream):
 
         An incomplete last line is kept until the next chunk.
         """
-        try:
-            lines = self._lines.feed(chunk)
-        except LineTooLong as error:
-            raise UnexpectedReply(f"unexpected reply: {error}", is_sent=True) from error
-        for text in lines:
+        for text in self._lines.feed(chunk):
             if not text or text == b"{}":
                 continue
             line: EventLine = decode_json(self._endpoint, text)
@@ -267,13 +271,10 @@ class JsonObjectDecoder:
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the decoded data of each JSON object that this chunk completes."""
-        try:
-            for encoded in self._objects.feed(chunk):
-                data = msgspec.json.decode(encoded, type=MonitorFrame).data
-                if data:
-                    yield b64decode(data)
-        except ValueError as error:
-            raise UnexpectedReply(f"unexpected reply: {error}", is_sent=True) from error
+        for encoded in self._objects.feed(chunk):
+            data = msgspec.json.decode(encoded, type=MonitorFrame).data
+            if data:
+                yield b64decode(data)
 
     def resume(self, _: RequestSpec) -> None:
         """Prepare for a reopened stream: drop the incomplete object at the end of the broken one."""
@@ -319,16 +320,13 @@ class LogDecoder:
     def feed(self, chunk: bytes) -> Iterator[LogChunk]:
         """Yield the data of each frame that this chunk completes."""
         self._last_chunk_s = self._world.monotonic_s()
-        try:
-            for _, frame in self._splitter.feed(chunk):
-                if frame.file:
-                    self._position = frame
-                if frame.data:
-                    part = LogChunk(b64decode(frame.data))
-                    part.file, part.offset = frame.file, frame.offset
-                    yield part
-        except ValueError as error:
-            raise UnexpectedReply(f"unexpected reply: {error}", is_sent=True) from error
+        for _, frame in self._splitter.feed(chunk):
+            if frame.file:
+                self._position = frame
+            if frame.data:
+                part = LogChunk(b64decode(frame.data))
+                part.file, part.offset = frame.file, frame.offset
+                yield part
 
     def resume(self, spec: RequestSpec) -> None:
         """Change `spec` to continue at the position of the last frame."""
