@@ -18,6 +18,7 @@ from wharf.contract.client.transport import (
     Unreachable,
     find_header_problem,
 )
+from wharf.world.addresses import MAX_PORT
 from wharf.world.http_clients import ACCEPTED_TEXT, build_async_client, build_client, read_body, read_body_blocking
 
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
@@ -36,7 +37,6 @@ _CERTIFICATE_FAILURES: Final = MappingProxyType(
     }
 )
 """Kinds of OpenSSL's verification errors (`X509_V_ERR_*`)."""
-MAX_PORT: Final = 65_535
 MAX_REPLY_BYTES: Final = 1 << 30
 """The body of a complete reply; protects memory. Streamed replies have no such limit."""
 MAX_IDLE_CONNECTIONS: Final = 100

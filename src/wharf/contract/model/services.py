@@ -3,6 +3,7 @@
 from typing import Final
 
 from wharf.contract.model.body_limits import find_long_name_problem, find_name_problem
+from wharf.contract.model.jobs.networks import MAX_PORT
 from wharf.contract.model.record import Record
 
 MAX_SERVICE_CHARACTERS: Final = 65_536
@@ -12,7 +13,6 @@ Protects the memory of servers, which store each registration.
 """
 MAX_REGISTRATION_ID_BYTES: Final = 1_024
 """UTF-8 bytes of the id of a registration. It contains the names of a group or task, of the service and of its port."""
-MAX_PORT: Final = 65_535
 _ID_PREFIX: Final = "_nomad-task-"
 GROUP_OWNER_PREFIX: Final = "group-"
 """Begins the owner name of services that belong to the whole group."""

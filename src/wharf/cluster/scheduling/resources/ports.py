@@ -7,13 +7,11 @@ from typing import Final
 from wharf.cluster.scheduling.constraints import resolve_target
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
 from wharf.contract.model.allocations.resources import AllocatedPort
-from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK, NetworkResource, Port
+from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK, MAX_PORT, NetworkResource, Port
 from wharf.contract.model.nodes.node import Node
 
 MAX_RANDOM_ATTEMPTS: Final = 20
 """How many random ports are tried for a dynamic port before all free ports of an address are listed (slower)."""
-MAX_PORT: Final = 65_535
-"""The highest port number; it limits the ranges that nodes report."""
 WILDCARD_ADDRESSES: Final = ("", "0.0.0.0", "::")
 """Addresses that stand for all. A port on one of them collides with the same port on any address."""
 

@@ -11,6 +11,7 @@ import msgspec
 from wharf.contract.model.record import Record, SparseRecord
 
 DEFAULT_HOST_NETWORK: Final = "default"
+MAX_PORT: Final = 65_535
 
 
 class Port(SparseRecord):

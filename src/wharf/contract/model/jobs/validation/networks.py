@@ -3,10 +3,9 @@
 import re
 from typing import Final
 
-from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK, NetworkResource, Port
+from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK, MAX_PORT, NetworkResource, Port
 from wharf.contract.model.jobs.validation.findings import ValidationReport
 
-MAX_PORT: Final = 65_535
 SAME_PORT_AS_HOST: Final = -1
 """The `to` of a port that has the same number inside and outside of the network namespace."""
 NETWORK_MODES: Final = ("host", "bridge", "none")
