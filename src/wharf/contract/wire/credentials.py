@@ -55,7 +55,9 @@ def read_credentials(
             )
     if not values:
         return {TOKEN_HEADER: b""}
-    secrets = {name: values[name] for name in (NODE_SECRET_HEADER, SERVER_SECRET_HEADER) if name in values}
+    secrets: dict[bytes, bytes] = {
+        name: values[name] for name in (NODE_SECRET_HEADER, SERVER_SECRET_HEADER) if name in values
+    }
     return {**secrets, TOKEN_HEADER: _select_token(values)}
 
 
