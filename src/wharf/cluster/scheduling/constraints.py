@@ -40,10 +40,10 @@ def list_group_constraints(group: TaskGroup) -> list[Constraint]:
     return [*(group.constraints or ()), *task_constraints]
 
 
-def list_group_comparisons(group: TaskGroup) -> list[Constraint | Affinity]:
-    """Return the constraints and affinities of the group and of its tasks, without those of the job."""
+def list_group_affinities(group: TaskGroup) -> list[Affinity]:
+    """Return the affinities of the group and of its tasks, without those of the job."""
     task_affinities = (affinity for task in group.tasks or () for affinity in task.affinities or ())
-    return [*list_group_constraints(group), *(group.affinities or ()), *task_affinities]
+    return [*(group.affinities or ()), *task_affinities]
 
 
 def estimate_comparison_steps(constraints: Iterable[Constraint | Affinity], node_count: int) -> int:

@@ -11,7 +11,11 @@ from msgspec.structs import replace
 
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.quotas import get_remaining_quota
-from wharf.cluster.scheduling.constraints import estimate_comparison_steps, list_group_comparisons
+from wharf.cluster.scheduling.constraints import (
+    estimate_comparison_steps,
+    list_group_affinities,
+    list_group_constraints,
+)
 from wharf.cluster.scheduling.feasibility.checker import has_unique_constraints
 from wharf.cluster.scheduling.placement.executor import PlacementExecutor
 from wharf.cluster.scheduling.placement.placer import Placer
@@ -40,6 +44,7 @@ from wharf.cluster.state.tables import (
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, SchedulerType
+from wharf.contract.model.jobs.constraints import Affinity, Constraint
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.plan import DesiredUpdates
@@ -331,7 +336,8 @@ def is_small_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Ev
     compared_count = node_count if is_checked_by_node else len(cache.fleet.kind_examples)
     job_comparisons = estimate_comparison_steps((*(job.constraints or ()), *(job.affinities or ())), compared_count)
     for group in job.groups:
-        steps += job_comparisons + estimate_comparison_steps(list_group_comparisons(group), compared_count)
+        comparisons: list[Constraint | Affinity] = [*list_group_constraints(group), *list_group_affinities(group)]
+        steps += job_comparisons + estimate_comparison_steps(comparisons, compared_count)
         requested_count = group.count * (node_count if job.runs_on_every_node else 1)
         steps += GROUP_STEPS + node_count // NODES_PER_STEP + requested_count * STEPS_PER_PLACEMENT
         if is_checked_by_node:

@@ -15,7 +15,7 @@ UsageMeasure = Callable[[AllocatedResources], Usage]
 
 
 def list_usage_changes(before: Allocation | None, after: Allocation | None) -> list[tuple[Allocation, int]]:
-    """Return the records whose resources are no longer used (-1) and are used from now on (1) after a change.
+    """Return the records whose resources a change frees, each with -1, and those whose resources it occupies, with 1.
 
     `before` is `None` for a new allocation, `after` for a deleted one. Empty if the same resources stay in use.
     """

@@ -1,7 +1,7 @@
 """Quotas: what a namespace uses and may still use. Checked before placements and again before the commit.
 
-All allocations that occupy a node count, until the node reports that they have ended. The usage of
-each namespace follows the log.
+All allocations that occupy a node count, until the node reports that they have ended. The usage of each namespace
+follows the log.
 """
 
 from collections.abc import Callable

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from wharf.cluster.scheduling.constraints import list_group_affinities
 from wharf.cluster.scheduling.fleet.columns import Floats, Ints, Mask
 from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.cluster.scheduling.ranking.candidates import Candidates
@@ -121,8 +122,7 @@ def _score_constant_parts(fleet: Fleet, rows: Ints, job: Job, group: TaskGroup) 
     if any(request.affinities for request in device_requests):
         examples = [score_best_devices(node, device_requests) for node in fleet.kind_examples]
         parts[DEVICES] = np.asarray(examples)[fleet.kind[rows]]
-    affinities = [*(job.affinities or ()), *(group.affinities or ())]
-    affinities += [affinity for task in group.tasks or () for affinity in task.affinities or ()]
+    affinities = [*(job.affinities or ()), *list_group_affinities(group)]
     if affinities:
         parts[AFFINITY] = score_affinities(fleet, rows, affinities)
     return parts
