@@ -16,7 +16,7 @@ LOST_ALLOCATION_STATES: Final = (ClientStatus.LOST, ClientStatus.UNKNOWN)
 
 
 class ContactInvariants:
-    """While it is active, requires that no watched node is declared lost and no allocation on one is."""
+    """Requires that no watched node, and no allocation on one, is declared lost."""
 
     def __init__(self, history: RecordHistory) -> None:
         self.watched_count = 0
@@ -40,7 +40,7 @@ class ContactInvariants:
         self._watched = {}
 
     def check_contact(self, observed: ObservedBatch) -> None:
-        """Raise `InvariantViolation` if the batch declares a watched node, or an allocation on one, as lost."""
+        """Raise `InvariantViolation` if the batch declares a watched node, or an allocation on one, lost."""
         if not self._watched:
             return
         for changed in observed.changes:
@@ -56,7 +56,7 @@ class ContactInvariants:
     def _require_state(
         self, changed: ObservedChange, field: str, lost_states: tuple[object, ...], node_id: str, index: int
     ) -> None:
-        """Require that the record did not change to one of these states."""
+        """Raise `InvariantViolation` if the field of the record changed to one of these states."""
         old, new = getattr(changed.old, field), getattr(changed.new, field)
         if new is not old and new in lost_states:
             raise InvariantViolation(

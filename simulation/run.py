@@ -53,8 +53,6 @@ MAX_STEPS: Final = 1_500_000
 MAX_SETTLE_S: Final = 400.0
 RESERVATION_WAIT_S: Final = 200.0
 """After this time, each evaluation that still waits for capacity must have a reserved node."""
-
-
 CONTACT_WAIT_S: Final = 60.0
 """How long lost nodes have to come back after other faults. A new leader waits 40 s for them."""
 CONTACT_CHECK_S: Final = 200.0

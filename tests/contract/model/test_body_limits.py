@@ -338,13 +338,7 @@ def test_a_small_body_with_many_objects_counts_as_large(part: bytes) -> None:
     )
     padding = b" " * 4_096
 
-    assert (
-        is_large_body(few + padding, "JobRegisterRequest"),
-        is_large_body(many + padding, "JobRegisterRequest"),
-    ) == (
-        False,
-        True,
-    )
+    assert [is_large_body(body + padding, "JobRegisterRequest") for body in (few, many)] == [False, True]
 
 
 def test_a_small_body_with_many_items_counts_as_large() -> None:

@@ -56,7 +56,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner_key(self) -> tuple[str, str]:
-        """Whose share of a limited resource the caller uses: that of its token or, for a task, of its job."""
+        """The owner whose share of a limited resource the caller uses: its job if it is a task, otherwise its token."""
         if self.claims is not None:
             return self.claims.namespace, self.claims.job_id
         return "", self.accessor_id

@@ -15,8 +15,8 @@ MIN_GRACE_PART: Final = 0.2
 """The grace is at least this part of the TTL. A large fleet has long TTLs, and after a fault many of its nodes send their
 heartbeats at the same time, so each of them needs more time."""
 FAILOVER_GRACES: Final = 2
-"""A new leader waits for the longest TTL and this many times the grace. Some nodes first wait for a server that does not reply, and all
-others may send their heartbeats at the same time."""
+"""A new leader waits for the longest TTL and this many times the grace. Some nodes first wait for a server that does not
+reply, and all others may send their heartbeats at the same time."""
 UNSTORED_TTL_S: Final = 20.0
 """TTLs up to this length are not stored. Clusters of up to 500 nodes with the default settings never have longer ones."""
 TTL_STEP: Final = 1.1

@@ -296,7 +296,7 @@ def end_old_deletions(snapshot: Replica, context: DecisionContext, *, max_change
 
 
 def _build_unmarking(snapshot: Replica, marked: Sequence[HostVolume], context: DecisionContext, cause: Cause) -> Write:
-    """Return the write after which the volumes are not being deleted. They are ready if their nodes report them."""
+    """Return the write that removes the marks of these volumes. They become ready if their nodes report them."""
     changes: list[PutRecord | DeleteRecord] = []
     for volume in marked:
         unmarked = replace(volume, deletion_started=0, modify_time=context.now_ns)

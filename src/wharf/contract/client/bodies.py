@@ -1,4 +1,4 @@
-"""Encoding of request bodies. Refuses numbers that JSON does not have, which an encoder would write as `null`."""
+"""Encodes request bodies. Refuses numbers that JSON does not have; the encoder would write them as `null`."""
 
 import json
 import math
@@ -11,7 +11,10 @@ from msgspec import inspect
 
 
 def encode_body(body: object) -> bytes:
-    """Return the body as JSON. Raises `ValueError` for an infinite number or NaN: a server would use a default instead."""
+    """Return the body as JSON.
+
+    Raises `ValueError` for an infinite number or NaN: it would become `null`, for which a server uses a default value.
+    """
     data = msgspec.json.encode(body)
     kind: type = type(body)
     if b"null" in data and _may_hold_floats(kind):
@@ -47,8 +50,8 @@ def _iter_float_types(kind: inspect.Type, visited: set[type]) -> Iterator[bool]:
             yield from _iter_float_types(kind.item_type, visited)
 
 
-def _iter_problems(value: Any, path: str) -> Iterator[str]:  # Any value that JSON nearly has.
-    """Yield a text for each number in the value that is not finite."""
+def _iter_problems(value: Any, path: str) -> Iterator[str]:
+    """Yield a text for each number in the value that is not finite. The value consists of dicts, lists and scalars."""
     if isinstance(value, dict):
         for key, member in value.items():
             yield from _iter_problems(member, f"{path}.{key}" if path else str(key))

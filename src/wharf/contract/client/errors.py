@@ -124,8 +124,8 @@ def build_error(reply: ClientReply) -> RequestRefused:
 def _get_requested_pause_s(reply: ClientReply, refusal: Refusal) -> float | None:
     """Return the pause that the header `Retry-After` requests, or `None`.
 
-    Of Wharf's own replies with status 503, which all have this header, only those of an overloaded server count. After other
-    failures another server may reply at once, so the caller waits as long as its own backoff says.
+    All of Wharf's own replies with status 503 have this header, but it counts only if the server is overloaded. After
+    other failures another server may reply at once, so the caller's own backoff decides.
     """
     is_own = CODE_HEADER in reply.headers
     if is_own and refusal.code is RefusalCode.UNAVAILABLE and refusal.reason is not RefusalReason.OVERLOADED:

@@ -44,7 +44,6 @@ MAX_SILENCE_S_BY_ENDPOINT: Final = MappingProxyType(
 Servers send a heartbeat every 10 s, and nodes send one every second. The event stream of an older server has a heartbeat
 every 30 s only: it is reopened meanwhile, and loses no event.
 """
-
 MAX_EVENT_LINE_BYTES: Final = 256 << 20
 """Limit of the events of one log index; protects the memory of the caller. A write has up to 1,000 records."""
 LOG_RESUME_LIMIT_S: Final = 30.0
