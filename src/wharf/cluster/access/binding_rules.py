@@ -17,7 +17,6 @@ from wharf.contract.model.acl.auth_methods import DEFAULT_TOKEN_NAME_FORMAT, Aut
 from wharf.contract.model.acl.binding_rules import BindingRule, BindType
 from wharf.contract.model.acl.tokens import RoleLink, TokenType
 from wharf.contract.model.body_limits import MAX_NAME_BYTES, replace_forbidden_characters
-from wharf.contract.model.names import MAX_DISPLAY_NAME_CHARS
 from wharf.contract.model.refusal import invalid_request
 from wharf.languages.filters import Filter, FilterError, FilterSubject, compile_filter
 
@@ -122,15 +121,10 @@ def fill_bind_name(rule: BindingRule, claims: MappedClaims) -> str | None:
     return fill_placeholders(rule.bind_name, _build_placeholder_values(claims))
 
 
-def _cut_name(name: str) -> str:
-    """Return the beginning of a name that is within the limits of a token's name."""
-    return name[:MAX_DISPLAY_NAME_CHARS].encode(errors="replace")[:MAX_NAME_BYTES].decode(errors="ignore")
-
-
 def build_token_name(method: AuthMethod, claims: MappedClaims) -> str:
     """Return the name of a login's token, from the method's format or the default format.
 
-    The claims of a user can hold any text, so characters that no name may have are replaced.
+    The claims of a user can contain any text, so a long name is cut, and characters that no name may have are replaced.
     """
     known = {"auth_method_type": method.type, "auth_method_name": method.name, **_build_placeholder_values(claims)}
     name = (
@@ -138,7 +132,7 @@ def build_token_name(method: AuthMethod, claims: MappedClaims) -> str:
         or fill_placeholders(DEFAULT_TOKEN_NAME_FORMAT, known)
         or method.name
     )
-    return replace_forbidden_characters(_cut_name(name))
+    return replace_forbidden_characters(name.encode(errors="replace")[:MAX_NAME_BYTES].decode(errors="ignore"))
 
 
 def find_rule_problems(rule: BindingRule) -> list[str]:
