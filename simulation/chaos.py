@@ -75,10 +75,11 @@ REQUEST_OPERATIONS: Final = frozenset(
 )
 MEAN_PAUSE_S: Final = 1.6
 COSTLESS_FAULT_S: Final = (2.0, 60.0)
-"""How long a server is faulty that must cost no node: up to longer than the TTL and the grace of a heartbeat, and than the
-lease of a leader."""
+"""How long a fault of a server lasts that must cost no node. The longest is longer than the TTL and the grace of a heartbeat,
+and than the lease of a leader."""
 COSTLESS_PAUSE_S: Final = (5.0, 40.0)
-"""How long all servers are well between two such faults. A shorter pause than the TTL may cost a node its second server."""
+"""How long no server is faulty between two such faults. After a pause that is shorter than the TTL, a node may lose its second server
+too."""
 
 
 class Chaos:
@@ -124,30 +125,24 @@ class Chaos:
     async def run_costless_faults(self, duration_s: float) -> None:
         """Inject faults that must cost no node and no allocation: one faulty server at a time, and full disks.
 
-        Another server is well meanwhile, and the network loses and delays no message.
+        The other servers have no fault meanwhile, and the network loses and delays no message.
         """
         deadline_s = self._cluster.loop.time() + duration_s
         self._is_calm = False
         while self._cluster.loop.time() < deadline_s:
-            server_fault = self._random.choice(
-                (self._freeze_server_for_long, self._stall_api_for_long, self._freeze_server_for_long)
-            )
+            is_whole_server = self._random.choice((True, False, True))
             fault_s = self._random.uniform(*COSTLESS_FAULT_S)
-            server_fault(fault_s)
+            member = self._random.choice(self._cluster.members)
+            if is_whole_server:
+                self._record_fault(SERVER_FROZEN, member.name)
+                self.freeze(member, (fault_s, fault_s))
+            else:
+                self._record_fault(API_STALLED, member.api.name)
+                self._pause(member.api, (fault_s, fault_s))
             if self._random.random() < 0.5:
                 self._random.choice((self._fill_disk, self._fill_log_disk))()
             await asyncio.sleep(fault_s + self._random.uniform(*COSTLESS_PAUSE_S))
         self._is_calm = True
-
-    def _freeze_server_for_long(self, fault_s: float) -> None:
-        member = self._random.choice(self._cluster.members)
-        self._record_fault(SERVER_FROZEN, member.name)
-        self.freeze(member, (fault_s, fault_s))
-
-    def _stall_api_for_long(self, fault_s: float) -> None:
-        server = self._random.choice([member.api for member in self._cluster.members])
-        self._record_fault(API_STALLED, server.name)
-        self._pause(server, (fault_s, fault_s))
 
     async def repair_all(self) -> None:
         """Repair all faults, and start all processes that are down."""

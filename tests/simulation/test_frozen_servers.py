@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from simulation.cluster import SimulatedServer
+from simulation.contact_invariants import LOST_NODE_STATES
 from simulation.run import SeedRun
 from tests.kit.virtual_time import pass_time
 from wharf.cluster.state.tables import LEADER, NODES
-from wharf.contract.model.nodes.node import NodeStatus
 
 FROZEN_S = 60.0
 """Longer than the TTL and the grace of a heartbeat in the simulation, and than the lease of a leader."""
@@ -38,10 +38,9 @@ def choose_member(run: SeedRun, *, is_leader: bool) -> SimulatedServer:
 def list_lost_nodes(run: SeedRun) -> list[str]:
     """Return the names of the nodes that know all servers and that were ever out of contact."""
     names = {node.name for node in run.cluster.nodes if node.knows_all_servers}
-    lost = (NodeStatus.DOWN, NodeStatus.DISCONNECTED)
     history = run.record_history
     versions = [version for key in history.list_keys(NODES) for _, version in history.list_versions(NODES, key)]
-    return sorted({node.name for node in versions if node is not None and node.status in lost} & names)
+    return sorted({node.name for node in versions if node is not None and node.status in LOST_NODE_STATES} & names)
 
 
 @pytest.mark.parametrize("is_leader", [False, True])
