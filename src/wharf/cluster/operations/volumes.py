@@ -27,7 +27,7 @@ from wharf.contract.model.jobs.validation.findings import ValidationProblem, for
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 from wharf.contract.model.refusal import invalid_request, not_found
-from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, MINUTE
+from wharf.contract.model.times import MINUTE, has_passed
 from wharf.contract.model.volumes import HostVolume, HostVolumeState
 
 REGISTERED_WRITE_KIND: Final = "host-volume-registered"
@@ -283,11 +283,11 @@ def end_old_deletions(snapshot: Replica, context: DecisionContext, *, max_change
 
     The reply is the number of volumes. A volume that its node has deleted stays unavailable.
     """
-    earliest, latest = context.now_ns - MAX_DELETION_NS, context.now_ns + MAX_CLOCK_SKEW_NS
     old = [
         volume
         for volume in snapshot.iter_all(HOST_VOLUMES)
-        if volume.deletion_started and not earliest < volume.deletion_started <= latest
+        if volume.deletion_started
+        and has_passed(volume.deletion_started + MAX_DELETION_NS, MAX_DELETION_NS, context.now_ns)
     ][:max_changes]
     if not old:
         return None
