@@ -111,7 +111,7 @@ class RecordFormat(Record):
     cluster_id: str = ""
     """A random id of the cluster, by which nodes notice that their servers have lost all data; empty: not known yet."""
     longest_heartbeat_ttl: int = 0
-    """No node has a longer heartbeat TTL than this, in nanoseconds; 0: than 20 s. A new leader waits at least as long."""
+    """The longest heartbeat TTL that a node may have, in nanoseconds; 0 means 20 s. A new leader waits at least this long."""
     create_index: int = 0
     modify_index: int = 0
 
