@@ -28,7 +28,12 @@ MESSAGE_FIELDS: Final = frozenset(("error", "validation_errors", "warning", "war
 _Reply = TypeVar("_Reply")
 
 
-def format_message(text: str, inputs: Iterable[str] = (), *, max_scanned_chars: int = MAX_SCANNED_CHARS) -> str:
+def format_message(text: str, inputs: Iterable[str] = ()) -> str:
+    """Return the only text of a reply as it is sent. See `cut_message`."""
+    return cut_message(text, inputs, max_scanned_chars=MAX_SCANNED_CHARS)
+
+
+def cut_message(text: str, inputs: Iterable[str] = (), *, max_scanned_chars: int) -> str:
     """Return a text as it is sent: without a line break at the end, and with long input cut.
 
     `inputs` are values of the request that the text may repeat. Input is cut after `MAX_ECHOED_CHARS` characters. A

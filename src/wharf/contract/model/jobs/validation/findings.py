@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from wharf.contract.model.body_limits import MAX_REPORTED_PROBLEMS
-from wharf.contract.model.message_texts import MAX_SCANNED_MESSAGE_CHARS, format_message
+from wharf.contract.model.message_texts import MAX_SCANNED_MESSAGE_CHARS, cut_message
 
 MAX_WARNINGS: Final = 200
 """Warnings reported for a job; limits the size of a reply. Problems have the limit of all bodies."""
@@ -156,7 +156,7 @@ class ValidationReport:
 
 def _build_problem(path: str, message: str, fix: str) -> ValidationProblem:
     """Return a problem whose message repeats little input: a job may hold megabytes of it."""
-    return ValidationProblem(path, format_message(message, max_scanned_chars=MAX_SCANNED_MESSAGE_CHARS), fix)
+    return ValidationProblem(path, cut_message(message, max_scanned_chars=MAX_SCANNED_MESSAGE_CHARS), fix)
 
 
 def suggest_one_of(words: Sequence[str]) -> str:
