@@ -232,7 +232,7 @@ def test_a_registration_updates_the_states_of_the_volumes() -> None:
         pytest.param({"desired_status": DesiredStatus.STOP}, True, id="stopping"),
         pytest.param({"node_id": "node-2"}, False, id="on another node"),
         pytest.param({"namespace": "other"}, False, id="of another namespace"),
-        pytest.param({"job_version": 7}, False, id="of an unknown version"),
+        pytest.param({"job_version": 7}, True, id="of a version that is no longer stored"),
         pytest.param({"task_group": "without"}, False, id="of a group that does not request it"),
         pytest.param({"task_group": "csi"}, False, id="of a group with a volume of another type"),
     ],

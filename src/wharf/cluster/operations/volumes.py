@@ -12,11 +12,11 @@ from wharf.cluster.scheduling.constraints import satisfies_constraint
 from wharf.cluster.scheduling.feasibility.volumes import build_volume_name, list_host_volume_requests
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.state import Replica
+from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import (
     ALLOCATIONS_ON_NODE,
     HOST_VOLUMES,
     HOST_VOLUMES_ON_NODE,
-    JOB_VERSIONS,
     NAMESPACES,
     NODES,
 )
@@ -346,15 +346,18 @@ def _build_deletion(snapshot: Replica, namespace: str, volume_id: str, cause: st
 
 
 def _iter_users(snapshot: Replica, volume: HostVolume) -> Iterator[str]:
-    """Yield the ids of the allocations on the volume's node that have not ended and use the volume."""
+    """Yield the ids of the allocations on the volume's node that have not ended and use the volume.
+
+    An allocation whose job version is no longer stored, because the job was purged, may use every volume of its namespace.
+    """
     for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, volume.node_id):
         if allocation.is_client_terminal or allocation.namespace != volume.namespace:
             continue
-        job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
+        job = find_allocation_job(snapshot, allocation)
         group = job.find_group(allocation.task_group) if job is not None else None
         requests = list_host_volume_requests(group) if group is not None else []
         index = parse_index(allocation.name)
-        if any(build_volume_name(request, index) == volume.name for request in requests):
+        if job is None or any(build_volume_name(request, index) == volume.name for request in requests):
             yield allocation.id
 
 
