@@ -65,7 +65,7 @@ def decode_list(body: Any) -> list[tuple[str, int]]:
 
 def a_work() -> SlicedWork:
     world = SimulatedWorld(7)
-    return SlicedWork(world, OffLoopWorker(world), ReadLimits().make_list_budget())
+    return SlicedWork(world, OffLoopWorker(world), ReadLimits().make_list_budget(), "a caller")
 
 
 def fill_list(cached_list: CachedList, records: Sequence[Any], encoder: RecordingEncoder) -> list[tuple[str, int]]:

@@ -444,7 +444,7 @@ async def test_owners_of_long_computations_take_turns() -> None:
 @in_virtual_time
 async def test_cpu_time_off_the_loop_counts_against_the_budget() -> None:
     world = MeasuredWorld(7)
-    work = SlicedWork(world, OffLoopWorker(world), CpuBudget(0.01, "used up"))
+    work = SlicedWork(world, OffLoopWorker(world), CpuBudget(0.01, "used up"), "a caller")
 
     def compute(is_budget_over: Any) -> int:
         rounds = 0

@@ -68,7 +68,9 @@ class ActionExecutor:
             result = await self._off_loop.run_action(request, lambda: handler(request))
         else:
             result = await handler(request)
-        work = SlicedWork(self._server.world, self._server.off_loop, self._server.read_limits.make_list_budget())
+        server = self._server
+        budget = server.read_limits.make_list_budget()
+        work = SlicedWork(server.world, server.off_loop, budget, request.caller.owner_key)
         return await build_action_reply(result, work, is_pretty=is_pretty(request.query))
 
 

@@ -286,13 +286,15 @@ class ReadExecutor:
 
     async def _build_and_encode(self, shared: SharedReply, result: ReadResult, *, is_pretty: bool) -> EncodedRead:
         """Build a value that takes long, in slices, on a thread or in the scheduler process, and return it encoded."""
-        server, value, work = self._server, result.value, self.list_encoder.make_work()
+        server, value = self._server, result.value
+        owner = shared.request.caller.owner_key
+        work = self.list_encoder.make_work(owner)
         try:
             if isinstance(value, RecordList):
-                body = await self.list_encoder.encode_records(value, is_pretty=is_pretty)
+                body = await self.list_encoder.encode_records(value, shared, is_pretty=is_pretty)
             elif isinstance(value, DeferredValue):
                 budget = server.read_limits.make_view_budget(value.limit_advice)
-                work = SlicedWork(server.world, server.off_loop, budget, shared.request.caller.owner_key)
+                work = SlicedWork(server.world, server.off_loop, budget, owner)
                 body = await encode_deferred(value.build, work, is_pretty=is_pretty)
             else:
                 await server.off_loop.loop_slots.begin()

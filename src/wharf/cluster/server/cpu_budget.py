@@ -111,7 +111,7 @@ class SlicedWork:
 
     __slots__ = ("_began_s", "_budget", "_off_loop", "_owner", "_world")
 
-    def __init__(self, world: World, off_loop: OffLoopWorker, budget: CpuBudget, owner: Hashable = None) -> None:
+    def __init__(self, world: World, off_loop: OffLoopWorker, budget: CpuBudget, owner: Hashable) -> None:
         """`owner`: the caller that requested the work. Owners share the thread fairly."""
         self._owner = owner
         self._world = world

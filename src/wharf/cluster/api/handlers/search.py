@@ -3,7 +3,7 @@
 A search runs in slices, so that it does not delay other requests.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from typing import Final, TypeVar
 
 from wharf.cluster.api.requests.parameters import parse_query_options
@@ -54,6 +54,7 @@ class SearchActions:
         index = self._get_index(contexts)
         result = await _run_in_slices(
             self._server,
+            request.caller.owner_key,
             search_by_prefix(
                 self._server.replica, contexts, body.prefix, rights, namespace=namespace, limits=self._limits
             ),
@@ -82,6 +83,7 @@ class SearchActions:
         index = self._get_index(contexts)
         result = await _run_in_slices(
             self._server,
+            request.caller.owner_key,
             search_fuzzy(self._server.replica, contexts, body.text, rights, namespace=namespace, limits=self._limits),
         )
         reply = FuzzySearchResponse(
@@ -111,12 +113,12 @@ class SearchActions:
         return self._server.replica.get_last_change(*tables) if tables else 1
 
 
-async def _run_in_slices(server: Server, steps: Generator[None, None, T]) -> T:
+async def _run_in_slices(server: Server, owner: Hashable, steps: Generator[None, None, T]) -> T:
     """Run a generator to its end and return its result. Other tasks run between two slices.
 
     Raises `Refusal` if it takes too long.
     """
-    work = SlicedWork(server.world, server.off_loop, server.read_limits.make_list_budget())
+    work = SlicedWork(server.world, server.off_loop, server.read_limits.make_list_budget(), owner)
     step_count = 0
     work.restart()
     while True:

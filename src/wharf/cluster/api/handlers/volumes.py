@@ -104,7 +104,8 @@ class HostVolumeActions:
         server = self._server
         await server.reader.catch_up()
         volumes.check_volume(server.replica, desired, has_folder=False)
-        work = SlicedWork(server.world, server.off_loop, server.read_limits.make_view_budget(MANY_CONSTRAINTS_ADVICE))
+        budget = server.read_limits.make_view_budget(MANY_CONSTRAINTS_ADVICE)
+        work = SlicedWork(server.world, server.off_loop, budget, request.caller.owner_key)
         work.restart()
         for node in await _find_candidates(server.replica, desired, work):
             if work.is_slice_over():

@@ -98,14 +98,15 @@ class ListEncoder:
             task.add_done_callback(lambda done: _drop_refused_task(shared, done, is_pretty=is_pretty))
         return await asyncio.shield(task)
 
-    async def encode_records(self, record_list: RecordList, *, is_pretty: bool) -> ReplyBody:
+    async def encode_records(self, record_list: RecordList, shared: SharedReply, *, is_pretty: bool) -> ReplyBody:
         """Return all records of a list that has no pages and no filter, encoded in slices."""
         views = LazyList(lambda: map(record_list.build_view, record_list.records))
-        return await self.encode_value(views, is_pretty=is_pretty)
+        return await self.encode_value(views, shared, is_pretty=is_pretty)
 
-    async def encode_value(self, value: object, *, is_pretty: bool) -> ReplyBody:
+    async def encode_value(self, value: object, shared: SharedReply, *, is_pretty: bool) -> ReplyBody:
         """Return a value as JSON, encoded in slices if it is large."""
-        return await encode_in_slices(value, self.make_work(), HeldMemory(self.reply_memory), is_pretty=is_pretty)
+        work = self.make_work(shared.request.caller.owner_key)
+        return await encode_in_slices(value, work, HeldMemory(self.reply_memory), is_pretty=is_pretty)
 
     def _build_tests(self, listing: Listing[Any], shared: SharedReply) -> list[RecordTest]:
         """Return the tests that a record must pass to be listed, in the order in which they are applied.
@@ -182,12 +183,16 @@ class ListEncoder:
         await page.finish()
         records, next_token = page.records, page.next_token
         if listing.prepare_view is not None:
-            listing = replace(listing, build_view=await listing.prepare_view(self.make_work()))
+            listing = replace(
+                listing, build_view=await listing.prepare_view(self.make_work(shared.request.caller.owner_key))
+            )
         if listing.build_reply is not None:
-            body = await self.encode_value(listing.build_reply(records), is_pretty=is_pretty)
+            body = await self.encode_value(listing.build_reply(records), shared, is_pretty=is_pretty)
         else:
             encode, held = self._build_encoder(listing, is_pretty=is_pretty), HeldMemory(self.reply_memory)
-            body = await encode_list(records, encode, self.make_work(), held, is_pretty=is_pretty)
+            body = await encode_list(
+                records, encode, self.make_work(shared.request.caller.owner_key), held, is_pretty=is_pretty
+            )
         if key is not None:
             self._bodies.put(key, version, body, next_token)
         return self._shared_replies.store_encoded(
@@ -206,7 +211,7 @@ class ListEncoder:
         try:
             await page.finish()
             encode_records = self._build_encoder(listing, uses_record_cache=False)
-            body = await cached_list.fill(page.records, encode_records, self.make_work())
+            body = await cached_list.fill(page.records, encode_records, self.make_work(shared.request.caller.owner_key))
         except BaseException:
             cached_list.close()
             raise
@@ -219,15 +224,15 @@ class ListEncoder:
         """Encode the changed records of a cached list again, and return its current body."""
         encode_records = self._build_encoder(listing, uses_record_cache=False)
         try:
-            body = await cached_list.refresh(changes, encode_records, self.make_work())
+            body = await cached_list.refresh(changes, encode_records, self.make_work(shared.request.caller.owner_key))
         except ItemTooLarge:  # The list is closed now. Later requests encode it without the cache.
             page = self._make_page(listing, self._build_tests(listing, shared), None, shared.request, per_page=0)
             page.read_from(listing, "", is_reversed=False)
             return await self._encode_page(shared, listing, page, is_pretty=False)
         return self._shared_replies.store_encoded(shared, EncodedRead(listing.index, body), is_pretty=False)
 
-    def make_work(self, owner: Hashable = None) -> SlicedWork:
-        """Return the work of building and encoding a reply. `owner`: whose work it is, if a part of it runs off the loop."""
+    def make_work(self, owner: Hashable) -> SlicedWork:
+        """Return the work of building and encoding a reply. `owner`: the caller whose work it is."""
         return SlicedWork(self._server.world, self._server.off_loop, self._server.read_limits.make_list_budget(), owner)
 
     def _build_encoder(
