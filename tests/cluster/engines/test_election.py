@@ -19,7 +19,7 @@ from wharf.cluster.engines.election import (
     Leadership,
     MemberIdInUse,
 )
-from wharf.cluster.engines.memory.engine import MemoryEngine
+from wharf.cluster.engines.memory.engine import MemoryEngine, MemoryLease
 from wharf.cluster.engines.memory.faults import (
     DelayFault,
     EngineOperation,
@@ -816,6 +816,23 @@ def test_a_copy_of_a_living_servers_folder_does_not_join_and_leaves_its_record_a
         assert (await records(first_member.engine))["members", "one"] == b"member one"
         assert len(first_member.terms) == 1
         await setup.close(first_member, copy)
+
+    run_scenario(scenario)
+
+
+def test_of_two_servers_that_join_with_one_id_at_once_one_reports_that_it_is_in_use() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        members = [*await setup.bootstrap("one"), await setup.add_member("one", address=" at b:4646")]
+        await asyncio.sleep(1.0)
+
+        outcomes = await asyncio.gather(*(member.election.join() for member in members), return_exceptions=True)
+
+        assert [type(outcome) for outcome in outcomes].count(MemberIdInUse) == 1, outcomes
+        (winner,) = (
+            member for member, outcome in zip(members, outcomes, strict=True) if isinstance(outcome, MemoryLease)
+        )
+        assert (await records(winner.engine))["members", "one"] == winner.build_member_record()
+        await setup.close(*members)
 
     run_scenario(scenario)
 

@@ -221,16 +221,19 @@ class Election:
             return self._lease
         if self._lease is not None:
             await self.release_lease(self._lease)
-        if not self._engine.is_single_server:
-            await self._wait_until_id_is_free()
+        await self._wait_until_id_is_free()
         lease = await self._engine.grant_lease(self._ttl_s)
         while not await self._write_member(lease):
-            # Either the replica is behind and has an older version of the record, or the log rejects writes at the
-            # moment.
+            # Another server joined with this id or name, the replica is behind and has an older version of the record, or
+            # the log rejects writes at the moment.
             await self._wait_member_changed(self._records.get_member_version(), within_s=_RETRY_DELAY_S)
-            if not self._is_safe(lease) or self._is_id_in_use():
+            if not self._is_safe(lease):
                 await self._revoke(lease)
                 raise LogUnavailable("the member's record could not be written")
+            if self._is_id_in_use():
+                await self._revoke(lease)
+                await self._wait_until_id_is_free()
+                lease = await self._engine.grant_lease(self._ttl_s)
         self._lease = lease
         return lease
 
