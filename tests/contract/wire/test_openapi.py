@@ -162,3 +162,7 @@ def test_writes_document_status_504() -> None:
     for endpoint in ENDPOINTS:
         if endpoint.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE) and not endpoint.unsupported_reason:
             assert {"409", "413", "504"} <= set(operation(endpoint.name)["responses"]), endpoint.name
+
+
+def test_every_operation_documents_the_refusal_of_a_limit() -> None:
+    assert [each.name for each in ENDPOINTS if "429" not in operation(each.name)["responses"]] == []

@@ -180,7 +180,7 @@ DESCRIPTION_BY_STATUS: Final[Mapping[int, str]] = {
 }
 
 NO_CONTENT_STATUS: Final = 204
-COMMON_REFUSAL_STATUSES: Final = (400, 403, 500)
+COMMON_REFUSAL_STATUSES: Final = (400, 403, 429, 500)
 REFUSAL_STATUSES_BY_KIND: Final[Mapping[EndpointKind, Sequence[int]]] = {
     EndpointKind.READ: (404, 503),
     EndpointKind.LOCAL: (404, 503),
@@ -319,9 +319,9 @@ def _build_declared_parameter(parameter: Parameter) -> Document:
 
 
 def _build_responses(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> Document:
-    """Return the OpenAPI responses of an endpoint, by HTTP status: successes, then errors."""
+    """Return the OpenAPI responses of an endpoint, by HTTP status: errors, then successes."""
     if endpoint.unsupported_reason:
-        return {str(status): {"$ref": f"#/components/responses/{status}"} for status in (400, 403, 501)}
+        return {str(status): {"$ref": f"#/components/responses/{status}"} for status in (400, 403, 429, 501)}
     success: Document = {"description": "Done." if endpoint.reply_type is None else endpoint.summary}
     if headers := _build_headers(endpoint):
         success["headers"] = headers
@@ -332,9 +332,9 @@ def _build_responses(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> D
     )
     empty = {name: value for name, value in success.items() if name != "content"}
     errors: Document = {str(status): {"$ref": f"#/components/responses/{status}"} for status in error_statuses}
-    return {
+    return errors | {
         str(status): empty if status == NO_CONTENT_STATUS else success for status in endpoint.success_statuses
-    } | errors
+    }
 
 
 def _build_headers(endpoint: Endpoint) -> Document:
