@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import zlib
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -13,6 +15,8 @@ ANSWER_WITHIN_S: Final = 60.0
 LISTEN_S: Final = 0.05
 """Limit for requests that may get no reply, and for streams."""
 PAUSE_S: Final = 0.02
+GZIP_FORMAT: Final = 16 + zlib.MAX_WBITS
+"""Selects the format of gzip."""
 STREAMS: Final = frozenset(
     ("event.stream", "agent.monitor", "agent.monitor_export", "client.fs_stream", "client.fs_logs")
 )
@@ -88,8 +92,13 @@ async def _answer(reader: asyncio.StreamReader, request: FuzzRequest, within_s: 
             return Answer(status, headers)
         length = headers.get("content-length")
         if length is not None:
-            return Answer(status, headers, await reader.readexactly(int(length)))
+            return Answer(status, headers, _decompress(headers, await reader.readexactly(int(length))))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LISTEN_S if request.endpoint in STREAMS else within_s):
-            return Answer(status, headers, await reader.read())
+            return Answer(status, headers, _decompress(headers, await reader.read()))
     return Answer(status, headers)
+
+
+def _decompress(headers: Mapping[str, str], body: bytes) -> bytes:
+    """Return a body, or the part of it that arrived, as it was before it was compressed."""
+    return zlib.decompressobj(GZIP_FORMAT).decompress(body) if headers.get("content-encoding") == "gzip" else body
