@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from tests.cluster.api.test_read_limits import send, store_all
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.loop_holds import MeasuredCluster
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from tests.kit.work import DENIED, READ, a_namespace, an_id, get, list_ids, read_json, status_and_body, store
+from tests.kit.work import DENIED, READ, SETTLED_S, a_namespace, an_id, get, list_ids, read_json, status_and_body, store
 from wharf.cluster.state.tables import SCALING_POLICIES
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.scaling import ScalingKind, ScalingPolicy
@@ -131,3 +133,18 @@ async def test_a_token_sees_the_policies_of_its_namespaces() -> None:
 
         assert await list_ids(server, "/v1/scaling/policies", "namespace=*", reader) == [P1, P2, P3]
         assert status_and_body(await get(server, f"/v1/scaling/policy/{P4}", headers=reader)) == DENIED
+
+
+@in_virtual_time
+async def test_a_list_that_selects_few_of_many_policies_holds_no_loop() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await cluster.a_server()
+        target = {"Namespace": "default", "Job": "big", "Group": "web"}
+        policies = [ScalingPolicy(id=an_id(n, 1), target=target, create_index=WRITE_INDEX) for n in range(150_000)]
+        await store_all(server, list(map(SCALING_POLICIES.build_put, policies)))
+        await pass_time(SETTLED_S)
+
+        reply, holds = await send(server, "/v1/scaling/policies", "type=vertical_cpu")
+
+        assert reply.body == b"[]"
+        holds.require_short("/v1/scaling/policies")

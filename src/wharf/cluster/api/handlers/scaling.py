@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, list_records
+from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, list_by_name, list_records
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import MissingRecord, ReadHandler, find_record
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import SCALING_POLICIES, SCALING_POLICIES_OF_JOB
-from wharf.cluster.state.watches import watch_index, watch_table
+from wharf.cluster.state.watches import watch_index
 from wharf.contract.model.scaling import ScalingPolicy
 from wharf.contract.wire.scaling import ScalingPolicyStub
 
@@ -17,24 +17,29 @@ from wharf.contract.wire.scaling import ScalingPolicyStub
 def list_scaling_policies(replica: Replica, request: Request, options: QueryOptions) -> Listing[ScalingPolicy]:
     """List the scaling policies of the namespace. The parameters `job`, `type` and `prefix` select some of them."""
     job_id, policy_type = request.get_text("job"), request.get_text("type")
-    if job_id and options.namespace != ALL_NAMESPACES:
-        policies = replica.list_by_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)
-        watched = [watch_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)]
-    else:
-        policies = list(replica.iter_all(SCALING_POLICIES))
-        watched = [watch_table(SCALING_POLICIES)]
-    matching = (
-        policy
-        for policy in policies
-        if options.namespace in (ALL_NAMESPACES, get_policy_namespace(policy))
-        and (not job_id or (policy.target or {}).get("Job") == job_id)
-        and (not policy_type or policy.type == policy_type)
-        and policy.id.startswith(options.prefix)
-    )
+
+    def is_selected(policy: ScalingPolicy) -> bool:
+        return (
+            options.namespace in (ALL_NAMESPACES, get_policy_namespace(policy))
+            and (not job_id or (policy.target or {}).get("Job") == job_id)
+            and (not policy_type or policy.type == policy_type)
+            and policy.id.startswith(options.prefix)
+        )
+
+    if not job_id or options.namespace == ALL_NAMESPACES:
+        return list_by_name(
+            replica,
+            SCALING_POLICIES,
+            options,
+            is_selected=is_selected,
+            get_namespace=get_policy_namespace,
+            build_view=_build_stub,
+        )
+    policies = replica.list_by_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)
     return list_records(
-        matching,
+        filter(is_selected, policies),
         index=replica.get_last_change(SCALING_POLICIES),
-        watched=watched,
+        watched=[watch_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)],
         make_token=lambda policy: policy.id,
         get_namespace=get_policy_namespace,
         build_view=_build_stub,
