@@ -39,6 +39,7 @@ from wharf.cluster.api.handlers.jobs import specification as job_specification
 from wharf.cluster.api.handlers.jobs import statuses as job_statuses
 from wharf.cluster.api.handlers.jobs import versions as job_versions
 from wharf.cluster.api.handlers.nodes import agent_calls as node_agent_calls
+from wharf.cluster.api.handlers.nodes import assignments as node_assignments
 from wharf.cluster.api.handlers.nodes import protocol as node_protocol
 from wharf.cluster.api.handlers.nodes import records as node_records
 from wharf.cluster.api.lists.filters import JoinedFieldReaders
@@ -48,7 +49,7 @@ from wharf.cluster.server.server import Server
 READ_HANDLERS: Final[Mapping[str, ReadHandler]] = {
     **job_reads.READ_HANDLERS, **job_statuses.READ_HANDLERS, **job_versions.READ_HANDLERS, **evaluations.READ_HANDLERS,
     **explanations.READ_HANDLERS, **allocation_records.READ_HANDLERS, **deployments.READ_HANDLERS,
-    **services.READ_HANDLERS, **scaling.READ_HANDLERS, **node_records.READ_HANDLERS, **node_protocol.READ_HANDLERS,
+    **services.READ_HANDLERS, **scaling.READ_HANDLERS, **node_records.READ_HANDLERS,
     **node_pools.READ_HANDLERS, **namespaces.READ_HANDLERS, **quotas.READ_HANDLERS, **volumes.READ_HANDLERS,
     **keyring.READ_HANDLERS, **operator.READ_HANDLERS,
 }  # fmt: skip
@@ -79,7 +80,7 @@ def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
 
     While access control is off, handlers of ACL endpoints refuse every request, except `acl.token.self`.
     """
-    handlers = {**READ_HANDLERS, **variables.build_read_handlers(server)}
+    handlers = {**READ_HANDLERS, **variables.build_read_handlers(server), **node_assignments.build_read_handlers()}
     for module in (tokens, policies, auth_methods):
         for name, handler in module.build_read_handlers(server).items():
             handlers[name] = require_acl_enabled(server, handler)

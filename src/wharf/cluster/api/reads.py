@@ -37,7 +37,7 @@ from wharf.cluster.api.replies.shared import (
 from wharf.cluster.api.requests.parameters import QueryOptions, is_pretty, parse_query_options
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.targets import RequestTarget
-from wharf.cluster.api.results import BrainQuery, DeferredValue, RecordList, SlicedValue
+from wharf.cluster.api.results import BrainQuery, DeferredValue, RecordList, SlicedValue, UnpreparedRead
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.loop_slots import LoopSlots
@@ -138,6 +138,9 @@ class ReadExecutor:
                 break
             except RightsNotCompiled as missing:
                 await compile_rights_off_loop(self._server, missing)
+            except UnpreparedRead as unprepared:
+                await self._server.off_loop.loop_slots.begin()
+                await unprepared.prepare(self.list_encoder.make_work(request.caller.owner_key))
         shared = result.value
         assert isinstance(shared, SharedReply), "_evaluate wraps every result in a SharedReply"
         if isinstance(shared.result, Listing) and not (shared.encoded or shared.encoding_tasks):

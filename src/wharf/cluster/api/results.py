@@ -20,7 +20,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 ALL_NAMESPACES: Final = "*"
 
 ReadHandler = Callable[[Replica, Request, QueryOptions], ReadResult | Listing[Any]]
-"""A handler of a read endpoint. It reads the replica and never waits."""
+"""A handler of a read endpoint. It reads the replica and never waits. It may raise `UnpreparedRead`."""
 
 
 class MissingRecord(Refusal):
@@ -58,6 +58,17 @@ class DeferredValue(msgspec.Struct, frozen=True):
     build: Callable[[Callable[[], bool]], object]
     limit_advice: str
     """What a caller can do who exceeds the budget, for the text of the refusal."""
+
+
+class UnpreparedRead(Exception):
+    """Raised by a read handler if its result depends on a value that takes long to compute.
+
+    `prepare` computes the value in slices. Then the handler is called again.
+    """
+
+    def __init__(self, prepare: Callable[[SlicedWork], Awaitable[object]]) -> None:
+        super().__init__("a value of the read is not computed yet")
+        self.prepare = prepare
 
 
 class BrainQuery(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
-"""Endpoints that node agents call: registration, heartbeats, assignments, reports and signed identities.
+"""Endpoints that node agents call: registration, heartbeats, whole assignments, reports and signed identities.
 
-The caller proves that it is the node by the node's secret. Endpoints about nodes for operators are in `records`.
+The caller proves that it is the node by the node's secret. The reads of node agents are in `assignments`, endpoints about
+nodes for operators in `records`.
 """
 
 import asyncio
@@ -10,18 +11,17 @@ from typing import Final
 
 import msgspec
 
+from wharf.cluster.api.handlers.nodes.assignments import get_assignment_index
 from wharf.cluster.api.handlers.nodes.records import build_node_change_result
-from wharf.cluster.api.node_callers import authenticate_node, read_introduction, require_node
-from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.node_callers import authenticate_node, read_introduction
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, find_record
+from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.operations import node_pools
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
 from wharf.cluster.operations.nodes.introductions import NodeAdmission, check_node_admission
 from wharf.cluster.operations.nodes.registration import check_node_pool_name
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
-from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.handlers.nodes import (
     DRAIN_NODE,
     RECORD_NODE_REPORT,
@@ -32,14 +32,11 @@ from wharf.cluster.server.rpc.handlers.nodes import (
 )
 from wharf.cluster.server.security.identities import build_node_spec, build_workload_specs
 from wharf.cluster.server.server import Server
-from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
-from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, CLUSTER_FORMAT, NODE_POOLS, NODES
-from wharf.cluster.state.watches import watch_index
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, NODE_POOLS
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, no_leader, not_found
-from wharf.contract.model.secrets import hash_secret, make_migrate_token
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, no_leader
+from wharf.contract.model.secrets import hash_secret
 from wharf.contract.model.services import ServiceRegistration, find_registration_problem
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.credentials import read_token
@@ -58,73 +55,11 @@ MAX_FETCHED_IDS: Final = 10_000
 """Limits the size of one reply with whole allocations."""
 MAX_IDENTITY_NAMES: Final = 100
 """Limits the CPU time of one request: a signature takes about a millisecond."""
-REPORTED_END_STATUSES: Final = frozenset((ClientStatus.COMPLETE, ClientStatus.FAILED))
-"""States of an ended allocation that only a report of its node sets."""
 NO_LEADER_CACHE_S: Final = 1.0
 """How long a server refuses heartbeats without a call after it found no leader. Without a leader, all nodes repeat their
 heartbeats at all servers, and each forwarded call would cost several times as much as the refusal."""
 SHUTDOWN_DRAIN_MESSAGE: Final = "the node shuts down"
 RETURN_DRAIN_MESSAGE: Final = "the node is back"
-
-
-def list_assignment_indexes(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Return the AllocModifyIndex of each allocation of the node, by allocation id.
-
-    The node uses it to fetch only allocations that changed. The index of the result is the greatest of them, so that
-    changes of other nodes do not wake this node. It does not fall when an allocation is garbage-collected.
-
-    With `without_ended`, allocations are left out if the node has reported their end. A lost allocation is not: only
-    servers have declared that it ended.
-    """
-    require_node(replica, request)
-    node_id = request.get_path_value("node_id")
-    allocations = replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)
-    if request.get_flag("without_ended"):
-        allocations = [each for each in allocations if each.client_status not in REPORTED_END_STATUSES]
-    indexes = {each.id: _get_assignment_index(replica, each) for each in allocations}
-    index = max(indexes.values(), default=1)
-    return ReadResult(
-        indexes, max(index, min(options.index, replica.index)), [watch_index(ALLOCATIONS_ON_NODE, node_id)]
-    )
-
-
-def read_predecessor(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Return the state of an allocation that one of the node's own allocations replaces; other allocations are not
-    found.
-
-    The reply contains the token with which the node downloads the predecessor's data.
-    """
-    require_node(replica, request)
-    allocation_id = request.get_path_value("alloc_id")
-    predecessor, index, watched = find_record(replica, ALLOCATIONS, allocation_id, missing_text="alloc not found")
-    if isinstance(predecessor, MissingRecord):
-        return ReadResult(predecessor, index, watched)
-    own = replica.list_by_index(ALLOCATIONS_ON_NODE, request.get_path_value("node_id"))
-    if not any(allocation.previous_allocation == allocation_id for allocation in own):
-        raise not_found("alloc not found")
-    node = replica.get(NODES, predecessor.node_id)
-    view = messages.PredecessorView(
-        id=predecessor.id,
-        node_id=predecessor.node_id,
-        client_status=predecessor.client_status,
-        migrate_token=make_migrate_token(predecessor.id, node.secret_digest) if node is not None else "",
-    )
-    return ReadResult(view, index, watched)
-
-
-def _get_assignment_index(replica: Replica, allocation: Allocation) -> int:
-    """Return the AllocModifyIndex that the node sees for the allocation.
-
-    If the log was restored from a snapshot, this is at least the first index after that. Before it, the node may have
-    seen a greater index of a state that no longer exists; the higher index makes it fetch all allocations again.
-    """
-    return max(allocation.alloc_modify_index, replica.epoch_since)
-
-
-READ_HANDLERS: Final[dict[str, ReadHandler]] = {
-    "node.desired": list_assignment_indexes,
-    "node.former": read_predecessor,
-}
 
 
 class NodeProtocolActions:
@@ -224,7 +159,7 @@ class NodeProtocolActions:
                     if (first_id := first_ids.setdefault(version, allocation_id)) != allocation_id:
                         job, job_of = None, first_id
                 fields = {name: getattr(allocation, name) for name in messages.AssignedAllocation.__struct_fields__}
-                fields["alloc_modify_index"] = _get_assignment_index(replica, allocation)
+                fields["alloc_modify_index"] = get_assignment_index(replica, allocation)
                 assignments.append(
                     messages.Assignment(allocation=messages.AssignedAllocation(**fields), job=job, job_of=job_of)
                 )
