@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import logging
 import zlib
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -21,6 +22,7 @@ from wharf.cluster.api.replies.sender import HttpReply, ReplyContext, ReplySende
 from wharf.cluster.api.results import ActionResult, StreamedBody
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.contract.client import ClientReply
+from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import SimulatedWorld
 
 
@@ -498,3 +500,29 @@ async def test_a_lost_connection_is_noticed_between_the_parts_of_a_reply(make_bo
 
     assert connection.is_lost.is_set()
     assert connection.part_count == 1
+
+
+@in_virtual_time
+async def test_a_stream_that_is_refused_after_its_first_part_is_cut_off_and_logs_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return await asyncio.get_running_loop().create_future()
+
+    async def iterate_parts() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        raise Refusal(RefusalCode.UNAVAILABLE, "the node is gone")
+
+    sender = ReplySender(SimulatedWorld(1, now_s), LoopSlots(), extra_headers={}, is_nomad_compatible=False)
+    reply = HttpReply(200, [], StreamedBody(iterate_parts()))
+    with caplog.at_level(logging.INFO):
+        await sender.send(reply, ReplyContext({}, False, receive, send))
+
+    bodies = [(each["body"], each["more_body"]) for each in sent if each["type"] == "http.response.body"]
+    assert bodies == [(b"first", True)]  # Without an end, so the server closes the connection.
+    assert caplog.records == []

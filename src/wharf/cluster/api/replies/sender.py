@@ -1,6 +1,7 @@
 """Sending of replies: compression, CORS headers, streams, and Nomad's header names."""
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -25,6 +26,8 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
+
+log = logging.getLogger(__name__)
 
 JSON_HEADER: Final = (b"content-type", b"application/json")
 TEXT_HEADER: Final = (b"content-type", b"text/plain; charset=utf-8")
@@ -149,7 +152,10 @@ class ReplySender:
     async def _stream(
         self, status: int, headers: HeaderList, body: StreamedBody, encoding: bytes, context: "ReplyContext"
     ) -> None:
-        """Send the parts of a streamed body until it ends, the client disconnects or loses access, or this server stops."""
+        """Send the parts of a streamed body until it ends, the client disconnects or loses access, or this server stops.
+
+        A body that raises `Refusal` is cut off.
+        """
         send = context.send
         compressor = StreamCompressor(encoding) if encoding else None
         encoding_header = [(b"content-encoding", encoding)] if encoding else []
@@ -173,7 +179,12 @@ class ReplySender:
             if body.slot is not None:
                 body.slot.release()
         if not sending.cancelled():
-            sending.result()
+            try:
+                sending.result()
+            except Refusal as refusal:
+                # The status is sent. Without its end the reply is cut off, so the caller notices that it is incomplete.
+                # Callers can cause this as often as they like, so it is no warning.
+                log.debug("streamed reply cut off why=%s", refusal.text)
         elif self._closing.is_set() and not body.is_cut_at_shutdown:
             # Ends the reply properly instead of cutting it off.
             await send({"type": "http.response.body", "body": compressor.end() if compressor is not None else b""})
