@@ -11,6 +11,7 @@ from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.nodes.messages import DrainSpec
 from wharf.node.agent.allocations.allocation import ManagedAllocation
 from wharf.node.agent.allocations.manager import AllocationManager
+from wharf.node.agent.servers.repeated_failures import RepeatedFailures
 from wharf.node.credentials import NodeCredentials
 from wharf.node.settings import DrainOnShutdownSettings
 from wharf.world import World
@@ -90,14 +91,13 @@ class ShutdownDrain:
 
     async def _send_drain(self, spec: DrainSpec | None) -> None:
         """Send the drain, or `None` to cancel it; repeat until a server has accepted it."""
-        last_error = ""
+        failures = RepeatedFailures()
         backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while True:
             try:
                 await self._client.node_agents.leave(self._identity.id, self._identity.secret_id, spec)
                 return
             except (Refusal, Unreachable) as error:
-                if last_error != str(error):
-                    last_error = str(error)
+                if failures.is_new(error):
                     log.warning("failed to send the drain state of the node error=%s", error)
                 await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))

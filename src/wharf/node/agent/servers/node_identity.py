@@ -17,6 +17,7 @@ from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 from wharf.contract.wire.nodes.messages import SignedIdentity
+from wharf.node.agent.servers.repeated_failures import RepeatedFailures
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
@@ -56,7 +57,7 @@ class SignedNodeIdentity:
 
         A failed request is repeated after a growing delay.
         """
-        last_error = ""
+        failures = RepeatedFailures()
         backoff = Backoff(self._world.random, min_s=MIN_RETRY_DELAY_S, max_s=MAX_RETRY_DELAY_S)
         while True:
             signed = self._signed
@@ -70,9 +71,9 @@ class SignedNodeIdentity:
             try:
                 await self.renew_identity()
                 backoff.reset()
+                failures.clear()
             except (Refusal, Unreachable) as error:
-                if last_error != str(error):
-                    last_error = str(error)
+                if failures.is_new(error):
                     log.info("failed to renew the node's identity error=%s", error)
                 await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
 

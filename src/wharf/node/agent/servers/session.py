@@ -19,6 +19,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes import messages
 from wharf.node.agent.servers.contact import ObservedTransport, ServerContact
+from wharf.node.agent.servers.repeated_failures import RepeatedFailures
 from wharf.node.agent.servers.reports import AssignmentHandler, ReportQueue
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
@@ -148,18 +149,17 @@ class ServerSession:
 
         Return the seconds until the next heartbeat. Each failure is passed to the handler as server silence.
         """
-        last_error, backoff = "", self._create_backoff()
+        failures, backoff = RepeatedFailures(), self._create_backoff()
         while True:
             try:
                 await self._send_registration()
                 ttl_s = await self._send_heartbeat()
                 self.is_registered.set()
-                if last_error:
+                if not failures.is_empty:
                     log.info("node registered node=%s", self._log_name)
                 return ttl_s
             except (Refusal, Unreachable) as error:
-                if last_error != str(error):  # Only a new reason is logged.
-                    last_error = str(error)
+                if failures.is_new(error):
                     log.warning("node registration failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._contact.get_lost_since_s())
                 await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
@@ -198,17 +198,18 @@ class ServerSession:
 
         Each failure is passed to the handler as server silence.
         """
-        wait_s, last_error, backoff = first_wait_s, "", self._create_backoff(MAX_URGENT_RETRY_DELAY_S)
+        wait_s, backoff = first_wait_s, self._create_backoff(MAX_URGENT_RETRY_DELAY_S)
+        failures = RepeatedFailures()
         is_repeated = False
         while True:
             await asyncio.sleep(wait_s)
             try:
                 wait_s = await self._send_heartbeat()
-                last_error, is_repeated = "", False
+                is_repeated = False
+                failures.clear()
                 backoff.reset()
             except (Refusal, Unreachable) as error:
-                if last_error != str(error):  # Only a new reason is logged.
-                    last_error = str(error)
+                if failures.is_new(error):
                     log.warning("heartbeat failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._contact.get_lost_since_s())
                 # The first repetition comes soon: it shows whether contact is lost, or only one request.
