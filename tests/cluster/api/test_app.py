@@ -716,8 +716,21 @@ async def test_health_is_reported_within_seconds_while_the_log_hangs() -> None:
         assert now_s() - began_s < 3.0
         assert (hanging.status, json.loads(hanging.body)) == (
             500,
-            {"server": {"ok": False, "message": "the log has not answered for 2 s"}},
+            {"server": {"ok": False, "message": "the log did not answer a health check within 2 s"}},
         )
+
+
+@in_virtual_time
+async def test_health_reports_since_when_and_why_the_log_is_away() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        server.faults.disconnect()
+        await pass_time(60.0)
+        outage = server.server.reader.describe_outage()
+        reply = await get(server, "/v1/agent/health")
+
+        assert "has not replied since" in outage
+        assert (reply.status, json.loads(reply.body)) == (500, {"server": {"ok": False, "message": outage}})
 
 
 @in_virtual_time

@@ -94,7 +94,7 @@ class ClusterOperatorActions:
     async def read_state_sizes(self, _request: Request) -> ActionResult:
         """Return the number of records of each table, and the health and size of the log."""
         replica = self._server.replica
-        health = await check_engine_health(self._server.engine)
+        health = await check_engine_health(self._server)
         sizes = {name: replica.count_records(table) for name, table in replica.tables.items()}
         return ActionResult(
             operator_wire.StateSizes(index=replica.index, tables=sizes, engine=msgspec.structs.asdict(health))
@@ -239,7 +239,7 @@ class ClusterOperatorActions:
             server.world.start_task(self._read_status(member), name=f"status of {member.name}") for member in members
         ]
         statuses = await asyncio.gather(*tasks)
-        log_health = await check_engine_health(server.engine)
+        log_health = await check_engine_health(server)
         assessment = autopilot.assess_cluster_health(
             {member.id: status for member, status in zip(members, statuses, strict=True)},
             newest_index=max([replica.index, *(status.index for status in statuses if status)]),

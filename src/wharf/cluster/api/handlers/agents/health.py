@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from wharf.cluster.engines.port import LogEngine, LogHealth, LogUnavailable
+from wharf.cluster.engines.port import LogHealth, LogUnavailable
 from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS
 from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
@@ -17,15 +17,16 @@ HEALTH_TIMEOUT_S: Final = 2.0
 """Health checks need a reply within 3 s: a log or process that does not answer within this time is unhealthy."""
 
 
-async def check_engine_health(engine: LogEngine) -> LogHealth:
+async def check_engine_health(server: Server) -> LogHealth:
     """Return whether the log is writable, why not, and its size. An unavailable or slow log counts as not writable."""
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
-            return await engine.read_health()
+            return await server.engine.read_health()
     except LogUnavailable as error:
-        return LogHealth(writable=False, why=str(error))
+        why = str(error)
     except TimeoutError:
-        return LogHealth(writable=False, why=f"the log has not answered for {HEALTH_TIMEOUT_S:g} s")
+        why = f"the log did not answer a health check within {HEALTH_TIMEOUT_S:g} s"
+    return LogHealth(writable=False, why=server.reader.describe_outage() or why)
 
 
 async def find_disk_problem(folders: Sequence[Path]) -> tuple[bool, str]:

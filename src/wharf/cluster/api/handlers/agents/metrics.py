@@ -48,7 +48,7 @@ async def collect_gauges(server: Server) -> list[GaugeValue]:
     Gauges that the brain or the log do not report within `COLLECT_TIMEOUT_S` are omitted.
     """
     brain, index_lag, health = await asyncio.gather(
-        _read_brain_metrics(server), _read_index_lag(server), check_engine_health(server.engine)
+        _read_brain_metrics(server), _read_index_lag(server), check_engine_health(server)
     )
     gauges = [*_build_replica_gauges(server), *_build_process_gauges(measure_process(), "api")]
     if brain is not None:

@@ -140,7 +140,7 @@ class AgentActions:
     async def _check_server_health(self) -> agents_wire.HealthReport:
         """Check the log and the scheduler process at the same time, and return the report."""
         health, brain_problem = await asyncio.gather(
-            check_engine_health(self._server.engine), find_brain_problem(self._server)
+            check_engine_health(self._server), find_brain_problem(self._server)
         )
         problem = health.why or "the log is not writable" if not health.writable else brain_problem
         if not problem and not self._server.reader.has_leader():
