@@ -73,7 +73,7 @@ def test_supervisor_task_and_network_of_a_deleted_data_folder_are_found(
     assert 1 == len(found.supervisors)
     assert (frozenset({supervisor.node}), frozenset({"left"})) == (found.node_ids, found.networks)
     assert find_process(task) in {process for process, _ in found.processes}
-    assert "1 task supervisor, 1 task, 1 network" == found.describe()
+    assert "1 task supervisor, 1 task, 1 network" == found.describe_lost()
 
 
 def test_what_uses_a_folder_that_was_moved_away_is_found(supervisor: SupervisorProcess, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_folder_that_comes_back_is_not_found(supervisor: SupervisorProcess, tm
     first = scan(supervisor, tmp_path)
     (tmp_path / "moved").rename(supervisor.folder)
 
-    assert "" == first.keep_common(scan(supervisor, tmp_path)).describe()
+    assert first.keep_common(scan(supervisor, tmp_path)).is_empty()
 
 
 class FormerNode:
@@ -171,7 +171,7 @@ def test_nothing_of_a_node_whose_folder_exists_is_found(former: FormerNode) -> N
     former.leave_network()
     containers = [MarkedContainer("c", former.mark), MarkedContainer("d", NodeMark(former.id), "/nothing")]
 
-    assert "" == former.scan(*containers).describe()
+    assert former.scan(*containers).is_empty()
 
 
 def test_no_container_of_a_node_with_a_living_supervisor_is_found(
@@ -196,7 +196,7 @@ def test_a_container_whose_folder_is_missing_gets_the_long_delay_and_is_left_if_
     (tmp_path / "unmounted").rename(tmp_path / "data")
 
     assert (True, {"c"}) == (first.has_absent_folder, set(first.containers))
-    assert "" == first.keep_common(former.scan(container)).describe()
+    assert first.keep_common(former.scan(container)).is_empty()
 
 
 def test_a_network_of_a_node_of_which_nothing_is_known_is_reported_but_not_removed(
@@ -206,8 +206,27 @@ def test_a_network_of_a_node_of_which_nothing_is_known_is_reported_but_not_remov
 
     events, released = handle(former.scan(), tmp_path, should_reap=True)
 
-    text = "Found remains of a lost data folder: 1 network of an unknown node; end them, or set client.reap_foreign"
+    text = (
+        f"Found networks of an unknown node in {tmp_path}: former-node/left; start their node again with its data folder, "
+        "or restart the machine to remove them"
+    )
     assert ([text], []) == (events, released)
+
+
+def test_only_a_few_networks_of_unknown_nodes_are_named() -> None:
+    found = ForeignRemains(unknown_networks=frozenset(f"former-node/{n}" for n in range(5)))
+
+    assert "former-node/0, former-node/1, former-node/2 and 2 more" == found.describe_unknown()
+
+
+def test_remains_of_a_lost_folder_and_networks_of_an_unknown_node_are_reported_apart(tmp_path: Path) -> None:
+    found = ForeignRemains(networks=frozenset({"a"}), unknown_networks=frozenset({"other-node/b"}))
+
+    events, _ = handle(found, tmp_path, should_reap=False)
+
+    assert ["Found networks of an unknown node", "Found remains of a lost data folder: 1 network"] == [
+        event.partition(" in ")[0].partition(";")[0] for event in events
+    ]
 
 
 def test_networks_and_containers_of_a_lost_folder_are_removed_if_the_configuration_says_so(

@@ -1,7 +1,7 @@
 """Which failures of a repeated request are logged."""
 
 from wharf.contract.client import Unreachable
-from wharf.contract.model.refusal import no_leader
+from wharf.contract.model.refusal import Refusal, no_leader
 from wharf.node.agent.servers.repeated_failures import RepeatedFailures
 
 OUTAGES = [no_leader(f"the store has not replied since 21:43:0{second}Z: connection refused") for second in range(3)]
@@ -15,7 +15,11 @@ def test_servers_that_name_other_times_of_one_outage_give_one_reason() -> None:
 
 def test_servers_that_fail_in_turns_for_other_reasons_are_logged_once_each() -> None:
     failures = RepeatedFailures()
-    errors = [OUTAGES[0], no_leader(), Unreachable("10.0.0.1:4646: connection refused", is_sent=False)]
+    errors: list[Refusal | Unreachable] = [
+        OUTAGES[0],
+        no_leader(),
+        Unreachable("10.0.0.1:4646: connection refused", is_sent=False),
+    ]
 
     assert [failures.is_new(each) for each in errors * 2] == [True, True, True, False, False, False]
 

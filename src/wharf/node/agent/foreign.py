@@ -37,6 +37,8 @@ ABSENCE_CONFIRMATION_DELAY_S: Final = 30.0
 wait 20 s for that."""
 SUPERVISOR_MODULE: Final = b"wharf.node.supervisor"
 DELETED_SUFFIX: Final = " (deleted)"
+MAX_NAMED_NETWORKS: Final = 3
+"""Limits the length of the event and the log line that name networks of unknown nodes."""
 CGROUP_PARENT: Final = "/wharf/"
 _MARK_PREFIX: Final = os.fsencode(f"{RUN_MARK_VARIABLE}=")
 
@@ -53,7 +55,7 @@ class ForeignRemains(NamedTuple):
     """The ids of allocations that have a network of a lost node."""
     containers: frozenset[str] = frozenset()
     unknown_networks: frozenset[str] = frozenset()
-    """The ids of allocations with a network of a node of which nothing shows whether it exists. Reported, but not ended."""
+    """Networks of nodes of which nothing shows whether they exist, as NODE/ALLOCATION. Reported, but not ended."""
     has_absent_folder: bool = False
     """Whether a folder is only missing at its path, so that it may come back."""
 
@@ -69,13 +71,18 @@ class ForeignRemains(NamedTuple):
             other.has_absent_folder,
         )
 
-    def describe(self) -> str:
-        """Return the number of things of each kind, such as `1 task supervisor, 2 tasks`; empty if there are none."""
-        unknown = _count_things(((len(self.unknown_networks), "networks"),))
-        return ", ".join(text for text in (self.describe_lost(), unknown and f"{unknown} of an unknown node") if text)
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to report."""
+        return not (self.unknown_networks or self.describe_lost())
+
+    def describe_unknown(self) -> str:
+        """Return a few of the networks of unknown nodes, such as `NODE/ALLOCATION and 2 more`; empty if there are none."""
+        names = sorted(self.unknown_networks)
+        rest = len(names) - MAX_NAMED_NETWORKS
+        return ", ".join(names[:MAX_NAMED_NETWORKS]) + (f" and {rest} more" if rest > 0 else "")
 
     def describe_lost(self) -> str:
-        """Return the number of things of each kind that may be ended; empty if there are none."""
+        """Return the number of things of each kind of lost nodes, such as `1 task supervisor, 2 tasks`; empty if there are none."""
         counts = (
             (len(self.supervisors), "task supervisors"),
             (len({run for _, run in self.processes}), "tasks"),
@@ -124,13 +131,14 @@ class ForeignSearch:
         self._is_current_run = is_current_run
         self._release_networks = release_networks
         self._network_root = network_root
-        self._reported_text = ""
+        self._reported_lost = ""
+        self._reported_unknown = ""
 
     async def run(self) -> None:
         """Search, report and end at intervals. Runs until canceled."""
         while True:
             found = await self._scan()
-            if found.describe():
+            if not found.is_empty():
                 await asyncio.sleep(ABSENCE_CONFIRMATION_DELAY_S if found.has_absent_folder else CONFIRMATION_DELAY_S)
                 found = found.keep_common(await self._scan())
             await self.handle(found)
@@ -145,18 +153,35 @@ class ForeignSearch:
 
     async def handle(self, found: ForeignRemains) -> None:
         """Report what was found if it differs from the last report; end it if `client.reap_foreign` is set."""
-        text, lost_text = found.describe(), found.describe_lost()
-        if text and text != self._reported_text:
-            action = "ending them" if self._should_reap and lost_text else "end them, or set client.reap_foreign"
-            log.warning("found remains of a lost data folder found=%s action=%s", text, action)
+        self._report_unknown_networks(found)
+        lost_text = found.describe_lost()
+        if lost_text and lost_text != self._reported_lost:
+            action = "ending them" if self._should_reap else "end them, or set client.reap_foreign"
+            log.warning("found remains of a lost data folder found=%s action=%s", lost_text, action)
             self._events.add_event(
-                NodeEventSubsystem.STORAGE, f"Found remains of a lost data folder: {text}; {action}", found=text
+                NodeEventSubsystem.STORAGE,
+                f"Found remains of a lost data folder: {lost_text}; {action}",
+                found=lost_text,
             )
-        self._reported_text = text
+        self._reported_lost = lost_text
         if lost_text and self._should_reap:
             await self._end(found)
             log.warning("ended remains of a lost data folder ended=%s", lost_text)
             self._events.add_event(NodeEventSubsystem.STORAGE, f"Ended remains of a lost data folder: {lost_text}")
+
+    def _report_unknown_networks(self, found: ForeignRemains) -> None:
+        """Report the networks of unknown nodes if they differ from the last report. They are never ended."""
+        text = found.describe_unknown()
+        if text and text != self._reported_unknown:
+            folder = str(self._network_root)
+            log.warning("found networks of an unknown node folder=%s networks=%s", folder, text)
+            self._events.add_event(
+                NodeEventSubsystem.STORAGE,
+                f"Found networks of an unknown node in {folder}: {text}; start their node again with its data folder, or "
+                "restart the machine to remove them",
+                networks=text,
+            )
+        self._reported_unknown = text
 
     async def _end(self, found: ForeignRemains) -> None:
         """Kill the processes, supervisors first, and remove control groups, containers and networks."""
@@ -225,7 +250,7 @@ def scan_machine(
         lost_ids,
         frozenset(allocation for owner in lost_ids for allocation in networks.get(owner, ())),
         frozenset(container.id for container in containers if container.owner.node_id in lost_ids),
-        frozenset(allocation for owner in unknown_ids for allocation in networks[owner]),
+        frozenset(f"{owner}/{allocation}" for owner in unknown_ids for allocation in networks[owner]),
         has_absent_folder=FolderLoss.ABSENT in evidence.losses,
     )
 
