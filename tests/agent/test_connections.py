@@ -1,48 +1,73 @@
 """Limits of the HTTP port: connections per client address, and the size of a request head."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 import uvicorn
 
 from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.agent.http.connection_limits import (
+    MAX_UNPROVEN,
+    MAX_UNPROVEN_PER_ADDRESS,
+    ConnectionLimiter,
+    CountedConnection,
+)
 from wharf.agent.http.protocol import (
     DISCARD_S,
     FIRST_BYTE_TIMEOUT_S,
     HEAD_TIMEOUT_S,
     MAX_HEAD_BYTES,
     MAX_REQUEST_TARGET_BYTES,
+    MAX_UNPROVEN_HEAD_BYTES,
     STALLED_REPLY_TIMEOUT_S,
-    ConnectionLimiter,
+    UNPROVEN_TIMEOUT_S,
     LingeringConnections,
     build_protocol,
 )
+from wharf.cluster.api.connection_senders import ProvenSender
 from wharf.world import SimulatedWorld
 
 REMOTE_ADDRESS = "10.0.0.7"
 
 
+NODE_SECRETS = {b"secret-of-n1": "n1", b"secret-of-n2": "n2"}
+MAX_OF_NODE = 2
+NODE_HEAD = b"GET / HTTP/1.1\r\nHost: a\r\nX-Cluster-Node-Secret: %b\r\n\r\n"
+HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def find_node(secrets: Mapping[bytes, bytes], _address: str) -> ProvenSender | None:
+    node_id = NODE_SECRETS.get(secrets.get(b"x-cluster-node-secret", b""))
+    return ProvenSender(f"node {node_id}", MAX_OF_NODE) if node_id else None
+
+
 def build_limiter(per_client_max: int) -> ConnectionLimiter:
-    return ConnectionLimiter(SimulatedWorld(1), max_per_client=per_client_max)
+    return ConnectionLimiter(SimulatedWorld(1), max_per_client=per_client_max, find_sender=find_node)
+
+
+def open_counted(connections: ConnectionLimiter, address: str = REMOTE_ADDRESS) -> CountedConnection:
+    return connections.open(address, lambda: None)
 
 
 def test_an_address_has_a_limited_number_of_open_connections() -> None:
     connections = build_limiter(2)
 
-    first = [connections.try_admit(REMOTE_ADDRESS) for _ in range(3)]
-    connections.release(REMOTE_ADDRESS)
+    opened = [open_counted(connections) for _ in range(3)]
+    first = [connection.is_unproven for connection in opened]
+    opened[0].release()
 
-    assert first == [True, True, False]
-    assert [connections.try_admit(REMOTE_ADDRESS), connections.try_admit(REMOTE_ADDRESS)] == [True, False]
-    assert connections.try_admit("10.0.0.8")
+    assert first == [False, False, True]
+    assert [open_counted(connections).is_unproven for _ in range(2)] == [False, True]
+    assert not open_counted(connections, "10.0.0.8").is_unproven
 
 
 def test_loopback_and_a_limit_of_0_are_unlimited() -> None:
-    assert all(
-        build_limiter(1).try_admit(loopback) for loopback in ("127.0.0.1", "::ffff:127.0.0.1", "") for _ in range(3)
-    )
+    connections = build_limiter(1)
+    for loopback in ("127.0.0.1", "::ffff:127.0.0.1", ""):
+        assert not any(open_counted(connections, loopback).is_unproven for _ in range(3))
     unbounded = build_limiter(0)
-    assert all(unbounded.try_admit(REMOTE_ADDRESS) for _ in range(1_000))
+    assert not any(open_counted(unbounded).is_unproven for _ in range(1_000))
 
 
 @in_virtual_time
@@ -95,12 +120,13 @@ class Wire(asyncio.Transport):
         pass
 
 
-async def _ignore_request(_scope: object, _receive: object, _send: object) -> None:
-    pass
+async def _reply(_scope: object, _receive: object, send: Callable[[object], Awaitable[None]]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def connect(connections: ConnectionLimiter, address: str = REMOTE_ADDRESS) -> tuple[asyncio.Protocol, Wire]:
-    config = uvicorn.Config(_ignore_request, lifespan="off", log_config=None)
+    config = uvicorn.Config(_reply, lifespan="off", log_config=None)
     config.load()
     wire = Wire(address)
     protocol = build_protocol(connections)(config, uvicorn.server.ServerState(), {})  # type: ignore[call-arg]  # the server's own arguments
@@ -113,16 +139,131 @@ def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> Non
         connections = build_limiter(1)
         first, _ = connect(connections)
         second, wire = connect(connections)
-        second.data_received(b"GET / HTTP/1.1\r\n\r\n")
+        second.data_received(HEAD)
         second.connection_lost(None)
 
         assert wire.is_closed
         assert wire.sent.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
         assert wire.sent.endswith(b"too many concurrent connections, please rate limit your calls\n")
         first.connection_lost(None)
-        assert connections.try_admit(REMOTE_ADDRESS)
+        assert not open_counted(connections).is_unproven
 
     asyncio.run(scenario())
+
+
+@in_virtual_time
+async def test_an_excess_connection_that_sends_no_complete_head_is_refused_after_five_seconds() -> None:
+    connections = build_limiter(1)
+    connect(connections)
+    silent, slow = connect(connections), connect(connections)
+    slow[0].data_received(HEAD[:-2])
+    await pass_time(UNPROVEN_TIMEOUT_S - 1)
+    before = [wire.is_closed for _, wire in (silent, slow)]
+    await pass_time(2.0)
+
+    assert before == [False, False]
+    assert [wire.sent[:12] for _, wire in (silent, slow)] == [b"HTTP/1.1 429"] * 2
+    assert [wire.is_closed for _, wire in (silent, slow)] == [True, True]
+
+
+def test_an_excess_connection_with_a_long_head_is_refused() -> None:
+    async def scenario() -> None:
+        connections = build_limiter(1)
+        connect(connections)
+        protocol, wire = connect(connections)
+        protocol.data_received(b"GET / HTTP/1.1\r\na: " + b"b" * MAX_UNPROVEN_HEAD_BYTES)
+
+        assert (wire.sent[:12], wire.is_closed) == (b"HTTP/1.1 429", True)
+
+    asyncio.run(scenario())
+
+
+def test_a_registered_node_is_served_beyond_the_limit_of_its_address_up_to_its_own_limit() -> None:
+    async def scenario() -> None:
+        connections = build_limiter(1)
+        connect(connections)
+        wires = []
+        for _ in range(MAX_OF_NODE + 1):
+            protocol, wire = connect(connections)
+            protocol.data_received(NODE_HEAD % b"secret-of-n1")
+            wires.append(wire)
+        other, other_wire = connect(connections)
+        other.data_received(NODE_HEAD % b"secret-of-n2")
+        await asyncio.sleep(0)
+
+        assert [wire.sent[:12] == b"HTTP/1.1 429" for wire in (*wires, other_wire)] == [False, False, True, False]
+
+    asyncio.run(scenario())
+
+
+def test_a_wrong_secret_proves_nothing() -> None:
+    async def scenario() -> None:
+        connections = build_limiter(1)
+        connect(connections)
+        two_secrets = HEAD[:-2] + b"X-Cluster-Node-Secret: secret-of-n1\r\nX-Cluster-Node-Secret: secret-of-n2\r\n\r\n"
+        for head in (NODE_HEAD % b"wrong", NODE_HEAD % b"", two_secrets):
+            protocol, wire = connect(connections)
+            protocol.data_received(head)
+
+            assert wire.sent.startswith(b"HTTP/1.1 429")
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_within_the_limit_makes_way_for_others_once_it_proves_a_node() -> None:
+    async def scenario() -> None:
+        connections = build_limiter(1)
+        protocol, _ = connect(connections)
+        protocol.data_received(NODE_HEAD % b"secret-of-n1")
+
+        assert [open_counted(connections).is_unproven for _ in range(2)] == [False, True]
+
+    asyncio.run(scenario())
+
+
+def test_a_request_without_the_secret_over_the_connection_of_a_node_counts_for_the_address() -> None:
+    async def scenario() -> None:
+        connections = build_limiter(1)
+        protocol, wire = connect(connections)
+        protocol.data_received(NODE_HEAD % b"secret-of-n1")
+        await asyncio.sleep(0)  # The application replies.
+        connect(connections)
+        protocol.data_received(HEAD)
+
+        assert wire.sent.count(b"HTTP/1.1 200") == 1
+        assert b"HTTP/1.1 429" in wire.sent
+        assert wire.is_closed
+
+    asyncio.run(scenario())
+
+
+def test_connections_that_end_count_for_nothing_any_more() -> None:
+    async def scenario() -> None:
+        connections = build_limiter(1)
+        for head in (b"", HEAD, NODE_HEAD % b"secret-of-n1", NODE_HEAD % b"wrong") * 3:
+            opened = [connect(connections)[0] for _ in range(3)]
+            for protocol in opened:
+                protocol.data_received(head)
+            for protocol in opened:
+                protocol.connection_lost(None)
+
+        assert not connections.has_connections
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("addresses", "kept"), [(1, MAX_UNPROVEN_PER_ADDRESS), (MAX_UNPROVEN, MAX_UNPROVEN)], ids=["one-address", "many"]
+)
+def test_the_oldest_unproven_connection_makes_way_for_a_new_one(addresses: int, kept: int) -> None:
+    connections = build_limiter(1)
+    dropped: list[int] = []
+    for number in range(addresses):
+        open_counted(connections, f"address {number}")
+    for number in range(kept + 3):
+        connections.open(f"address {number % addresses}", lambda number=number: dropped.append(number))  # type: ignore[misc]
+
+    assert dropped == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

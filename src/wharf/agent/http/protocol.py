@@ -10,10 +10,10 @@ from typing import Any, Final, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from wharf.agent.http.connection_limits import ConnectionLimiter, CountedConnection
 from wharf.agent.http.websockets import LimitedWebSocket, UpgradeRefused, parse_upgrade
 from wharf.cluster.api.connection import CONNECTION_EXTENSION, Headers
-from wharf.world import World
-from wharf.world.addresses import is_loopback
+from wharf.contract.wire.credentials import CONNECTION_SECRET_HEADERS, RELAY_SECRET_HEADER
 
 
 class DirectReplyProtocol(HttpToolsProtocol):
@@ -129,10 +129,12 @@ regularly would wait for the client."""
 DISCARD_S: Final = 1.0
 """How long the rest of a rejected request is read and discarded. If a connection is closed with unread data, its client may
 lose the reply."""
-REJECTION_REPLIES_PER_S: Final = 10.0
-"""How many rejected connections per second get a reply. Others are closed without one, to save work in a flood."""
-MAX_REJECTION_BURST: Final = 100.0
-"""How many such replies may be sent at once."""
+UNPROVEN_TIMEOUT_S: Final = 5.0
+"""How long a connection beyond the limit of its address may take for the head of its first request. Covers two lost packets."""
+MAX_UNPROVEN_HEAD_BYTES: Final = 16 * 1024
+"""Limits the memory of such a connection. The head of a node's request has less than 1 KiB."""
+
+SECRET_HEADER_LENGTHS: Final = frozenset(map(len, CONNECTION_SECRET_HEADERS))
 
 TOO_MANY_BODY: Final = b"Your IP is issuing too many concurrent connections, please rate limit your calls\n"
 TIMEOUT_STATUS_LINE: Final = b"408 Request Timeout"
@@ -144,55 +146,6 @@ BAD_HOST_BODY: Final = b"a request over HTTP/1.1 needs exactly one Host header"
 UPGRADE_BODY_BODY: Final = (
     b"a request for a websocket must have no body: send neither Content-Length nor Transfer-Encoding"
 )
-
-
-class ConnectionLimiter:
-    """Counts the open connections of each client address in this process, and enforces their limit.
-
-    Loopback addresses have no limit.
-    """
-
-    def __init__(self, world: World, *, max_per_client: int) -> None:
-        """`max_per_client` 0 means no limit."""
-        self._world = world
-        self._max_per_client = max_per_client
-        self._open_counts: dict[str, int] = {}
-        self._available_replies = MAX_REJECTION_BURST
-        self._replenished_at_s = world.monotonic_s()
-
-    def try_admit(self, address: str) -> bool:
-        """Return whether the address may open another connection. It then counts until `release`.
-
-        Connections from this machine are not limited. Those of Unix sockets have no address.
-        """
-        if not self._max_per_client or not address or is_loopback(address):
-            return True
-        count = self._open_counts.get(address, 0)
-        if count >= self._max_per_client:
-            return False
-        self._open_counts[address] = count + 1
-        return True
-
-    def release(self, address: str) -> None:
-        """Stop counting one connection of the address."""
-        count = self._open_counts.get(address, 0)
-        if count > 1:
-            self._open_counts[address] = count - 1
-        else:
-            self._open_counts.pop(address, None)
-
-    def should_explain_rejection(self) -> bool:
-        """Return whether to send a reply to a rejected connection. The replies are rate limited, because of floods."""
-        now_s = self._world.monotonic_s()
-        new_replies = (now_s - self._replenished_at_s) * REJECTION_REPLIES_PER_S
-        self._available_replies, self._replenished_at_s = (
-            min(MAX_REJECTION_BURST, self._available_replies + new_replies),
-            now_s,
-        )
-        if self._available_replies < 1:
-            return False
-        self._available_replies -= 1
-        return True
 
 
 class LingeringConnections:
@@ -217,7 +170,9 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
 
         def __init__(self, *args: Any, **options: Any) -> None:  # The arguments are uvicorn's.
             super().__init__(*args, **options)
-            self._address: str | None = None
+            self._counted: CountedConnection | None = None
+            self._secrets: dict[bytes, bytes] = {}
+            """The secrets of the current request that can prove a sender, by header name."""
             self._is_in_head = True
             self._head_bytes = 0
             self._host_count = 0
@@ -226,25 +181,34 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self._head_timer: asyncio.TimerHandle | None = None
             self._first_byte_timer: asyncio.TimerHandle | None = None
             self._stalled_timer: asyncio.TimerHandle | None = None
+            self._unproven_timer: asyncio.TimerHandle | None = None
             self._discard_timer: asyncio.TimerHandle | None = None
             """Set while the rest of a rejected request is discarded."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-            """Accept the connection if its client may open another one. Otherwise close it, usually with a 429 reply."""
+            """Accept the connection. If its client may not open another one, only until the head of its first request."""
             peer = transport.get_extra_info("peername")
             address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
-            if not connections.try_admit(address):
-                if connections.should_explain_rejection():
-                    transport.write(_build_reply(b"429 Too Many Requests", TOO_MANY_BODY))
-                transport.close()
-                return
-            self._address = address
+            self._counted = connections.open(address, transport.abort)
             super().connection_made(transport)
             self._first_byte_timer = self.loop.call_later(FIRST_BYTE_TIMEOUT_S, transport.abort)
+            if self._counted.is_unproven:
+                self._unproven_timer = self.loop.call_later(UNPROVEN_TIMEOUT_S, self._refuse_excess)
+
+        def _refuse_excess(self) -> None:
+            """Close a connection that its client may not open, usually with a 429 reply."""
+            if self.transport.is_closing():
+                return
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.transport.abort()  # The reply would come before those to the earlier requests.
+                return
+            if connections.should_explain_rejection():
+                self.transport.write(_build_reply(b"429 Too Many Requests", TOO_MANY_BODY))
+            self.transport.close()
 
         def data_received(self, data: bytes) -> None:
             """Parse received data, and enforce the size and the time limit of the head of a request."""
-            if self._address is None or self._discard_timer is not None or self.transport.is_closing():
+            if self._counted is None or self._discard_timer is not None or self.transport.is_closing():
                 return
             if self._first_byte_timer is not None:
                 self._first_byte_timer.cancel()
@@ -255,6 +219,9 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                     self._reply_and_close(TOO_LARGE_STATUS_LINE)
                     return
             super().data_received(data)
+            if self._is_in_head and self._head_bytes > MAX_UNPROVEN_HEAD_BYTES and self._counted.is_unproven:
+                self._refuse_excess()
+                return
             self._watch_head()
 
         def _watch_head(self) -> None:
@@ -268,15 +235,17 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                 self._head_timer = None
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._address is None:
+            if self._counted is None:
                 return
-            connections.release(self._address)
+            self._counted.release()
             self._cancel_timers()
             super().connection_lost(exc)
 
         def _cancel_timers(self) -> None:
             """Cancel all timers of the connection."""
-            for timer in (self._head_timer, self._first_byte_timer, self._stalled_timer, self._discard_timer):
+            for timer in (
+                self._head_timer, self._first_byte_timer, self._stalled_timer, self._unproven_timer, self._discard_timer
+            ):  # fmt: skip
                 if timer is not None:
                     timer.cancel()
 
@@ -299,12 +268,12 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             if self.cycle is not None and not self.cycle.response_complete:
                 self.transport.abort()  # The websocket would come before the replies to the earlier requests.
                 return
-            address = self._address or ""
+            assert self._counted is not None
             websocket = LimitedWebSocket(
                 config=self.config,
                 server_state=self.server_state,
                 app_state=self.app_state,
-                on_end=lambda: connections.release(address),
+                on_end=self._counted.release,
             )
             try:
                 request = parse_upgrade(websocket.conn, self._build_head())
@@ -328,6 +297,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self._is_in_head = True
             self._head_bytes = self._head_bytes or 1
             self._host_count = 0
+            self._secrets = {}
             super().on_message_begin()
 
         def on_url(self, url: bytes) -> None:
@@ -338,17 +308,34 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
         def on_headers_complete(self) -> None:
             self._is_in_head = False
             self._head_bytes = 0
+            self._require_capacity()
             if self._host_count != 1 and (self._host_count or self.parser.get_http_version() == "1.1"):
                 self._reject(BAD_REQUEST_STATUS_LINE, BAD_HOST_BODY)  # RFC 9112, 3.2
             if self.parser.should_upgrade() and self._should_upgrade() and _announces_body(self.headers):
                 self._reject(BAD_REQUEST_STATUS_LINE, UPGRADE_BODY_BODY)  # No timeout covers the wait for its body.
             super().on_headers_complete()
 
+        def _require_capacity(self) -> None:
+            """Stop parsing and close the connection if its client has too many and the request proves no other sender."""
+            assert self._counted is not None
+            if not self._counted.check_request(self._secrets):
+                self._refuse_excess()
+                raise ValueError("too many connections")  # Stops the parser.
+            if self._unproven_timer is not None:
+                self._unproven_timer.cancel()
+                self._unproven_timer = None
+
         def on_header(self, name: bytes, value: bytes) -> None:
             if len(self.headers) >= MAX_HEADERS:
                 self._reject(TOO_LARGE_STATUS_LINE, TOO_LARGE_STATUS_LINE)
             if len(name) == len(b"host") and name.lower() == b"host":
                 self._host_count += 1
+            elif len(name) in SECRET_HEADER_LENGTHS and (lower_name := name.lower()) in CONNECTION_SECRET_HEADERS:
+                is_new = lower_name not in self._secrets
+                secret = value.strip(b" \t")
+                self._secrets[lower_name] = secret if is_new or self._secrets[lower_name] == secret else b""
+                if lower_name == RELAY_SECRET_HEADER and is_new:
+                    return  # It must not reach the application, which could relay it to another region.
             super().on_header(name, value)
 
         def _reject(self, status: bytes, body: bytes) -> NoReturn:

@@ -16,9 +16,11 @@ import uvicorn
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from wharf.agent.errors import StartupError
-from wharf.agent.http.protocol import STALLED_REPLY_TIMEOUT_S, ConnectionLimiter, LingeringConnections, build_protocol
+from wharf.agent.http.connection_limits import ConnectionLimiter
+from wharf.agent.http.protocol import STALLED_REPLY_TIMEOUT_S, LingeringConnections, build_protocol
 from wharf.agent.sockets import LISTEN_BACKLOG, listen_unix
 from wharf.agent.tls.contexts import build_server_tls_context, load_authority, load_certificate
+from wharf.cluster.api.connection_senders import FindSender
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import SECOND
 from wharf.world import World
@@ -56,10 +58,18 @@ class HttpServer:
     """The HTTP port of one api process, and its Unix socket for the other processes of the server."""
 
     def __init__(
-        self, world: World, app: Any, settings: AgentSettings, descriptor: int, *, socket_path: Path | None = None
-    ) -> None:  # `app` is an ASGI application.
+        self,
+        world: World,
+        app: Any,  # An ASGI application.
+        settings: AgentSettings,
+        descriptor: int,
+        *,
+        socket_path: Path | None = None,
+        find_sender: FindSender | None = None,
+    ) -> None:
         """`descriptor` is the listening socket of the parent. `socket_path` is a Unix socket to serve as well.
 
+        `find_sender` finds the senders whose connections do not count for their addresses.
         Raises `StartupError` if the certificate cannot be used.
         """
         self._listening = [socket.socket(fileno=descriptor)]
@@ -67,7 +77,11 @@ class HttpServer:
             self._listening.append(listen_unix(socket_path))
         config = uvicorn.Config(
             app,
-            http=build_protocol(ConnectionLimiter(world, max_per_client=settings.limits.http_max_conns_per_client)),
+            http=build_protocol(
+                ConnectionLimiter(
+                    world, max_per_client=settings.limits.http_max_conns_per_client, find_sender=find_sender
+                )
+            ),
             ws="websockets-sansio",
             ws_max_size=MAX_WEBSOCKET_MESSAGE_BYTES,
             ws_per_message_deflate=False,  # A few bytes could become megabytes, before the caller has shown a token.

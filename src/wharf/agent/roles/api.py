@@ -19,6 +19,7 @@ from wharf.agent.process_context import ProcessContext
 from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
 from wharf.agent.tls.contexts import build_client_tls_context, reload_client_tls
 from wharf.cluster.api.app import Api
+from wharf.cluster.api.connection_senders import SenderFinder
 from wharf.cluster.api.handlers.agents import documents
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.server.metrics import RequestMeter
@@ -116,7 +117,14 @@ async def run(context: ProcessContext) -> None:
     socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)
     limits = _build_limits(application, context, server) if settings.limits.enabled else None
     served = application if limits is None else limits.app
-    port = HttpServer(context.world, served, settings, context.order.listening, socket_path=socket_path)
+    port = HttpServer(
+        context.world,
+        served,
+        settings,
+        context.order.listening,
+        socket_path=socket_path,
+        find_sender=SenderFinder(server.replica, server.identity.door_secret).find_sender,
+    )
     context.add_reload_handler(port.reload)
     context.add_reload_handler(lambda new: reload_client_tls(tls, new.tls))
     if limits is not None:

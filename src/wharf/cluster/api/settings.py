@@ -106,7 +106,7 @@ class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         SettingInfo(
             "The maximum number of open connections from one address to each API process; 0 means no limit. "
-            "Loopback and the channels of registered nodes are not limited.",
+            "Loopback is not limited. Registered nodes and servers of the region count by themselves.",
             min_value=0,
         ),
     ] = 100

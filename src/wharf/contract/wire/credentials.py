@@ -15,6 +15,11 @@ NOMAD_TOKEN_HEADER: Final = b"x-nomad-token"
 AUTHORIZATION_HEADER: Final = b"authorization"
 NODE_SECRET_HEADER: Final = b"x-cluster-node-secret"
 SERVER_SECRET_HEADER: Final = b"x-cluster-door-secret"
+RELAY_SECRET_HEADER: Final = b"x-cluster-relay-secret"
+"""The secret of a server in a request that another server of the region relays to it. It proves only the connection, not the
+request, so the HTTP port removes it."""
+CONNECTION_SECRET_HEADERS: Final = frozenset((NODE_SECRET_HEADER, SERVER_SECRET_HEADER, RELAY_SECRET_HEADER))
+"""Headers whose secrets prove the sender of a connection."""
 CREDENTIAL_HEADERS: Final = frozenset(
     (TOKEN_HEADER, NOMAD_TOKEN_HEADER, AUTHORIZATION_HEADER, NODE_SECRET_HEADER, SERVER_SECRET_HEADER)
 )
