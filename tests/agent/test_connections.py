@@ -237,6 +237,26 @@ def test_a_request_without_the_secret_over_the_connection_of_a_node_counts_for_t
     asyncio.run(scenario())
 
 
+def test_the_secret_of_a_relaying_server_proves_it_and_does_not_reach_the_application() -> None:
+    async def scenario() -> None:
+        received: list[Mapping[bytes, bytes]] = []
+
+        def find_sender(secrets: Mapping[bytes, bytes], _address: str) -> ProvenSender | None:
+            received.append(secrets)
+            return ProvenSender("servers", 1)
+
+        connections = ConnectionLimiter(SimulatedWorld(1), max_per_client=1, find_sender=find_sender)
+        connect(connections)
+        protocol, wire = connect(connections)
+        protocol.data_received(HEAD[:-2] + b"X-Cluster-Relay-Secret: s\r\nA: b\r\n\r\n")
+
+        assert received == [{b"x-cluster-relay-secret": b"s"}]
+        assert protocol.scope["headers"] == [(b"host", b"a"), (b"a", b"b")]  # type: ignore[attr-defined]
+        assert not wire.sent.startswith(b"HTTP/1.1 429")
+
+    asyncio.run(scenario())
+
+
 def test_connections_that_end_count_for_nothing_any_more() -> None:
     async def scenario() -> None:
         connections = build_limiter(1)

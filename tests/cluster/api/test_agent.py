@@ -14,6 +14,7 @@ from tests.kit.cluster import ACluster
 from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.api.relay.members import find_member_secret
 from wharf.cluster.server.agent_interface import AgentInfo, NoAgentInterface, ProcessInfo
 from wharf.cluster.server.metrics import MetricFilter, RequestMeter
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
@@ -21,6 +22,7 @@ from wharf.cluster.server.relay import HOPS_HEADER, RequestRelay
 from wharf.cluster.state.tables import KNOWN_SERVERS, MEMBERS, NODES
 from wharf.contract.client.relay.port import RelayReply, RelayRequest
 from wharf.contract.model.log import Cause, CauseKind, Write
+from wharf.contract.wire.credentials import RELAY_SECRET_HEADER
 
 NODE_ID = "8a6f0c44-0000-0000-0000-000000000001"
 OTHER_ID = "8a6f0c44-0000-0000-0000-000000000002"
@@ -398,6 +400,28 @@ async def test_a_request_that_names_another_server_is_relayed_once() -> None:
         assert (missing.status, missing.body) == (400, b"unknown Wharf server nobody")
         assert (relayed_twice.status, len(to_second.sent)) == (503, 1)
         assert to_second.open_count == 0
+
+
+@in_virtual_time
+async def test_a_relayed_request_has_the_secret_of_its_server_and_not_that_of_another_region() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        await with_member(first, "m2", door_secret="secret of m2")
+        first.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
+        relays = {"m2:4646": InMemoryRelay(first.api), "east:4646": InMemoryRelay(first.api)}
+        first.server.relay = RequestRelay(
+            first.world,
+            relays.__getitem__,
+            regions={"east": ["east:4646"]},
+            find_secret=lambda address: find_member_secret(first.replica, address),
+        )
+        request = RelayRequest("GET", b"/v1/status/leader", [])
+
+        await (await first.server.relay.send_to_member("m2:4646", request)).aclose()
+        await (await first.server.relay.send_to_region("east", request)).aclose()
+
+        secrets = [dict(relay.sent[0].headers).get(RELAY_SECRET_HEADER) for relay in relays.values()]
+        assert secrets == [b"secret of m2", None]
 
 
 @in_virtual_time

@@ -21,6 +21,7 @@ from wharf.agent.tls.contexts import build_client_tls_context, reload_client_tls
 from wharf.cluster.api.app import Api
 from wharf.cluster.api.connection_senders import SenderFinder
 from wharf.cluster.api.handlers.agents import documents
+from wharf.cluster.api.relay.members import find_member_secret
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.server.metrics import RequestMeter
 from wharf.cluster.server.node_channels.directory import HeldNodesReporter, ProcessAddress
@@ -78,6 +79,7 @@ async def run(context: ProcessContext) -> None:
         sockets_to=lambda address: WebSocketRelay(
             address if "://" in address else f"{scheme}://{address}", tls=tls if scheme == "https" else None
         ),
+        find_secret=lambda address: find_member_secret(server.replica, address),
     )
     folder = os.open(context.order.data_folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     server.local_channels.max_connections = _compute_max_channels()

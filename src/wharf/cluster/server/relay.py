@@ -17,6 +17,7 @@ from wharf.contract.client.relay.port import RawHeaders, Relay, RelayReply, Rela
 from wharf.contract.client.relay.websockets import HandshakeRefused, SocketRelay, WebSocket
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
+from wharf.contract.wire.credentials import RELAY_SECRET_HEADER
 from wharf.world import World
 from wharf.world.failover import FailoverAddresses
 
@@ -74,11 +75,15 @@ class RequestRelay:
         *,
         regions: Mapping[str, Sequence[str]] | None = None,
         sockets_to: Callable[[str], SocketRelay] | None = None,
+        find_secret: Callable[[str], str] | None = None,
     ) -> None:
-        """`sockets_to`: opens websockets to an address; without it, websockets are refused."""
+        """`sockets_to`: opens websockets to an address; without it, websockets are refused. `find_secret` returns the secret
+        of the server of this region at an address, or "", so that requests to it do not count for this server's address.
+        """
         self._world = world
         self._transport_to = transport_to
         self._sockets_to = sockets_to
+        self._find_secret = find_secret
         self._regions = {name: tuple(addresses) for name, addresses in (regions or {}).items()}
         self._servers = {
             name: FailoverAddresses(world, len(addresses)) for name, addresses in self._regions.items() if addresses
@@ -148,7 +153,7 @@ class RequestRelay:
 
         `hop`: which of both, for the header that prevents loops. Raises `Refusal`.
         """
-        outgoing = add_hop(outgoing, hop, loop_error=_build_loop_refusal())
+        outgoing = self._add_secret(address, hop, add_hop(outgoing, hop, loop_error=_build_loop_refusal()))
         try:
             return await self._open_reply(address, outgoing)
         except Unreachable as error:
@@ -193,7 +198,7 @@ class RequestRelay:
         It is closed at the end of the context. Raises `Refusal`, `HandshakeRefused`, and `Unreachable` if the server answers
         no probe while the websocket is open.
         """
-        outgoing = add_hop(outgoing, hop, loop_error=_build_loop_refusal())
+        outgoing = self._add_secret(address, hop, add_hop(outgoing, hop, loop_error=_build_loop_refusal()))
         async with AsyncExitStack() as exit_stack:
             try:
                 async with self._end_if_silent(address, outgoing):
@@ -257,8 +262,17 @@ class RequestRelay:
 
     async def _send_probe(self, address: str, hops: RawHeaders) -> None:
         """Send a probe. Raises `Unreachable` without a reply; any reply shows that the server is alive."""
-        async with self._relay_to(address).open(RelayRequest("GET", PROBE_PATH.encode(), hops)):
+        last_hop = hops[-1][1].rpartition(b", ")[2] if hops else b""
+        probe = self._add_secret(address, last_hop, RelayRequest("GET", PROBE_PATH.encode(), hops))
+        async with self._relay_to(address).open(probe):
             pass
+
+    def _add_secret(self, address: str, hop: bytes, outgoing: RelayRequest) -> RelayRequest:
+        """Return a request to a server of this region with the secret of that server, if it is known; others unchanged."""
+        secret = self._find_secret(address) if hop == MEMBER_HOP and self._find_secret is not None else ""
+        if not secret:
+            return outgoing
+        return msgspec.structs.replace(outgoing, headers=[*outgoing.headers, (RELAY_SECRET_HEADER, secret.encode())])
 
     def _relay_to(self, address: str) -> Relay:
         """Return the relay to the address, whose connections stay open. Raises `Unreachable` for an invalid address."""

@@ -13,6 +13,7 @@ from wharf.cluster.server.node_channels.directory import FIND_NODE, FindNodeRequ
 from wharf.cluster.server.node_channels.port import build_no_node_path
 from wharf.cluster.server.relay import MEMBER_HOP, PROCESS_HOP, RelayedReply
 from wharf.cluster.server.server import Server
+from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.transport import Unreachable
@@ -37,6 +38,11 @@ def find_member(server: Server, name: str) -> Member | None:
         if name in (member.id, member.name, f"{member.name}.{member.region}"):
             return member
     return None
+
+
+def find_member_secret(replica: Replica, address: str) -> str:
+    """Return the secret of the member at this address; "" if no member has the address."""
+    return next((member.door_secret for member in replica.iter_all(MEMBERS) if member.address == address), "")
 
 
 async def relay_to_member(server: Server, request: Request, member: Member) -> ActionResult | None:
