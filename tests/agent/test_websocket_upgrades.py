@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.agent.test_connections import REMOTE_ADDRESS, build_limiter, connect
+from tests.agent.test_connections import build_limiter, connect, open_counted
 from tests.agent.test_http_port import HOST, serve_until_exit
 from tests.waiting import WITHIN_S
 
@@ -72,9 +72,9 @@ def test_a_refused_upgrade_counts_until_its_connection_ends(name: str) -> None:
         connections = build_limiter(1)
         protocol, _ = connect(connections)
         protocol.data_received(REFUSED_UPGRADES[name][0])
-        is_admitted_before = connections.try_admit(REMOTE_ADDRESS)
+        is_admitted_before = not open_counted(connections).is_unproven
         protocol.connection_lost(None)
-        return [is_admitted_before, connections.try_admit(REMOTE_ADDRESS)]
+        return [is_admitted_before, not open_counted(connections).is_unproven]
 
     assert asyncio.run(scenario()) == [False, True]
 
@@ -84,9 +84,9 @@ def test_a_websocket_counts_until_its_connection_ends() -> None:
         connections = build_limiter(1)
         protocol, wire = connect(connections)
         protocol.data_received(build_upgrade(KEY, VERSION))
-        is_admitted_before = connections.try_admit(REMOTE_ADDRESS)
+        is_admitted_before = not open_counted(connections).is_unproven
         wire.get_protocol().connection_lost(None)
-        return [is_admitted_before, connections.try_admit(REMOTE_ADDRESS)]
+        return [is_admitted_before, not open_counted(connections).is_unproven]
 
     assert asyncio.run(scenario()) == [False, True]
 

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import quote
 
 from wharf.cluster.api.asgi import App, HeaderList, Message, Receive, Scope, Send
+from wharf.cluster.api.relay.region_slots import RegionSlots
 from wharf.cluster.api.replies.cors import build_cors_headers, build_preflight_headers, list_cors_methods
 from wharf.cluster.api.replies.sender import build_extra_headers, build_refusal_headers
 from wharf.cluster.api.requests.body import wait_for_disconnect
@@ -29,7 +30,7 @@ from wharf.contract.client.relay.websockets import (
 )
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.message_texts import format_message
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.contract.wire.credentials import read_credentials
 from wharf.contract.wire.errors import STATUS_BY_CODE
 from wharf.world.tasks import run_until_first
@@ -60,6 +61,7 @@ class RegionRelay:
         self._app = app
         self._server = server
         self._closing = asyncio.Event()
+        self.slots = RegionSlots(server, is_nomad_compatible=is_nomad_compatible)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Most requests name no region: skip parsing their query.
@@ -71,11 +73,28 @@ class RegionRelay:
         if is_own or region not in self._server.relay.region_names or not self._has_clear_credentials(scope):
             await self._app(scope, receive, send)  # Refuses requests whose credentials contradict each other.
             return
+        try:
+            with self.slots.hold(region, scope):
+                await self._relay(region, scope, receive, send)
+        except Overloaded as refusal:
+            await self._refuse(refusal, scope, receive, send)
+
+    async def _relay(self, region: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Relay a request or a websocket to the region until it ends."""
         if scope["type"] == "websocket":
             request = RelayRequest("GET", get_request_target(scope), scope["headers"])
             await RelayedSocket(self._server, scope, receive, send).relay(region, request, self._closing)
         else:
             await self._relay_request(region, scope, receive, send)
+
+    async def _refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request or the handshake of a websocket before anything of it is relayed."""
+        if scope["type"] != "websocket":
+            await _send_refusal(send, refusal)
+            return
+        await receive()  # The `websocket.connect` message.
+        body = format_message(refusal.text).encode()
+        await refuse_handshake(send, scope, STATUS_BY_CODE[refusal.code], build_refusal_headers(refusal), body)
 
     def close(self) -> None:
         """End all relayed requests because this server stops."""
