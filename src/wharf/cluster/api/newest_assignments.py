@@ -76,7 +76,9 @@ class NewestAssignments:
         found = newest
 
         def visit(allocation: Allocation) -> None:
-            if allocation.alloc_modify_index > found.index and _is_selected(allocation, without_ended=without_ended):
+            if allocation.alloc_modify_index > found.index and is_assignment_selected(
+                allocation, without_ended=without_ended
+            ):
                 found.index = allocation.alloc_modify_index
 
         await visit_in_slices(replica, ALLOCATIONS_ON_NODE, node_id, visit=visit, work=work)
@@ -98,7 +100,7 @@ class NewestAssignments:
         newest = self._newest.get((some.node_id, without_ended)) if some is not None else None
         if newest is None:
             return
-        is_new_selected = new is not None and _is_selected(new, without_ended=without_ended)
+        is_new_selected = new is not None and is_assignment_selected(new, without_ended=without_ended)
         if new is not None and is_new_selected:
             newest.index = max(newest.index, new.alloc_modify_index)
         if old is not None and not (
@@ -107,6 +109,6 @@ class NewestAssignments:
             newest.removed_index = max(newest.removed_index, old.alloc_modify_index)
 
 
-def _is_selected(allocation: Allocation, *, without_ended: bool) -> bool:
+def is_assignment_selected(allocation: Allocation, *, without_ended: bool) -> bool:
     """Return whether the allocation counts: with `without_ended`, unless the node has reported its end."""
     return not (without_ended and allocation.client_status in REPORTED_END_STATUSES)

@@ -4,7 +4,7 @@ The caller proves that it is the node by the node's secret. Few allocations are 
 """
 
 from wharf.cluster.api.index_lists import has_many_records, visit_in_slices
-from wharf.cluster.api.newest_assignments import REPORTED_END_STATUSES, NewestAssignments
+from wharf.cluster.api.newest_assignments import NewestAssignments, is_assignment_selected
 from wharf.cluster.api.node_callers import require_node
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -47,7 +47,7 @@ class AssignmentReads:
         else:
             allocations = replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)
             if without_ended:
-                allocations = [each for each in allocations if each.client_status not in REPORTED_END_STATUSES]
+                allocations = [each for each in allocations if is_assignment_selected(each, without_ended=True)]
             since = replica.epoch_since
             value = indexes = {each.id: max(each.alloc_modify_index, since) for each in allocations}
             index = max(indexes.values(), default=1)
@@ -64,7 +64,7 @@ def _build_assignment_indexes(replica: Replica, node_id: str, *, without_ended: 
         indexes: dict[str, int] = {}
 
         def add(allocation: Allocation) -> None:
-            if not (without_ended and allocation.client_status in REPORTED_END_STATUSES):
+            if is_assignment_selected(allocation, without_ended=without_ended):
                 indexes[allocation.id] = max(allocation.alloc_modify_index, since)
 
         await visit_in_slices(replica, ALLOCATIONS_ON_NODE, node_id, visit=add, work=work)
