@@ -335,7 +335,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                 secret = value.strip(b" \t")
                 self._secrets[lower_name] = secret if is_new or self._secrets[lower_name] == secret else b""
                 if lower_name == RELAY_SECRET_HEADER and is_new:
-                    return  # It must not reach the application, which could relay it to another region.
+                    return  # The application could relay it to another region. A repeated one counts for `MAX_HEADERS`.
             super().on_header(name, value)
 
         def _reject(self, status: bytes, body: bytes) -> NoReturn:

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
+from wharf.cluster.api.node_callers import find_node_by_secret
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import NODES_BY_SECRET
-from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.credentials import NODE_SECRET_HEADER, RELAY_SECRET_HEADER, SERVER_SECRET_HEADER
 
 MAX_NODE_CONNECTIONS: Final = 100
@@ -41,13 +40,13 @@ class SenderFinder:
 
     def find_sender(self, secrets: Mapping[bytes, bytes], address: str) -> ProvenSender | None:
         """Return the sender of a request with these secrets from this address, or `None` without a valid one."""
-        if any(
-            self._server_secret and compare_digest(secrets.get(name, b""), self._server_secret)
+        if self._server_secret and any(
+            compare_digest(secrets.get(name, b""), self._server_secret)
             for name in (SERVER_SECRET_HEADER, RELAY_SECRET_HEADER)
         ):
             return ProvenSender(f"servers at {address}", MAX_SERVER_CONNECTIONS)
         secret = secrets.get(NODE_SECRET_HEADER, b"")
         if not secret or len(secret) > MAX_SECRET_BYTES:
             return None
-        found = next(self._replica.iter_by_index(NODES_BY_SECRET, hash_secret(secret.decode("latin-1"))), None)
-        return ProvenSender(f"node {found[1].id}", MAX_NODE_CONNECTIONS) if found is not None else None
+        node = find_node_by_secret(self._replica, secret)
+        return ProvenSender(f"node {node.id}", MAX_NODE_CONNECTIONS) if node is not None else None

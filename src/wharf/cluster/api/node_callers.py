@@ -10,7 +10,7 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.operations.nodes.introductions import WRONG_SECRET_TEXT, Introduction, require_introduction
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import NODES
+from wharf.cluster.state.tables import NODES, NODES_BY_SECRET
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 from wharf.contract.model.secrets import hash_secret
@@ -111,6 +111,12 @@ def read_introduction(server: Server, request: Request) -> Introduction | None:
     if not token:
         return None
     return server.access.identity_signer.verify_introduction(server.replica, token, server.writer.read_clock())
+
+
+def find_node_by_secret(replica: Replica, secret: bytes) -> Node | None:
+    """Return the registered node with this secret, as the header of a request has it, or `None`."""
+    found = next(replica.iter_by_index(NODES_BY_SECRET, hash_secret(secret.decode("latin-1"))), None)
+    return found[1] if found is not None else None
 
 
 def _has_secret_of(node: Node, request: Request) -> bool:

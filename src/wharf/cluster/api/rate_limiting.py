@@ -10,10 +10,10 @@ from typing import Final, Protocol
 
 from wharf.cluster.api.asgi import App, Receive, Scope, Send
 from wharf.cluster.api.connection import CONNECTION_EXTENSION
+from wharf.cluster.api.node_callers import find_node_by_secret
 from wharf.cluster.api.requests.parameters import parse_query
 from wharf.cluster.api.routing.router import Router
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.tables import NODES_BY_SECRET
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.credentials import NODE_SECRET_HEADER, SERVER_SECRET_HEADER, read_credentials, read_token
@@ -82,7 +82,7 @@ class RequestClassifier:
         secret = credentials.get(NODE_SECRET_HEADER)
         if not secret:
             return False
-        return bool(self._server.replica.list_by_index(NODES_BY_SECRET, hash_secret(secret.decode("latin-1"))))
+        return find_node_by_secret(self._server.replica, secret) is not None
 
     def _is_waiting(self, scope: Scope) -> bool:
         """Return whether the reply may take long by design: a stream or a blocking query."""
