@@ -7,7 +7,7 @@ queries, streams and refusals. If the caller disconnects, the connection to the 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 from urllib.parse import quote
 
@@ -73,11 +73,13 @@ class RegionRelay:
         if is_own or region not in self._server.relay.region_names or not self._has_clear_credentials(scope):
             await self._app(scope, receive, send)  # Refuses requests whose credentials contradict each other.
             return
-        try:
-            with self.slots.hold(region, scope):
-                await self._relay(region, scope, receive, send)
-        except Overloaded as refusal:
-            await self._refuse(refusal, scope, receive, send)
+        with ExitStack() as exit_stack:
+            try:
+                exit_stack.enter_context(self.slots.hold(region, scope))
+            except Overloaded as refusal:
+                await self._refuse(refusal, scope, receive, send)
+                return
+            await self._relay(region, scope, receive, send)
 
     async def _relay(self, region: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Relay a request or a websocket to the region until it ends."""
