@@ -52,6 +52,8 @@ class ReplyProbes:
         self._members = members
         self._waiting: dict[int, dict[_ProbedRequest, None]] = {}
         """By the position of a member that is probed, the requests that wait for it, in order."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """The running probes. The event loop holds tasks only by weak references."""
 
     @contextmanager
     def end_if_lost(
@@ -72,7 +74,9 @@ class ReplyProbes:
         is_probed = channel.position in self._waiting
         self._waiting.setdefault(channel.position, {})[waiting] = None
         if not is_probed:
-            self._world.start_task(self._probe(channel, metadata), name="probe of an etcd member")
+            task = self._world.start_task(self._probe(channel, metadata), name="probe of an etcd member")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _probe(self, channel: ProbedChannel, metadata: tuple[tuple[str, str], ...]) -> None:
         """Ask the member for its status until no request waits for it or it does not reply."""
@@ -83,15 +87,16 @@ class ReplyProbes:
                 try:
                     status = await channel.status(messages.build_status(), timeout=PROBE_TIMEOUT_S, metadata=metadata)
                 except grpc.aio.AioRpcError as error:
+                    # A member that sent another reply meanwhile is slow, and its requests still wait: it is asked again.
                     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                         self._members.on_silence(attempt)
-                    return  # After another error, the waiting requests get their own.
                 except (grpc.aio.UsageError, asyncio.CancelledError):
                     return  # The channel was closed.
-                self._members.on_reply(channel.position)
-                channel.raft_term = max(channel.raft_term, int(status.raftTerm))
-                if status.leader:
-                    self._end_lost_requests(channel)
+                else:
+                    self._members.on_reply(channel.position)
+                    channel.raft_term = max(channel.raft_term, int(status.raftTerm))
+                    if status.leader:
+                        self._end_lost_requests(channel)
                 await asyncio.sleep(PROBE_INTERVAL_S)
         finally:
             del self._waiting[channel.position]
