@@ -18,6 +18,7 @@ from wharf.cluster.state.tables import ALLOCATIONS, HOST_VOLUMES, JOB_VERSIONS, 
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.volumes import VolumeRequest
+from wharf.contract.model.log import Write
 from wharf.contract.model.nodes.node import NodeHostVolume
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.volumes import (
@@ -73,7 +74,7 @@ def report_volumes(state: AState, **volumes: str) -> None:
     node = replace(state.node(), host_volumes=reported)
     state.put(NODES.build_put(node))
     changes, conditions = host_volumes.build_volume_changes(state.replica, state.node(), state.moment, max_volumes=10)
-    assert len(changes) == len(conditions)
+    assert len(changes) <= len(conditions)
     if changes:
         state.put(*changes)
 
@@ -408,6 +409,43 @@ def test_a_canceled_deletion_of_a_volume_that_its_node_no_longer_has_leaves_it_u
 
     volume = get_stored_volume(state, volume_id)
     assert (volume.state, volume.deletion_started) == (HostVolumeState.UNAVAILABLE, 0)
+
+
+def decide_registration(state: AState, **volumes: str) -> Write:
+    """Return the write of a registration in which the node reports these volumes, as names and ids."""
+    reported = {name: NodeHostVolume(name=name, path="/srv", id=volume_id) for name, volume_id in volumes.items()}
+    node = replace(state.node(), host_volumes=reported)
+    write = registration.register_node(state.replica, node, state.moment, max_evaluations=2).write
+    assert write is not None
+    return write
+
+
+@pytest.mark.parametrize("is_reported", [True, False], ids=["reported again", "missing now"])
+def test_a_registration_conflicts_with_the_end_of_a_deletion_that_was_decided_on_the_same_state(
+    is_reported: bool,
+) -> None:
+    state, volume_id = make_ready_state()
+    begin_deletion(state, volume_id)
+    state.put(NODES.build_put(replace(state.node(), secret_digest="digest")))
+    if is_reported:
+        report_volumes(state)
+    report = decide_registration(state, **({"data": volume_id} if is_reported else {}))
+
+    state.do(host_volumes.cancel_volume_deletion(state.replica, "default", volume_id, state.moment))
+
+    assert isinstance(state.try_commit(report), WriteConflict)
+
+
+def test_a_registration_without_news_updates_the_volumes_that_an_earlier_one_left() -> None:
+    state = make_state()
+    volumes = [register(state, name=name, host_path=f"/srv/{name}").volume for name in ("a", "b", "c")]
+    state.put(NODES.build_put(replace(state.node(), secret_digest="digest")))
+    reported = {volume.name: volume.id for volume in volumes}
+
+    for _ in volumes:
+        assert not isinstance(state.try_commit(decide_registration(state, **reported)), WriteConflict)
+
+    assert [get_stored_volume(state, volume.id).state for volume in volumes] == [HostVolumeState.READY] * 3
 
 
 def test_only_deletions_that_began_long_ago_are_ended() -> None:

@@ -379,16 +379,20 @@ def build_volume_changes(
 
     A reported volume becomes ready unless it is being deleted, and a ready one that is missing becomes unavailable. At
     most `max_volumes` change.
+
+    A volume that is being deleted gets a condition too: if its deletion is canceled at the same time, one of the two
+    writes must see the other, or its state never fits what the node reports.
     """
     changes: list[PutRecord] = []
     conditions: list[Condition] = []
     for volume in snapshot.list_by_index_sorted(HOST_VOLUMES_ON_NODE, node.id):
         is_usable = _is_usable_on(volume, node)
-        if is_usable is (volume.state is HostVolumeState.READY):
-            continue
-        state = HostVolumeState.READY if is_usable else HostVolumeState.UNAVAILABLE
-        changes.append(HOST_VOLUMES.build_put(replace(volume, state=state, modify_time=context.now_ns)))
-        conditions.append(snapshot.build_record_condition(HOST_VOLUMES, volume))
-        if len(changes) == max_volumes:
+        has_changed = is_usable is not (volume.state is HostVolumeState.READY)
+        if has_changed:
+            state = HostVolumeState.READY if is_usable else HostVolumeState.UNAVAILABLE
+            changes.append(HOST_VOLUMES.build_put(replace(volume, state=state, modify_time=context.now_ns)))
+        if has_changed or volume.deletion_started:
+            conditions.append(snapshot.build_record_condition(HOST_VOLUMES, volume))
+        if len(conditions) == max_volumes:
             break
     return changes, conditions

@@ -91,13 +91,13 @@ def register_node(
         parent_conditions = build_parent_conditions(snapshot, NODES, node)
         return build_node_decision("node-registered", snapshot, node, [], (), parent_conditions)
     node = update_contact_status(snapshot, node, context, message_when_down="Node re-registered")
-    if node == stored:
-        return build_empty_decision(snapshot, node)
     needs_evaluation = node.status is not stored.status or _make_feasibility_key(node) != _make_feasibility_key(stored)
     # Volumes beyond this limit are updated when the node registers again; `evaluate_remaining_jobs` handles further jobs.
     volumes, volume_conditions = host_volumes.build_volume_changes(
         snapshot, node, context, max_volumes=max(1, max_evaluations // 2)
     )
+    if node == stored and not volumes:
+        return build_empty_decision(snapshot, node)
     evaluation_limit = max(1, max_evaluations - len(volumes))
     evaluations = make_node_evaluations(snapshot, node, context, evaluation_limit) if needs_evaluation else []
     if node.node_pool != stored.node_pool:
