@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import enum
 from types import SimpleNamespace
+from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # gRPC carries no types.
 import pytest
@@ -16,49 +17,40 @@ from wharf.world.failover import FailoverAddresses
 
 SENT_TERM = 7
 
-Step = Callable[["ScriptedMember", float], Awaitable[ProtobufMessage]]
-"""Answers one request for the status of a member; it gets the timeout of the request."""
+
+class Answer(enum.Enum):
+    """What a member does when it is asked for its status."""
+
+    NONE = enum.auto()
+    NONE_BUT_ANOTHER_REPLY = enum.auto()
+    UNAVAILABLE = enum.auto()
+    SAME_LEADER = enum.auto()
+    NEW_LEADER = enum.auto()
 
 
 class ScriptedMember:
-    """An etcd member that answers requests for its status by these steps, and then by the last one again."""
+    """An etcd member that answers requests for its status as listed, and then like the last time."""
 
-    def __init__(self, *steps: Step) -> None:
+    def __init__(self, *answers: Answer) -> None:
         self.position = 0
         self.raft_term = SENT_TERM
         self.members = FailoverAddresses(SimulatedWorld(1, now_s), 2)
-        self._steps = list(steps)
+        self.status: ProtobufMessage = self._answer
+        self._answers = list(answers)
 
-    async def status(self, request: ProtobufMessage, *, timeout: float, metadata: object) -> ProtobufMessage:
-        del request, metadata
-        step = self._steps.pop(0) if len(self._steps) > 1 else self._steps[0]
-        return await step(self, timeout)
-
-
-async def answer_other_request(member: ScriptedMember, timeout_s: float) -> ProtobufMessage:
-    """Miss the timeout, while another request gets its reply."""
-    member.members.on_reply(member.position)
-    return await stay_silent(member, timeout_s)
-
-
-async def stay_silent(member: ScriptedMember, timeout_s: float) -> ProtobufMessage:
-    await pass_time(timeout_s)
-    raise fail(grpc.StatusCode.DEADLINE_EXCEEDED)
+    async def _answer(self, _request: ProtobufMessage, **options: Any) -> ProtobufMessage:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if answer is Answer.UNAVAILABLE:
+            raise build_error(grpc.StatusCode.UNAVAILABLE)
+        if answer in {Answer.NONE, Answer.NONE_BUT_ANOTHER_REPLY}:
+            if answer is Answer.NONE_BUT_ANOTHER_REPLY:
+                self.members.on_reply(self.position)
+            await pass_time(options["timeout"])
+            raise build_error(grpc.StatusCode.DEADLINE_EXCEEDED)
+        return SimpleNamespace(raftTerm=SENT_TERM + (answer is Answer.NEW_LEADER), leader=1)
 
 
-async def be_unavailable(member: ScriptedMember, timeout_s: float) -> ProtobufMessage:
-    raise fail(grpc.StatusCode.UNAVAILABLE)
-
-
-async def name_new_leader(member: ScriptedMember, timeout_s: float) -> ProtobufMessage:
-    return SimpleNamespace(raftTerm=SENT_TERM + 1, leader=1)
-
-
-async def name_same_leader(member: ScriptedMember, timeout_s: float) -> ProtobufMessage:
-    return SimpleNamespace(raftTerm=SENT_TERM, leader=1)
-
-
-def fail(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
+def build_error(code: grpc.StatusCode) -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
 
 
@@ -75,26 +67,26 @@ async def measure_wait(member: ScriptedMember, timeout_s: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected_s"),
+    ("answers", "expected_s"),
     [
-        ((stay_silent,), PROBE_DELAY_S + PROBE_TIMEOUT_S),
-        ((name_new_leader,), PROBE_DELAY_S),
-        ((name_same_leader, name_new_leader), PROBE_DELAY_S + PROBE_INTERVAL_S),
-        ((answer_other_request, name_new_leader), PROBE_DELAY_S + PROBE_TIMEOUT_S + PROBE_INTERVAL_S),
-        ((be_unavailable, name_new_leader), PROBE_DELAY_S + PROBE_INTERVAL_S),
+        ((Answer.NONE,), PROBE_DELAY_S + PROBE_TIMEOUT_S),
+        ((Answer.NEW_LEADER,), PROBE_DELAY_S),
+        ((Answer.SAME_LEADER, Answer.NEW_LEADER), PROBE_DELAY_S + PROBE_INTERVAL_S),
+        ((Answer.NONE_BUT_ANOTHER_REPLY, Answer.NEW_LEADER), PROBE_DELAY_S + PROBE_TIMEOUT_S + PROBE_INTERVAL_S),
+        ((Answer.UNAVAILABLE, Answer.NEW_LEADER), PROBE_DELAY_S + PROBE_INTERVAL_S),
     ],
     ids=["a silent member", "a new leader", "a later leader", "a slow member", "a member that refused once"],
 )
 def test_a_lost_write_ends_once_its_member_is_silent_or_names_another_leader(
-    steps: tuple[Step, ...], expected_s: float
+    answers: tuple[Answer, ...], expected_s: float
 ) -> None:
     @in_virtual_time
     async def run_scenario() -> None:
-        assert await measure_wait(ScriptedMember(*steps), 5.0) == pytest.approx(expected_s)
+        assert await measure_wait(ScriptedMember(*answers), 5.0) == pytest.approx(expected_s)
 
     run_scenario()
 
 
 @in_virtual_time
 async def test_a_write_waits_for_a_member_that_names_the_same_leader() -> None:
-    assert await measure_wait(ScriptedMember(name_same_leader), 5.0) == 5.0
+    assert await measure_wait(ScriptedMember(Answer.SAME_LEADER), 5.0) == 5.0
