@@ -1,5 +1,6 @@
 """An agent that serves HTTPS: node connections, certificate renewal at a reload, and mutual TLS."""
 
+import json
 import signal
 import socket
 import ssl
@@ -15,14 +16,18 @@ from tests.agent.processes import ANSWERED_WITHIN_S, run, running
 from tests.agent.test_processes import write_agent_config
 from tests.waiting import wait_until
 from wharf.agent.errors import StartupError
-from wharf.agent.tls.certificates import create_certificates
+from wharf.agent.tls.certificates import create_certificates, make_certificate, read_authority, write_pair
 from wharf.agent.tls.contexts import (
     build_client_tls_context,
     build_server_tls_context,
+    check_tls_files,
     load_certificate,
     reload_client_tls,
 )
+from wharf.agent.tls.validity import CertificateWatch
 from wharf.cluster.api.settings import TlsSettings
+from wharf.contract.model.times import HOUR
+from wharf.world import RealWorld
 
 
 def test_an_agent_serves_https_and_uses_a_new_certificate_after_a_reload(tmp_path: Path) -> None:
@@ -220,3 +225,122 @@ def test_a_reload_renews_the_client_certificate_and_keeps_the_old_one_if_the_new
     assert get_presented_certificate(context, tls_folder) == ssl.PEM_cert_to_DER_cert(
         (tls_folder / "other.pem").read_text()
     )
+
+
+def test_a_node_trusts_the_authority_of_its_servers_without_a_certificate_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
+    file = write_agent_config(
+        folder,
+        f'[tls]\nhttp = true\ncert_file = "{folder}/tls/server-global.pem"\nca_file = "{folder}/tls/wharf-ca.pem"\n'
+        f'key_file = "{folder}/tls/server-global-key.pem"',
+    )
+    with running(folder, "agent", "--config", str(file)) as servers:
+        servers.wait_ready()
+        node_folder = tmp_path / "n"
+        node_folder.mkdir()
+        node_file = node_folder / "node.toml"
+        node_file.write_text(
+            f'data_dir = "{node_folder}/data"\n[client]\nenabled = true\nservers = ["{servers.address}"]\n'
+            f'[tls]\nca_file = "{folder}/tls/wharf-ca.pem"\n'
+        )
+        with running(node_folder, "agent", "--config", str(node_file)) as node:
+            node.wait_ready()  # An agent that is only a node is ready once it has registered.
+
+
+def test_a_reload_with_a_key_that_does_not_fit_applies_no_setting_and_names_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for name in ("server", "other"):
+        assert run(folder, "tls", "create", "--output-dir", "tls", "--name", name).returncode == 0
+
+    def write_config(key_file: str, log_level: str) -> Path:
+        return write_agent_config(
+            folder,
+            f'log_level = "{log_level}"\n[tls]\nhttp = true\ncert_file = "{folder}/tls/server.pem"\n'
+            f'ca_file = "{folder}/tls/wharf-ca.pem"\nkey_file = "{folder}/tls/{key_file}"',
+        )
+
+    with running(folder, "agent", "--config", str(write_config("server-key.pem", "info"))) as agent:
+        agent.wait_ready()
+        write_config("other-key.pem", "debug")
+        agent.signal(signal.SIGHUP)
+        wait_until(lambda: "the configuration was not reloaded" in agent.err, what="the rejected reload is logged")
+
+        assert f"tls.key_file {folder}/tls/other-key.pem is not the key of {folder}/tls/server.pem" in agent.err
+        assert "configuration reloaded" not in agent.err
+
+
+def write_certificate(folder: Path, *, name: str, begin_days_ago: int, days: int) -> TlsSettings:
+    """Write a server certificate of the folder's authority, and return settings that name it.
+
+    It begins `begin_days_ago` days before now, or later if negative, and is valid for `days`.
+    """
+    authority = read_authority(folder)
+    assert authority is not None
+    pair = make_certificate(
+        authority,
+        name="server.global.wharf",
+        alternative_names=("localhost",),
+        is_server=True,
+        now_ns=RealWorld().now_ns() - begin_days_ago * 24 * HOUR,
+        days=days,
+    )
+    cert_file, key_file = write_pair(folder, name, pair)
+    return TlsSettings(http=True, cert_file=str(cert_file), key_file=str(key_file))
+
+
+@pytest.mark.parametrize(("begin_days_ago", "days"), [(10, 5), (-3, 5)])
+def test_the_check_of_the_tls_files_refuses_a_certificate_that_is_not_valid_now(
+    tls_folder: Path, begin_days_ago: int, days: int
+) -> None:
+    tls = write_certificate(tls_folder, name=f"from{begin_days_ago}", begin_days_ago=begin_days_ago, days=days)
+    expected = "ended on" if begin_days_ago > 0 else "is valid from"
+
+    with pytest.raises(StartupError, match=rf"^tls\.cert_file {tls.cert_file} {expected} \d{{4}}-\d\d-\d\d"):
+        check_tls_files(tls, now_ns=RealWorld().now_ns())
+
+
+@pytest.mark.parametrize(
+    ("begin_days_ago", "days", "problem"),
+    [
+        (350, 360, "ends on"),
+        (340, 360, ""),
+        (0, 10, ""),
+        (7, 10, "ends on"),
+        (10, 5, "ended on"),
+    ],
+)
+def test_the_watch_reports_a_certificate_before_and_after_its_end(
+    tls_folder: Path, begin_days_ago: int, days: int, problem: str
+) -> None:
+    name = f"watched-{begin_days_ago}-{days}"
+    tls = write_certificate(tls_folder, name=name, begin_days_ago=begin_days_ago, days=days)
+
+    found = CertificateWatch(RealWorld(), tls).find_problem()
+
+    beginning = f"tls.cert_file {tls.cert_file} {problem} "
+    assert found.startswith(beginning) if problem else found == ""
+
+
+def test_health_and_the_check_of_the_configuration_report_a_certificate_that_has_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
+    tls = write_certificate(folder / "tls", name="ended", begin_days_ago=10, days=5)
+    file = write_agent_config(folder, f'[tls]\nhttp = true\ncert_file = "{tls.cert_file}"\nkey_file = "{tls.key_file}"')
+    unverified = ssl._create_unverified_context()  # The certificate has ended.
+
+    checked = run(folder, "config", "check", str(file))
+    with running(folder, "agent", "--config", str(file)) as agent:
+        agent.wait_ready()
+        with urllib.request.urlopen(
+            f"{agent.address}/v1/agent/health?type=server", context=unverified, timeout=ANSWERED_WITHIN_S
+        ) as reply:
+            health = json.load(reply)["server"]
+
+    assert checked.returncode == 1
+    assert f"tls.cert_file {tls.cert_file} ended on" in checked.stderr
+    assert health["message"].startswith(f"tls.cert_file {tls.cert_file} ended on")
+    assert "certificate is not valid: others refuse it" in agent.err

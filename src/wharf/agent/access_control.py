@@ -13,7 +13,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from wharf.agent.data_folder import KEYRING_FILE
+from wharf.agent.data_folder import get_keyring_file
 from wharf.agent.errors import StartupError
 from wharf.agent.keyring_file import load_keyring
 from wharf.agent.process_context import ProcessContext
@@ -132,8 +132,7 @@ def open_keyring(context: ProcessContext, server: Server) -> None:
 
     Raises `StartupError` if the first load fails. A failed reload only logs an error.
     """
-    configured = context.order.settings.keyring.file
-    file = Path(configured) if configured else Path(context.order.data_folder) / KEYRING_FILE
+    file = get_keyring_file(context.order.settings)
     load_keyring(server, file)
 
     def reload_keyring(_settings: AgentSettings) -> None:

@@ -48,6 +48,11 @@ def get_store_folder(settings: AgentSettings) -> Path:
     return Path(settings.data_dir) / (VOLATILE_FOLDER if is_volatile else STORE_FOLDER)
 
 
+def get_keyring_file(settings: AgentSettings) -> Path:
+    """Return the file with the wrapping keys of the keyring."""
+    return Path(settings.keyring.file) if settings.keyring.file else Path(settings.data_dir) / KEYRING_FILE
+
+
 FOLDERS: Final = ("state", "node", "node/runs", "node/drivers", "node/read-only", "alloc", "logs", "snapshots")
 """The names in a data folder that must be folders if they exist."""
 FILES: Final = (

@@ -22,6 +22,7 @@ from wharf.agent.node_identities import read_own_node_id
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.snapshots.transfer import SnapshotTransfer, read_file_chunks
 from wharf.agent.supervision.control import DebugReply, DebugRequest, send_control_request
+from wharf.agent.tls.validity import CertificateWatch
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.engines.snapshot_file import SnapshotLimits
@@ -100,6 +101,8 @@ class AgentInspection:
         self._context = context
         self._folder = Path(context.order.data_folder)
         settings = context.order.settings
+        self._certificates = CertificateWatch(context.world, settings.tls)
+        context.add_reload_handler(lambda new: self._certificates.reload(new.tls))
         self._snapshots = SnapshotTransfer(
             context.world,
             self._folder,
@@ -139,6 +142,9 @@ class AgentInspection:
     def _allocation_folder(self) -> Path:
         alloc_dir = self._context.order.settings.client.alloc_dir
         return Path(alloc_dir) if alloc_dir else self._folder / "alloc"
+
+    def find_certificate_problem(self) -> str:
+        return self._certificates.find_problem()
 
     async def reload(self) -> None:
         """Reload the configuration. Raises `Refusal` if the new configuration is invalid."""

@@ -31,7 +31,7 @@ def load_keyring(server: Server, file: Path) -> None:
     if not file.exists():
         _create_keyring_file(server, file)
     ring = Keyring(server.world, None)
-    keys = [WrappingKey(secret, origin=str(file)) for secret in _read_keys(file)]
+    keys = [WrappingKey(secret, origin=str(file)) for secret in read_wrapping_keys(file)]
     ring.set_wrapping_keys(*keys)
     try:
         ring.check_wrapping_keys(server.replica)
@@ -58,7 +58,7 @@ def _create_keyring_file(server: Server, file: Path) -> None:
         raise StartupError(f"keyring file {file} cannot be written: {error.strerror}") from error
 
 
-def _read_keys(file: Path) -> list[bytes]:
+def read_wrapping_keys(file: Path) -> list[bytes]:
     """Return the keys of the file. Raises `StartupError` if it is unreadable, invalid or open to other users."""
     try:
         with open(file, "rb") as reading:

@@ -14,8 +14,15 @@ import msgspec
 
 from wharf import __version__
 from wharf.agent.advertising import build_local_url, find_advertised_address
-from wharf.agent.data_folder import LOCK_FILE, STORE_FOLDER, DataFolder, get_allocation_folder, get_state_folder
-from wharf.agent.errors import CommandError
+from wharf.agent.data_folder import (
+    LOCK_FILE,
+    STORE_FOLDER,
+    DataFolder,
+    get_allocation_folder,
+    get_keyring_file,
+    get_state_folder,
+)
+from wharf.agent.errors import CommandError, StartupError
 from wharf.agent.logs.setup import ProcessLogging, build_log_configuration
 from wharf.agent.snapshots import schedule
 from wharf.agent.sockets import build_url, listen_tcp
@@ -24,6 +31,7 @@ from wharf.agent.supervision.channel import NewSettings, ProcessOrder, ReloadRep
 from wharf.agent.supervision.control import ControlReply, DebugReply, ProcessReport, listen_for_commands
 from wharf.agent.supervision.process_tree import ProcessSpec, ProcessTree
 from wharf.agent.supervision.supervisor import SpawnSpec, Supervisor
+from wharf.agent.tls.contexts import check_tls_files
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.engines.store.shared_index import create_shared_index
 from wharf.cluster.server.agent_interface import format_stacks
@@ -267,6 +275,11 @@ class AgentProcess:
             return ReloadReply(0, problem=problem), None
         difference = compare_settings(self.settings, new_settings)
         settings = apply_live_settings(self.settings, new_settings)
+        try:
+            check_reloaded_files(settings, now_ns=self._world.now_ns())
+        except (CommandError, StartupError) as error:
+            log.error("the configuration was not reloaded", extra={"problems": str(error)})
+            return ReloadReply(0, problem=str(error)), None
         order = build_log_configuration(settings)
         try:
             self._logs.apply(order)
@@ -330,6 +343,24 @@ class AgentProcess:
         """Log an error if the snapshot process failed."""
         if how != "exit code 0":
             log.error("no snapshot was saved", extra={"part": part, "how": how, "why": why or "see the lines above"})
+
+
+def check_reloaded_files(settings: AgentSettings, *, now_ns: int) -> None:
+    """Raise `CommandError` or `StartupError` if a file that a reload reads cannot be used.
+
+    A reload calls this before its first change, because it applies either everything or nothing.
+    """
+    check_tls_files(settings.tls, now_ns=now_ns)
+    if settings.server.enabled:
+        from wharf.agent.keyring_file import read_wrapping_keys  # Loads slowly, and is needed only for a reload.
+
+        keyring_file = get_keyring_file(settings)
+        if keyring_file.exists():  # If it is missing, the children create it or log why they cannot.
+            read_wrapping_keys(keyring_file)
+        if settings.limits.enabled:
+            from wharf.agent.http.limits import check_limits_file  # Loads slowly, and is needed only with limits.
+
+            check_limits_file(settings)
 
 
 def require_no_running_tasks(settings: AgentSettings) -> None:

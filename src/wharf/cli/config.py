@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,6 +10,9 @@ from wharf.cli.common.errors import report_startup_errors
 from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.terminal import style
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
+
+if TYPE_CHECKING:
+    from wharf.config.settings import AgentSettings
 
 KEY_WIDTH = 44
 VALUE_WIDTH = 28
@@ -48,10 +52,23 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
             from wharf.agent.http.limits import check_limits_file
 
             check_limits_file(configuration.settings)
+        _check_tls_files(configuration.settings)
         for warning in list_warnings(configuration):
             click.echo(f"note: {warning}", err=True)
         count = len(configuration.files)
         click.echo(f"{count} file{'s are' if count != 1 else ' is'} valid")
+
+
+def _check_tls_files(settings: "AgentSettings") -> None:
+    """Raise `ClickException` if a TLS file cannot be used, or if a certificate has ended."""
+    from wharf.agent.errors import StartupError
+    from wharf.agent.tls.contexts import check_tls_files
+    from wharf.world import RealWorld
+
+    try:
+        check_tls_files(settings.tls, now_ns=RealWorld().now_ns())
+    except StartupError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @click.command

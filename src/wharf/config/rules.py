@@ -208,6 +208,9 @@ def _check_tls(settings: AgentSettings) -> RuleViolations:
     if not tls.http:
         if tls.verify_https_client:
             yield ("tls", "verify_https_client"), "client certificates require TLS: set tls.http = true"
+        if bool(tls.cert_file) != bool(tls.key_file):
+            missing = "key_file" if tls.cert_file else "cert_file"
+            yield ("tls", missing), "required: a certificate and its key must be set together"
         return
     for key, value in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
         if not value:

@@ -15,6 +15,7 @@ import httptools
 from wharf.contract.client import ClientReply, ClientRequest, Unreachable
 from wharf.contract.client.transport import UNIX_SCHEME, StreamedReply
 from wharf.world import World
+from wharf.world.tls_contexts import load_client_context
 
 MAX_IDLE_S: Final = 3.0
 """How long an unused connection may be used again. Servers close theirs after 5 s."""
@@ -105,14 +106,17 @@ class FakeNodeTransport:
     """Sends requests to one server over HTTP, for fake nodes. Connections stay open between requests."""
 
     def __init__(self, world: World, address: str, *, token: str = "", tls: ssl.SSLContext | None = None) -> None:
-        """`token` is sent with each request. `tls` is required for addresses that begin with `https`."""
+        """`token` is sent with each request. `tls` is for addresses that begin with `https`; without it, those
+        authorities are trusted that the system trusts.
+        """
         parts = urlsplit(address)
         self._world = world
         self._address = address
         self._socket_path = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else None
         self._host = parts.hostname or "localhost"
         self._port = parts.port or DEFAULT_PORTS.get(parts.scheme, 0)
-        self._tls = tls if parts.scheme == "https" else None
+        self._is_tls = parts.scheme == "https"
+        self._tls = tls
         self._prefix = "" if self._socket_path else parts.path.rstrip("/")
         host = "localhost" if self._socket_path else parts.netloc.rpartition("@")[2]
         self._common_head = f"host: {host}\r\n" + (f"x-cluster-token: {token}\r\n" if token else "")
@@ -160,7 +164,8 @@ class FakeNodeTransport:
             if self._socket_path is not None:
                 _, connection = await loop.create_unix_connection(_Connection, self._socket_path)
             else:
-                _, connection = await loop.create_connection(_Connection, self._host, self._port, ssl=self._tls)
+                context = (self._tls or await load_client_context()) if self._is_tls else None
+                _, connection = await loop.create_connection(_Connection, self._host, self._port, ssl=context)
         self._open[connection] = None
         return connection
 

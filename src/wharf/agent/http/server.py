@@ -19,7 +19,7 @@ from wharf.agent.errors import StartupError
 from wharf.agent.http.connection_limits import ConnectionLimiter
 from wharf.agent.http.protocol import STALLED_REPLY_TIMEOUT_S, LingeringConnections, build_protocol
 from wharf.agent.sockets import LISTEN_BACKLOG, listen_unix
-from wharf.agent.tls.contexts import build_server_tls_context, load_authority, load_certificate
+from wharf.agent.tls.contexts import build_server_tls_context, reload_server_tls
 from wharf.cluster.api.connection_senders import FindSender
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import SECOND
@@ -131,9 +131,7 @@ class HttpServer:
         if self._context is None:
             return
         try:
-            load_certificate(self._context, settings.tls)
-            if settings.tls.verify_https_client:
-                load_authority(self._context, settings.tls)  # New authorities are added; removing one needs a restart.
+            reload_server_tls(self._context, settings.tls)
         except StartupError as error:
             log.error("certificate not reloaded; the previous one stays in use", extra={"why": str(error)})
             return

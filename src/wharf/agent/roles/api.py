@@ -17,7 +17,7 @@ from wharf.agent.inspection import AgentInspection
 from wharf.agent.logs.audit import open_audit_log
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
-from wharf.agent.tls.contexts import build_client_tls_context, reload_client_tls
+from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
 from wharf.cluster.api.app import Api
 from wharf.cluster.api.connection_senders import SenderFinder
 from wharf.cluster.api.handlers.agents import documents
@@ -64,7 +64,7 @@ async def run(context: ProcessContext) -> None:
         server.enable_events(max_commits=settings.server.event_buffer_size)
     brain_client = BrainSocketClient(context.world, get_brain_socket(context))
     tls = build_client_tls_context(settings.tls)
-    scheme = "https" if tls is not None else "http"
+    scheme = get_server_scheme(settings.tls)
     peer_transports = HttpPeerTransports(context.world, lambda address: _build_transport(f"{scheme}://{address}", tls))
     server.brain_transport = brain_client
     server.leader = LeaderClient(server.replica, server.identity.member_id, brain_client, peer_transports)
@@ -76,9 +76,7 @@ async def run(context: ProcessContext) -> None:
             address if "://" in address else f"{scheme}://{address}", tls, is_region=address in region_addresses
         ),
         regions=regions,
-        sockets_to=lambda address: WebSocketRelay(
-            address if "://" in address else f"{scheme}://{address}", tls=tls if scheme == "https" else None
-        ),
+        sockets_to=lambda address: WebSocketRelay(address if "://" in address else f"{scheme}://{address}", tls=tls),
         find_secret=lambda address: find_member_secret(server.replica, address),
     )
     folder = os.open(context.order.data_folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -17,7 +17,8 @@ from wharf.agent.identity import compute_folder_id
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.roles.election import build_election, build_farewell
 from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
-from wharf.agent.tls.contexts import build_client_tls_context
+from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
+from wharf.agent.tls.validity import start_certificate_watch
 from wharf.cluster.controllers.collection import CollectionSettings
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.election import Election, MemberIdInUse
@@ -58,7 +59,8 @@ def start_replication(context: ProcessContext, server: Server, brain: Brain) -> 
     from wharf.contract.client.http_transport import HttpTransport
 
     tls = build_client_tls_context(settings.tls)
-    scheme = "https" if tls is not None else "http"
+    context.add_reload_handler(lambda new: reload_client_tls(tls, new.tls))
+    scheme = get_server_scheme(settings.tls)
     addresses = [
         address if "://" in address else f"{scheme}://{address}" for address in settings.regions[region].servers
     ]
@@ -135,10 +137,11 @@ async def run(context: ProcessContext) -> None:
     marker_task = context.world.start_task(_follow_cluster(context, server), name="cluster marker")
     membership_task = context.world.start_task(election.maintain_membership(), name="membership")
     compactor = LogCompactor(context.world, server.engine, server.follower, brain)
+    certificate_task = start_certificate_watch(context)
     compactor_task = context.world.start_task(compactor.run(), name="compactor")
     try:
         await context.wait_for_first(
-            [stopping, follower_task, brain_task, marker_task, membership_task, compactor_task]
+            [stopping, follower_task, brain_task, marker_task, membership_task, compactor_task, certificate_task]
         )
     finally:
         await socket_server.close()

@@ -17,7 +17,8 @@ from wharf.agent.node_identities import (
 )
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.startup_details import REGISTRATION_DETAIL
-from wharf.agent.tls.contexts import build_client_tls_context, reload_client_tls
+from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
+from wharf.agent.tls.validity import start_certificate_watch
 from wharf.config.settings import AgentSettings
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.client.http_transport import HttpTransport
@@ -48,7 +49,7 @@ async def run(context: ProcessContext) -> None:
     settings = context.order.settings
     tls = build_client_tls_context(settings.tls)
     context.add_reload_handler(lambda new: reload_client_tls(tls, new.tls))
-    scheme = "https" if tls else "http"
+    scheme = get_server_scheme(settings.tls)
     addresses = [
         address if "://" in address else f"{scheme}://{address}"
         for address in settings.client.servers or (context.order.address,)
@@ -86,6 +87,8 @@ async def run(context: ProcessContext) -> None:
         details["fake"] = str(fleet.size)
     is_ready = asyncio.Event()
     running = [context.world.start_task(_run_node(node, is_ready.set), name="node")]
+    if not settings.server.enabled:  # Otherwise the brain does it.
+        running.append(start_certificate_watch(context))
     if fleet is not None:
         running.append(context.world.start_task(fleet.run(), name="fake nodes"))
     started = context.world.start_task(is_ready.wait(), name="start")

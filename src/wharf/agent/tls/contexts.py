@@ -7,8 +7,11 @@ import logging
 import ssl
 
 from wharf.agent.errors import StartupError
+from wharf.agent.tls.validity import require_valid_certificates
 from wharf.cluster.api.settings import TlsSettings, TlsVersion
 from wharf.world.tls_contexts import build_client_context, build_empty_client_context, build_server_context
+
+log = logging.getLogger(__name__)
 
 
 def load_authority(context: ssl.SSLContext, tls: TlsSettings) -> None:
@@ -73,15 +76,26 @@ def _load_certificates(context: ssl.SSLContext, key: str, file: str) -> None:
         raise StartupError(f"tls.{key} {file} holds no certificate in PEM form") from error
 
 
-log = logging.getLogger(__name__)
+def check_tls_files(tls: TlsSettings, *, now_ns: int) -> None:
+    """Raise `StartupError` if a file of the settings cannot be used, or if others refuse its certificate now."""
+    if tls.http:
+        build_server_tls_context(tls)
+    build_client_tls_context(tls)
+    require_valid_certificates(tls, now_ns=now_ns)
+
+
+def get_server_scheme(tls: TlsSettings) -> str:
+    """Return the scheme of server addresses that have none: servers of one cluster have the same settings."""
+    return "https" if tls.http else "http"
 
 
 def build_client_tls_context(tls: TlsSettings) -> ssl.SSLContext | None:
-    """Return the context for connections to servers, or `None` if TLS is off.
+    """Return the context for connections to servers with TLS, also if this agent has no TLS port itself.
 
-    Raises `StartupError` if a file cannot be used.
+    Return `None` if no file is set: the authorities of the system are trusted then. Raises `StartupError` if a file cannot
+    be used.
     """
-    if not tls.http:
+    if not tls.http and not tls.ca_file and not tls.cert_file:
         return None
     if tls.ca_file:
         context = build_empty_client_context()
@@ -90,7 +104,8 @@ def build_client_tls_context(tls: TlsSettings) -> ssl.SSLContext | None:
         context = build_client_context()
     # The authority alone decides who belongs to the cluster: certificates would otherwise have to name every address.
     context.check_hostname = tls.verify_server_hostname or not tls.ca_file
-    load_certificate(context, tls)
+    if tls.http or tls.cert_file:
+        load_certificate(context, tls)
     return context
 
 
@@ -99,7 +114,9 @@ def reload_client_tls(context: ssl.SSLContext | None, tls: TlsSettings) -> None:
     if context is None:
         return
     try:
-        load_certificate(context, tls)
+        build_client_tls_context(tls)  # If a file cannot be used, this fails before the context has changed.
+        if tls.http or tls.cert_file:
+            load_certificate(context, tls)
         if tls.ca_file:
             load_authority(context, tls)
     except StartupError as error:
@@ -118,3 +135,11 @@ def build_server_tls_context(tls: TlsSettings) -> ssl.SSLContext:
         load_authority(context, tls)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def reload_server_tls(context: ssl.SSLContext, tls: TlsSettings) -> None:
+    """Reload the files. Raises `StartupError`, and then leaves the context unchanged."""
+    build_server_tls_context(tls)  # If a file cannot be used, this fails before the context has changed.
+    load_certificate(context, tls)
+    if tls.verify_https_client:
+        load_authority(context, tls)  # New authorities are added; removing one needs a restart.

@@ -118,10 +118,19 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     http: Annotated[bool, SettingInfo("Whether the port accepts HTTPS only.")] = False
     ca_file: Annotated[
-        str, SettingInfo("The file with the CA certificates that certificates of others are verified with.")
+        str,
+        SettingInfo(
+            "The file with the CA certificates that certificates of others are verified with. Servers with an "
+            "`https://` address are verified with it also if `tls.http` is false. A reload reads it again.",
+            default_text="those of the system, for certificates of servers",
+        ),
     ] = ""
     cert_file: Annotated[
-        str, SettingInfo("The file with the certificate of this agent. A reload reads it again.", is_reloadable=True)
+        str,
+        SettingInfo(
+            "The file with the certificate of this agent, which is also sent to servers. A reload reads it again.",
+            is_reloadable=True,
+        ),
     ] = ""
     key_file: Annotated[str, SettingInfo("The file with the private key of the certificate.", is_reloadable=True)] = ""
     verify_https_client: Annotated[

@@ -75,6 +75,10 @@ class AgentInterface(Protocol):
     @property
     def info(self) -> AgentInfo: ...
 
+    def find_certificate_problem(self) -> str:
+        """Return which certificate of the agent has ended or ends soon; empty if there is none."""
+        ...
+
     async def reload(self) -> None:
         """Read the configuration again. Raises `Refusal` if it is invalid."""
         ...
@@ -137,6 +141,9 @@ class NoAgentInterface:
 
     def __init__(self, info: AgentInfo | None = None) -> None:
         self.info = info or AgentInfo()
+
+    def find_certificate_problem(self) -> str:
+        return ""
 
     async def reload(self) -> None:
         raise _refuse("no configuration to reload")

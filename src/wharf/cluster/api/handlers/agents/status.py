@@ -128,7 +128,8 @@ class AgentActions:
     async def _read_server_health(self) -> agents_wire.HealthReport:
         """Return whether a leader is known, the log is writable and the scheduler process answers.
 
-        A log whose disk is nearly full is healthy; the message then warns.
+        A log whose disk is nearly full is healthy, and so is a server with a certificate that ends soon or has ended; the
+        message then warns.
 
         Requests that arrive during a check share its result, so that many of them cost one check.
         """
@@ -145,7 +146,8 @@ class AgentActions:
         problem = health.why or "the log is not writable" if not health.writable else brain_problem
         if not problem and not self._server.reader.has_leader():
             problem = "no leader"
-        return agents_wire.HealthReport(not problem, problem or health.why or "ok")
+        warning = health.why or self._server.agent.find_certificate_problem()
+        return agents_wire.HealthReport(not problem, problem or warning or "ok")
 
     # -- servers ---------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,143 @@
+"""When the certificates of this agent end, so that operators renew them in time. It checks no signatures."""
+
+import asyncio
+import datetime
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from cryptography import x509
+
+from wharf.agent.errors import StartupError
+from wharf.agent.process_context import ProcessContext
+from wharf.cluster.api.settings import TlsSettings
+from wharf.contract.model.times import SECOND
+from wharf.world import World
+
+MAX_WARNING_TIME: Final = datetime.timedelta(days=14)
+"""The longest time before the end of a certificate in which warnings are given: time to renew it by hand."""
+WARNING_SHARE: Final = 3
+"""Warnings begin in the last third of a certificate's lifetime at the earliest, because a certificate that a program renews
+may be valid for a few days only."""
+MAX_CERTIFICATE_FILE_BYTES: Final = 4 * 1024**2
+"""Protects against reading a wrong, large file. The certificates of all public authorities have 250 kB."""
+LOG_INTERVAL_S: Final = 86_400.0
+"""How often a certificate that ends soon is logged: once a day."""
+
+log = logging.getLogger(__name__)
+
+
+class CertificateFile(msgspec.Struct, frozen=True):
+    """A configured file with certificates, and the time in which it can be used."""
+
+    setting: str
+    path: str
+    begins_at: datetime.datetime
+    ends_at: datetime.datetime
+
+    def find_refusal(self, now: datetime.datetime) -> str:
+        """Return why others refuse the certificate now; empty if its time has begun and has not ended."""
+        if now >= self.ends_at:
+            return f"{self.setting} {self.path} ended on {self.ends_at.date()}: renew the certificate, then reload"
+        if now < self.begins_at:
+            return (
+                f"{self.setting} {self.path} is valid from {self.begins_at:%Y-%m-%d %H:%M} UTC, and the clock of this "
+                f"machine shows {now:%Y-%m-%d %H:%M} UTC: check the clock"
+            )
+        return ""
+
+    def find_warning(self, now: datetime.datetime) -> str:
+        """Return that the certificate ends soon; empty if it does not, or others refuse it already."""
+        warned_from = self.ends_at - min(MAX_WARNING_TIME, (self.ends_at - self.begins_at) / WARNING_SHARE)
+        if not warned_from <= now < self.ends_at:
+            return ""
+        days = (self.ends_at - now).days
+        left = f"{days} day{'s' * (days != 1)}" if days else "less than a day"
+        return (
+            f"{self.setting} {self.path} ends on {self.ends_at.date()}, in {left}: renew the certificate, then reload"
+        )
+
+
+class CertificateWatch:
+    """Knows when the loaded certificates of this process end."""
+
+    def __init__(self, world: World, tls: TlsSettings) -> None:
+        self._world = world
+        self._files = tuple(read_certificate_files(tls))
+
+    def reload(self, tls: TlsSettings) -> None:
+        """Read the files again."""
+        self._files = tuple(read_certificate_files(tls))
+
+    def find_problem(self) -> str:
+        """Return which certificate has ended or ends soon; empty if there is none."""
+        now = to_datetime(self._world.now_ns())
+        problems = [file.find_refusal(now) for file in self._files]
+        problems += [file.find_warning(now) for file in self._files]
+        return next(filter(None, problems), "")
+
+    async def run(self) -> None:
+        """Log once a day which certificates have ended or end soon, until cancelled."""
+        while True:
+            now = to_datetime(self._world.now_ns())
+            for file in self._files:
+                if refusal := file.find_refusal(now):
+                    log.error("certificate is not valid: others refuse it", extra={"why": refusal})
+                elif warning := file.find_warning(now):
+                    log.warning("certificate ends soon", extra={"why": warning})
+            await asyncio.sleep(LOG_INTERVAL_S)
+
+
+def start_certificate_watch(context: ProcessContext) -> asyncio.Task[None]:
+    """Start to log the ends of certificates. One process of each agent does so."""
+    watch = CertificateWatch(context.world, context.order.settings.tls)
+    context.add_reload_handler(lambda new: watch.reload(new.tls))
+    return context.world.start_task(watch.run(), name="certificate watch")
+
+
+def require_valid_certificates(tls: TlsSettings, *, now_ns: int) -> None:
+    """Raise `StartupError` if a certificate of the files has ended or is not valid yet."""
+    now = to_datetime(now_ns)
+    for file in read_certificate_files(tls):
+        if refusal := file.find_refusal(now):
+            raise StartupError(refusal)
+
+
+def read_certificate_files(tls: TlsSettings) -> Iterator[CertificateFile]:
+    """Yield the configured files that can be read: the agent's own certificate, then its authorities.
+
+    The own certificate ends with the first of its chain. Authorities end when the last of them ends, because one is enough.
+    """
+    if own := _read_certificates(tls.cert_file):
+        yield CertificateFile(
+            "tls.cert_file",
+            tls.cert_file,
+            begins_at=max(each.not_valid_before_utc for each in own),
+            ends_at=min(each.not_valid_after_utc for each in own),
+        )
+    if authorities := _read_certificates(tls.ca_file):
+        last = max(authorities, key=lambda each: each.not_valid_after_utc)
+        yield CertificateFile(
+            "tls.ca_file",
+            tls.ca_file,
+            begins_at=min(each.not_valid_before_utc for each in authorities),
+            ends_at=last.not_valid_after_utc,
+        )
+
+
+def _read_certificates(path: str) -> list[x509.Certificate]:
+    """Return the certificates of a file; none if it cannot be read, which building the TLS contexts reports."""
+    if not path:
+        return []
+    try:
+        with Path(path).open("rb") as file:
+            return x509.load_pem_x509_certificates(file.read(MAX_CERTIFICATE_FILE_BYTES))
+    except (OSError, ValueError):
+        return []
+
+
+def to_datetime(now_ns: int) -> datetime.datetime:
+    """Return a time as certificates store it."""
+    return datetime.datetime.fromtimestamp(now_ns // SECOND, tz=datetime.UTC)
