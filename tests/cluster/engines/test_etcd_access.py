@@ -2,6 +2,9 @@
 
 import datetime
 import ipaddress
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,11 +103,62 @@ async def test_an_etcd_that_requires_certificates_accepts_only_the_configured_on
                 LogMisconfigured,
                 server_rejected,
             ),
-            (None, LogUnavailable, "cannot be reached"),
+            (None, LogMisconfigured, r"it requires TLS: set state\.etcd\.tls\.ca_file"),
         ):
             settings = EtcdSettings(endpoints=etcd.endpoints, tls=wrong_tls, dial_timeout_s=0.5, request_timeout_s=0.5)
             with pytest.raises(expected, match=message):
                 await EtcdEngine(settings, RealWorld()).open()
+
+
+async def test_tls_to_an_etcd_without_tls_is_named_as_the_cause(tmp_path: Path) -> None:
+    tls = EtcdTls(ca_file=Authority(tmp_path).ca_file)
+    with running_etcd(tmp_path / "etcd") as etcd:
+        settings = EtcdSettings(endpoints=etcd.endpoints, tls=tls, dial_timeout_s=0.5, request_timeout_s=0.5)
+
+        with pytest.raises(LogMisconfigured, match=r"it has no TLS: remove the table state\.etcd\.tls"):
+            await EtcdEngine(settings, RealWorld()).open()
+
+
+async def test_a_tls_problem_of_one_member_is_retried_while_others_are_away(tmp_path: Path) -> None:
+    tls = EtcdTls(ca_file=Authority(tmp_path).ca_file)
+    with running_etcd(tmp_path / "etcd") as etcd:
+        settings = EtcdSettings(
+            endpoints=("127.0.0.1:1", *etcd.endpoints), tls=tls, dial_timeout_s=0.5, request_timeout_s=0.5
+        )
+
+        with pytest.raises(LogUnavailable, match="it has no TLS") as caught:
+            await EtcdEngine(settings, RealWorld()).open()
+        assert not isinstance(caught.value, LogMisconfigured)
+
+
+def test_failed_connections_to_etcd_write_nothing_to_standard_error(tmp_path: Path) -> None:
+    ca_file = Authority(tmp_path).ca_file
+    program = (
+        "import asyncio\n"
+        "from pathlib import Path\n"
+        "from wharf.cluster.engines.etcd.engine import EtcdEngine\n"
+        "from wharf.cluster.engines.etcd.settings import EtcdSettings, EtcdTls\n"
+        "from wharf.cluster.engines.port import LogUnavailable\n"
+        "from wharf.world import RealWorld\n"
+        "async def main(endpoints):\n"
+        f"    tls = EtcdTls(ca_file=Path({str(ca_file)!r}))\n"
+        "    try:\n"
+        "        await EtcdEngine(EtcdSettings(endpoints=endpoints, tls=tls, dial_timeout_s=1.0), RealWorld()).open()\n"
+        "    except LogUnavailable as error:\n"
+        "        print(error)\n"
+    )
+    with running_etcd(tmp_path / "etcd") as etcd:
+        result = subprocess.run(
+            [sys.executable, "-c", f"{program}asyncio.run(main({etcd.endpoints!r}))"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
+        )
+
+    assert "it has no TLS" in result.stdout
+    assert result.stderr == ""
 
 
 async def test_a_missing_certificate_is_named() -> None:

@@ -81,7 +81,7 @@ async def _probe_grpc(spec: CheckSpec) -> ProbeResult:
 
     Its messages are encoded by hand: byte 0x0a and the length precede the service name, and byte 0x08 the status.
     """
-    import grpc.aio  # type: ignore[import-untyped]  # The library has no types. Imported here, because it is large and rarely needed.
+    from wharf.world.quiet_grpc import grpc  # Imported here, because it is large and rarely needed.
 
     name = spec.grpc_service.encode()
     request = b"\x0a" + _encode_varint(len(name)) + name if name else b""

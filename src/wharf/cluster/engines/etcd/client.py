@@ -17,7 +17,7 @@ from wharf.cluster.engines.etcd import messages
 from wharf.cluster.engines.etcd.messages import ProtobufMessage
 from wharf.cluster.engines.etcd.probes import ReplyProbes
 from wharf.cluster.engines.etcd.settings import EtcdSettings
-from wharf.cluster.engines.etcd.tls_check import find_tls_problem
+from wharf.cluster.engines.etcd.tls_check import TlsDiagnosis
 from wharf.cluster.engines.port import LogMisconfigured, LogUnavailable
 from wharf.world import World
 from wharf.world.backoff import Backoff
@@ -180,6 +180,7 @@ class EtcdClient:
         self._channels: list[EtcdChannel] = []
         self._members = FailoverAddresses(world, len(settings.endpoints))
         self._probes = ReplyProbes(world, self._members)
+        self._tls_diagnosis = TlsDiagnosis(world, settings)
         self._metadata: tuple[tuple[str, str], ...] = (REQUIRE_LEADER_METADATA,)
         self._has_token = False
         self._watches: dict[int, EtcdWatch] = {}
@@ -222,10 +223,9 @@ class EtcdClient:
             self._members.on_failure(channel.position)
         if self.is_closed:
             raise LogUnavailable(f"the connection to {self._settings.describe()} is closed")
-        if self._settings.tls is not None:
-            tls_problem = await find_tls_problem(self._settings.endpoints[0], self._settings.tls)
-            if tls_problem:
-                raise LogMisconfigured(f"{self._settings.describe()} cannot be used: {tls_problem}")
+        if tls_problem := await self._tls_diagnosis.find_problem():
+            kind = LogMisconfigured if self._tls_diagnosis.is_lasting else LogUnavailable
+            raise kind(f"{self._settings.describe()} cannot be used: {tls_problem}")
         raise LogUnavailable(f"{self._settings.describe()} cannot be reached; is it running, and is the address right?")
 
     async def _dial(self, channel: EtcdChannel) -> bool:
