@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_task, some_resources
@@ -11,7 +12,7 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.state.tables import ALLOCATIONS
-from wharf.contract.client import NO_RETRIES, AsyncClient, ClientRequest
+from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest, Unreachable
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 
@@ -119,3 +120,65 @@ async def test_a_node_that_was_away_reports_only_what_servers_do_not_know() -> N
         )
 
         assert {long_id} == {update["ID"] for report in list_new_reports() for update in report["Allocations"]}
+
+
+@in_virtual_time
+async def test_a_node_whose_reports_are_older_than_those_of_servers_says_in_words_that_it_registers_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="wharf.node")
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        identity = NodeCredentials(world.new_id(), world.new_secret())
+        exchange = InMemoryTransport(server.api)
+        machine = FakeMachine(name="node-1")
+        for _ in range(2):  # As after a restore of the cluster: the node's own numbers are lower than those of servers.
+            client = AsyncClient(world, [exchange], retry_policy=NO_RETRIES)
+            cluster.start(FakeNode(world, client, machine, identity=identity).run(), name="node-1")
+            await pass_time(5.0)
+        task = a_task("work", driver="mock", config={"run_for": "1h"}, resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(replace(a_batch_job("batch"), task_groups=(a_group("web", task, count=1),)))
+        await until(
+            lambda: any(b"is outdated" in reply.body for reply in exchange.replies), what="a report is outdated"
+        )
+        await pass_time(1.0)
+
+        messages = [record.getMessage() for record in caplog.records if "report" in record.getMessage()]
+        assert messages == ["servers have a newer report of this node, registering again node=node-1"]
+
+
+class HoldingNode(FakeNode):
+    """A node whose journal has restored an allocation."""
+
+    def list_held(self) -> list[str]:
+        return ["a" * 36]
+
+
+class RefusingTransport(InMemoryTransport):
+    """A transport that fails each request for assignments."""
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        if request.path.endswith("/desired"):
+            self.sent.append((request.method, request.path, request.body))
+            raise Unreachable("no reply", is_sent=True)
+        return await super().send(request)
+
+
+@in_virtual_time
+async def test_a_node_logs_once_that_servers_do_not_confirm_its_restored_allocations(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        exchange = RefusingTransport(server.api)
+        client = AsyncClient(world, [exchange], retry_policy=NO_RETRIES)
+        cluster.start(HoldingNode(world, client, FakeMachine(name="node-1")).run(), name="node-1")
+
+        await until(
+            lambda: len([path for _, path, _ in exchange.sent if path.endswith("/desired")]) >= 5,
+            what="the node has repeated the request",
+        )
+
+        assert caplog.text.count("failed to confirm restored allocations") == 1

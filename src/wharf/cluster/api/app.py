@@ -65,6 +65,7 @@ from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import NO_LEADER_TEXT, Overloaded, Refusal, RefusalCode, RefusalReason, no_leader
 from wharf.contract.wire.credentials import read_credentials
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
+from wharf.world.log_limit import LogLimit
 from wharf.world.request_id import RequestIdScope
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class Api:
         self._server = server
         self._max_body_bytes = max_body_bytes
         self._audit = audit
+        self._audit_failures = LogLimit(server.world)
         self._router = Router(ENDPOINTS)
         authenticator = authenticator or CallerAuthenticator(server.world)
         self._admission = admission or AdmissionController(server)
@@ -417,8 +419,12 @@ class Api:
         )
         try:
             self._audit.record(record)
-        except OSError:
-            log.exception("audit record not written request=%s", request.id)
+        except OSError as failure:
+            left_out = self._audit_failures.count_event(failure.errno)
+            if left_out is not None:
+                log.error(
+                    "audit record not written request=%s error=%s earlier_records=%d", request.id, failure, left_out
+                )
 
 
 def _get_body_owner(request: Request) -> Hashable:

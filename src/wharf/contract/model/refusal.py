@@ -36,6 +36,7 @@ class RefusalReason(enum.StrEnum):
     EMPTY_BODY = "empty-body"  # The request needs a body.
     EXEC_DISABLED = "exec-disabled"  # The node allows no commands in tasks, whatever the token permits.
     NO_NODE_PATH = "no-node-path"  # No server process holds the node's connection; the node may reconnect.
+    OUTDATED_REPORT = "outdated-report"  # Servers have a newer report of the node; the node must register again.
     OVERLOADED = "overloaded"  # The server has too many requests and has not begun this one; it may be repeated.
     STORE_UNREACHABLE = "store-unreachable"  # The server cannot reach the store of the cluster's state, such as etcd.
     SECRET_FILE = "secret-file"  # Nobody may read the file, whatever the token permits.

@@ -33,6 +33,7 @@ from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.contract.wire.credentials import read_credentials
 from wharf.contract.wire.errors import STATUS_BY_CODE
+from wharf.world.log_limit import LogLimit
 from wharf.world.tasks import run_until_first
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class RegionRelay:
         self._app = app
         self._server = server
         self._closing = asyncio.Event()
+        self._incomplete_replies = LogLimit(server.world)
         self.slots = RegionSlots(server, is_nomad_compatible=is_nomad_compatible)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,7 +166,11 @@ class RegionRelay:
             await send({"type": "http.response.body", "body": b""})
         except Unreachable as error:
             # The body stays without its end, so the caller knows that the reply is incomplete.
-            log.warning("relayed reply incomplete region=%s", region, extra={"why": str(error)})
+            left_out = self._incomplete_replies.count_event(region)
+            if left_out is not None:
+                log.warning(
+                    "relayed reply incomplete region=%s earlier_replies=%d", region, left_out, extra={"why": str(error)}
+                )
         finally:
             await reply.aclose()
 

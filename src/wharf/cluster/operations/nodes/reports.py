@@ -38,7 +38,7 @@ from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.job import JobType
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
 from wharf.contract.model.nodes.node import Node, NodeStatus
-from wharf.contract.model.refusal import Refusal, invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.model.state_machines.machine import InvalidTransition, advance_state
 from wharf.contract.model.state_machines.transitions import ALLOCATION_STATES, NODE_STATES
@@ -196,8 +196,10 @@ def _choose_trigger(snapshot: Replica, stored: Allocation, new: Allocation) -> E
 
 def make_outdated_error(number: int, reason: str) -> Refusal:
     """Return the error for a report with this number that is older than what is stored."""
-    return invalid_request(
-        f"report {number} is outdated: {reason}; register again and number the report as the reply says"
+    return Refusal(
+        RefusalCode.INVALID,
+        f"report {number} is outdated: {reason}; register again and number the report as the reply says",
+        RefusalReason.OUTDATED_REPORT,
     )
 
 

@@ -8,6 +8,8 @@ from wharf.contract.model.refusal import Refusal, RefusalReason
 
 MAX_REASONS: Final = 16
 """Limits memory. After more reasons than that, all are forgotten, and each is logged again once."""
+REASONS_WITH_CHANGING_TEXTS: Final = frozenset((RefusalReason.STORE_UNREACHABLE, RefusalReason.OUTDATED_REPORT))
+"""Refusals whose texts contain numbers or times that differ each time."""
 
 
 class RepeatedFailures:
@@ -24,10 +26,11 @@ class RepeatedFailures:
     def is_new(self, error: Refusal | Unreachable) -> bool:
         """Return whether the request fails for this reason for the first time since it last succeeded.
 
-        Each server that cannot reach the store names the time of its own last contact. All of them give the same reason.
+        Each server that cannot reach the store names the time of its own last contact, and an outdated report is named by
+        its number. Such refusals give the same reason.
         """
-        is_store_away = isinstance(error, Refusal) and error.reason is RefusalReason.STORE_UNREACHABLE
-        reason: Hashable = RefusalReason.STORE_UNREACHABLE if is_store_away else (type(error), str(error))
+        has_changing_text = isinstance(error, Refusal) and error.reason in REASONS_WITH_CHANGING_TEXTS
+        reason: Hashable = error.reason if has_changing_text else (type(error), str(error))
         if reason in self._reasons:
             return False
         if len(self._reasons) >= MAX_REASONS:

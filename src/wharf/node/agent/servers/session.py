@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.client.errors import get_requested_delay_s
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes import messages
 from wharf.node.agent.servers.contact import ObservedTransport, ServerContact
@@ -245,7 +245,7 @@ class ServerSession:
 
         Repeated until a server answers. Those that servers do not know are dropped later, with the other assignments.
         """
-        backoff = self._create_backoff(MAX_URGENT_RETRY_DELAY_S)
+        backoff, failures = self._create_backoff(MAX_URGENT_RETRY_DELAY_S), RepeatedFailures()
         while held := self._handler.list_held():
             try:
                 response = await self._client.node_agents.list_assignments(
@@ -261,12 +261,13 @@ class ServerSession:
                         self._handler.confirm_allocation(id)
                 return
             except (Refusal, Unreachable) as error:
-                log.warning("failed to confirm restored allocations node=%s error=%s", self._log_name, error)
+                if failures.is_new(error):
+                    log.warning("failed to confirm restored allocations node=%s error=%s", self._log_name, error)
                 await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
 
     async def _follow_assignments(self) -> None:
         """Wait for changes of the node's assignments and apply them, until canceled."""
-        backoff = self._create_backoff()
+        backoff, failures = self._create_backoff(), RepeatedFailures()
         while True:
             requested_index, report_count = self._index, self._reports.full_report_count
             cluster_id, reset_count = self._cluster_id, self._reset_count
@@ -294,9 +295,11 @@ class ServerSession:
                         self._report_count_at_fetch = report_count
                         self._index = self._begun_index  # Zero after a reset during these calls.
                         backoff.reset()
+                        failures.clear()
                         continue
             except (Refusal, Unreachable) as error:
-                log.warning("failed to fetch assignments node=%s error=%s", self._log_name, error)
+                if failures.is_new(error):
+                    log.warning("failed to fetch assignments node=%s error=%s", self._log_name, error)
                 spread_s = self._client.servers.return_spread_s
                 delay_s = max(
                     backoff.next_delay_s(get_requested_delay_s(error)), self._world.random.uniform(0.0, spread_s)
@@ -363,7 +366,7 @@ class ServerSession:
 
         A report that contains an end waits until the end is on the node's disk.
         """
-        backoff = self._create_backoff(MAX_URGENT_RETRY_DELAY_S)
+        backoff, failures = self._create_backoff(MAX_URGENT_RETRY_DELAY_S), RepeatedFailures()
         while True:
             await self._has_changes.wait()
             self._has_changes.clear()
@@ -377,10 +380,11 @@ class ServerSession:
                     )
                     self._reports.on_accepted(should_send_full_report=reply.must_report)
                     backoff.reset()
+                    failures.clear()
                 if not self._has_changes.is_set():
                     self.has_reported_all.set()
             except (Refusal, Unreachable) as error:
-                log.warning("report of allocations failed node=%s error=%s", self._log_name, error)
+                self._log_report_failure(error, failures)
                 if isinstance(error, Refusal) and error.code in (RefusalCode.INVALID, RefusalCode.TOO_LARGE):
                     self._reports.on_rejected(is_too_large=error.code is RefusalCode.TOO_LARGE)
                 await asyncio.sleep(max(backoff.next_delay_s(get_requested_delay_s(error)), self._draw_retry_delay_s()))
@@ -389,6 +393,19 @@ class ServerSession:
                     with contextlib.suppress(Refusal, Unreachable):
                         await self._send_registration()
                 self._has_changes.set()
+
+    def _log_report_failure(self, error: Refusal | Unreachable, failures: RepeatedFailures) -> None:
+        """Log why a report failed, once for each reason until a report is accepted.
+
+        After a restore of the cluster, or a pause of this node, servers have a newer report than the node. The node then
+        registers again and continues with a higher number, so an operator need not do anything.
+        """
+        if not failures.is_new(error):
+            return
+        if isinstance(error, Refusal) and error.reason is RefusalReason.OUTDATED_REPORT:
+            log.info("servers have a newer report of this node, registering again node=%s", self._log_name)
+        else:
+            log.warning("report of allocations failed node=%s error=%s", self._log_name, error)
 
 
 def _choose_fetch_count(fetched: Sequence[messages.Assignment]) -> int:
