@@ -147,7 +147,9 @@ async def open_target(
     server.api = server.exchange.api = api
     listening = listen_tcp(HOST, 0)
     port = listening.getsockname()[1]
-    http = HttpServer(server.world, RegionRelay(api, server.server), AgentSettings(), listening.detach())
+    http = HttpServer(
+        server.world, RegionRelay(api, server.server, api.region_slots), AgentSettings(), listening.detach()
+    )
     log = Log()
     logging.getLogger().addHandler(log)
     documents.prepare_documents()  # As an agent does when it starts, on a thread.

@@ -16,6 +16,7 @@ from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.api.relay.members import find_member_secret
 from wharf.cluster.server.agent_interface import AgentInfo, NoAgentInterface, ProcessInfo
+from wharf.cluster.server.log.reader import CONTACT_LOST_AFTER_S
 from wharf.cluster.server.metrics import MetricFilter, RequestMeter
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
 from wharf.cluster.server.relay import HOPS_HEADER, RequestRelay
@@ -458,6 +459,19 @@ async def test_metrics_cover_requests_the_replica_and_the_queue() -> None:
         assert gauges["wharf.raft.appliedIndex"] == server.replica.index
         assert (gauges["wharf.replica.index_behind"], gauges["wharf.broker.total_ready"]) == (0, 0)
         assert (gauges["wharf.http.blocked_queries"], gauges["wharf.raft.state.leader"]) == (0, 1)
+
+
+@in_virtual_time
+async def test_metrics_of_a_leader_without_contact_to_its_log_do_not_say_that_it_leads() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        server.faults.disconnect()
+        await pass_time(CONTACT_LOST_AFTER_S + 1.0)
+
+        result = json.loads((await get(server, "/v1/metrics")).body)
+
+        gauges = {item["Name"]: item["Value"] for item in result["Gauges"] if not item["Labels"]}
+        assert (gauges["wharf.raft.state.leader"], gauges["wharf.state.known_leader"]) == (0, 0)
 
 
 @in_virtual_time

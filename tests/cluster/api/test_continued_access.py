@@ -10,10 +10,11 @@ from tests.cluster.api.test_node_channels import EXEC, NODE, RUNS, FakeNodeHandl
 from tests.cluster.api.test_websocket_relay import WebSocketCaller
 from tests.kit.callers import a_token, change_rules
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import commit
+from tests.kit.requests import commit, get
 from tests.kit.streams import AStream
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.access import UNCHECKED_CALLER
+from wharf.cluster.api import app
 from wharf.cluster.api.app import MAX_STREAMS_PER_CALLER
 from wharf.cluster.api.caller_slots import CallerSlots
 from wharf.cluster.api.continued_access import CHECK_INTERVAL_S, MIN_CHECK_INTERVAL_S
@@ -291,6 +292,18 @@ async def test_a_process_limits_the_number_of_its_sessions() -> None:
             caller.send(type="websocket.disconnect", code=1000)
             await caller.wait_closed()
         await node.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/event/stream", "/v1/client/fs/logs/{0}", "/v1/client/allocation/{0}/snapshot"])
+@in_virtual_time
+async def test_every_stream_needs_a_slot_of_the_process(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(app, "MAX_STREAMS", 0)
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        refused = await get(server, path.format(server.world.new_id()))
+
+        assert (refused.status, refused.headers["x-cluster-error-reason"]) == (503, "overloaded")
 
 
 @in_virtual_time

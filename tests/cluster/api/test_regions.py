@@ -44,8 +44,8 @@ class TwoRegions:
         self.east, self.west = east, west
         for item, region in ((east, "east"), (west, "west")):
             item.server.identity = msgspec.structs.replace(item.server.identity, region=region)
-        self.east_relay = RegionRelay(east.api, east.server)
-        self.west_relay = RegionRelay(west.api, west.server)
+        self.east_relay = RegionRelay(east.api, east.server, east.api.region_slots)
+        self.west_relay = RegionRelay(west.api, west.server, west.api.region_slots)
         self.silent = InMemoryRelay(None)
         self.to_west = InMemoryRelay(self.west_relay)
         self.to_east = InMemoryRelay(self.east_relay)
@@ -310,7 +310,7 @@ async def fetch_hostile(
     async with ACluster() as cluster:
         east = await cluster.a_server("e1")
         east.server.relay = RequestRelay(east.world, lambda _: InMemoryRelay(server), regions={"west": ["west"]})
-        relay = RegionRelay(east.api, east.server, extra_headers={"X-Ours": "yes"})
+        relay = RegionRelay(east.api, east.server, east.api.region_slots, extra_headers={"X-Ours": "yes"})
         return await fetch(relay, method, f"{path}?region=west", headers=headers)
 
 

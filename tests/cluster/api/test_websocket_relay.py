@@ -15,6 +15,7 @@ from websockets.http11 import Request, Response
 from tests.kit.cluster import ACluster
 from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.virtual_time import in_virtual_time
+from wharf.cluster.api.relay.region_slots import RegionSlots
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.memory.log import MemoryLog
@@ -110,7 +111,7 @@ def build_relay(*addresses: str, http_relay: InMemoryRelay | None = None) -> Reg
     server.relay = RequestRelay(
         WORLD, lambda _address: http_relay, regions={"west": list(addresses)}, sockets_to=WebSocketRelay
     )
-    return RegionRelay(reject_local_request, server)
+    return RegionRelay(reject_local_request, server, RegionSlots(server, is_nomad_compatible=False))
 
 
 async def reject_local_request(_scope: Any, _receive: Any, _send: Any) -> None:

@@ -132,3 +132,14 @@ def test_an_unknown_reason_of_a_newer_server_counts_as_unspecified() -> None:
     body = msgspec.msgpack.encode({"code": "invalid", "text": "no", "reason": "of-tomorrow"})
 
     assert call_member(make_reply(200, body)).reason is RefusalReason.UNSPECIFIED
+
+
+def test_the_refusal_of_an_overloaded_leader_keeps_its_reason_and_the_pause_before_a_retry() -> None:
+    headers = {"x-cluster-error": "unavailable", "x-cluster-error-reason": "overloaded", "retry-after": "7"}
+
+    with pytest.raises(Refusal) as caught:
+        call_member(ClientReply(503, headers, b"the server is overloaded"))
+
+    refusal = caught.value
+    assert (refusal.code, refusal.reason) == (RefusalCode.UNAVAILABLE, RefusalReason.OVERLOADED)
+    assert refusal.retry_after_s == 7.0

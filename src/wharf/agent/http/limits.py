@@ -10,11 +10,12 @@ import msgspec
 
 from wharf.agent.errors import CommandError, StartupError
 from wharf.agent.process_context import ProcessContext
+from wharf.cluster.access.authentication import find_token_by_secret
 from wharf.cluster.api.asgi import App, Receive, Scope, Send
 from wharf.cluster.api.rate_limiting import RequestClassifier
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.tables import ACL_TOKENS, TOKENS_BY_SECRET
+from wharf.cluster.state.tables import ACL_TOKENS
 from wharf.config.settings import AgentSettings
 from wharf.limits.admin.server import AdminServer
 from wharf.limits.asgi import LimitsMiddleware
@@ -41,10 +42,9 @@ class ReplicaTokens(MemoryDirectory, frozen=True):
 
     def find_token(self, sha256: str) -> DirectoryToken | None:
         """Return the token with this hash of its secret, or `None`."""
-        tokens = self.server.replica.list_by_index(TOKENS_BY_SECRET, sha256)
-        if not tokens:
+        token = find_token_by_secret(self.server.replica, sha256)
+        if token is None:
             return None
-        token = tokens[0]
         expires = token.expiration_time
         return DirectoryToken(
             sha256=sha256,

@@ -111,6 +111,7 @@ async def run(context: ProcessContext) -> None:
     application = RegionRelay(
         api,
         server,
+        api.region_slots,
         extra_headers=settings.http_api_response_headers,
         is_nomad_compatible=settings.compat.nomad,
     )

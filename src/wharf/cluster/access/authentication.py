@@ -53,14 +53,18 @@ def authenticate_caller(
         case None:
             return _build_anonymous_caller(snapshot, max_compiled_chars)
         case TokenSecret(digest):
-            return _build_token_caller(snapshot, _find_token(snapshot, digest), context, max_compiled_chars)
+            return _build_token_caller(snapshot, find_token_by_secret(snapshot, digest), context, max_compiled_chars)
         case WorkloadClaims():
             return _build_workload_caller(snapshot, credential, max_compiled_chars)
         case InvalidCredential(reason):
             return Caller(kind=CallerKind.UNVERIFIED, reason=reason)
 
 
-def _find_token(snapshot: Replica, digest: str) -> Token | None:
+def find_token_by_secret(snapshot: Replica, digest: str) -> Token | None:
+    """Return the token whose secret has this digest; `None` if there is none, or if several tokens have it.
+
+    Whatever depends on the token of a request uses this function: its rights, and what the request counts for.
+    """
     # The index leaves out tokens without a secret, so an empty digest finds nothing.
     found = snapshot.list_by_index(TOKENS_BY_SECRET, digest)
     # Two regions may import tokens with the same secret. It is unknown which token the caller means, so neither is used.

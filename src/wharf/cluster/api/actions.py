@@ -11,6 +11,7 @@ from wharf.cluster.api.idempotency import IDEMPOTENCY_HEADER, IdempotentExecutor
 from wharf.cluster.api.node_callers import require_node_rights
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.relay.authoritative import relay_to_authoritative_region, should_relay_write
+from wharf.cluster.api.relay.region_slots import RegionSlots
 from wharf.cluster.api.replies.encoding import ReplyBody
 from wharf.cluster.api.replies.pieces import encode_in_slices
 from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply
@@ -33,8 +34,9 @@ class ActionExecutor:
     with large bodies.
     """
 
-    def __init__(self, server: Server, off_loop: OffLoopExecutor) -> None:
+    def __init__(self, server: Server, off_loop: OffLoopExecutor, region_slots: RegionSlots) -> None:
         self._server = server
+        self._region_slots = region_slots
         self._off_loop = off_loop
         self._idempotency = IdempotentExecutor(server)
         self.handlers = build_action_handlers(server)
@@ -53,7 +55,8 @@ class ActionExecutor:
         if is_large:
             await require_node_rights(self._server, request)
         if should_relay_write(self._server, request):
-            result = await relay_to_authoritative_region(self._server, request, method=scope["method"])
+            with self._region_slots.hold(self._server.access.settings.authoritative_region, scope):
+                result = await relay_to_authoritative_region(self._server, request, method=scope["method"])
         elif IDEMPOTENCY_HEADER in request.headers and takes_idempotency_key(request.endpoint):
             query = scope["query_string"].decode("latin-1")
             target = f"{scope['path']}?{query}" if query else scope["path"]

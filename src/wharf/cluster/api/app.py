@@ -26,6 +26,7 @@ from wharf.cluster.api.node_callers import NODE_ENDPOINTS, require_node_rights
 from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
 from wharf.cluster.api.pacing import REQUESTS_PER_ITERATION
 from wharf.cluster.api.reads import ReadExecutor
+from wharf.cluster.api.relay.region_slots import RegionSlots
 from wharf.cluster.api.replies.cors import build_preflight_headers, list_cors_methods
 from wharf.cluster.api.replies.sender import (
     HttpReply,
@@ -86,7 +87,7 @@ MAX_STREAMS_PER_CALLER: Final = 512
 """The part of them for one token, or for the tasks of one allocation. While access control is off, only `MAX_STREAMS` applies."""
 STREAM_ENDPOINTS: Final = frozenset((
     "agent.monitor", "agent.monitor_export", "client.fs_cat", "client.fs_logs", "client.fs_read_at", "client.fs_stream",
-    "event.stream", "operator.save_snapshot",
+    "client.snapshot", "event.stream", "operator.save_snapshot",
 ))  # fmt: skip
 """Endpoints whose replies may last as long as their callers want."""
 ROUTINE_ENDPOINTS: Final = frozenset(("node.heartbeat", "node.fetch", "node.report"))
@@ -133,7 +134,9 @@ class Api:
         self._node_slots = LoopSlots(REQUESTS_PER_ITERATION)
         self._authorizer = RequestAuthorizer(server, authenticator)
         off_loop = OffLoopExecutor(server, worker or InlineRequestWorker())
-        self.actions = ActionExecutor(server, off_loop)
+        self.region_slots = RegionSlots(server, is_nomad_compatible=is_nomad_compatible)
+        """Counts the requests to other regions, also those that are relayed before they reach this application."""
+        self.actions = ActionExecutor(server, off_loop, self.region_slots)
         self.reads = ReadExecutor(
             server, authenticator, off_loop, node_requests=self._node_slots, is_nomad_compatible=is_nomad_compatible
         )

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from wharf.cluster.access.authentication import find_token_by_secret
 from wharf.cluster.api.asgi import Scope
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.tables import TOKENS_BY_SECRET
 from wharf.contract.model.refusal import Overloaded, Refusal
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.credentials import read_credentials, read_token
@@ -35,6 +35,11 @@ class RegionSlots:
         self._is_nomad_compatible = is_nomad_compatible
         self._counts: dict[str, Counter[str]] = {}
         """By region, the relayed requests of each caller."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request to another region is in progress."""
+        return not any(self._counts.values())
 
     @contextmanager
     def hold(self, region: str, scope: Scope) -> Iterator[None]:
@@ -74,7 +79,7 @@ class RegionSlots:
         """Return what the request counts for: its token if this region knows it, else the address of its client."""
         credentials = read_credentials(scope["headers"], is_nomad_compatible=self._is_nomad_compatible)
         digest = hash_secret(read_token(credentials))
-        token = next(self._server.replica.iter_by_index(TOKENS_BY_SECRET, digest), None) if digest else None
+        token = find_token_by_secret(self._server.replica, digest)
         if token is not None:
-            return f"token {token[1].accessor_id}"
+            return f"token {token.accessor_id}"
         return UNKNOWN_PREFIX + (scope.get("client") or ("",))[0]

@@ -52,18 +52,21 @@ class RegionRelay:
         self,
         app: App,
         server: Server,
+        slots: RegionSlots,
         *,
         extra_headers: Mapping[str, str] | None = None,
         is_nomad_compatible: bool = False,
     ) -> None:
-        """`extra_headers` are added to every relayed reply, as to all replies of this server."""
+        """`slots` also count the requests that `app` relays.
+
+        `extra_headers` are added to every relayed reply, as to all replies of this server."""
         self._is_nomad_compatible = is_nomad_compatible
         self._extra_headers = build_extra_headers(extra_headers or {})
         self._app = app
         self._server = server
         self._closing = asyncio.Event()
         self._incomplete_replies = LogLimit(server.world)
-        self.slots = RegionSlots(server, is_nomad_compatible=is_nomad_compatible)
+        self._slots = slots
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Most requests name no region: skip parsing their query.
@@ -77,7 +80,7 @@ class RegionRelay:
             return
         with ExitStack() as exit_stack:
             try:
-                exit_stack.enter_context(self.slots.hold(region, scope))
+                exit_stack.enter_context(self._slots.hold(region, scope))
             except Overloaded as refusal:
                 await self._refuse(refusal, scope, receive, send)
                 return

@@ -11,12 +11,12 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.server.rpc.method import PING, EmptyMessage, RpcReply, RpcTransport
+from wharf.contract.client.errors import build_error
 from wharf.contract.client.liveness import PROBE_TIMEOUT_S, LivenessProbe
 from wharf.contract.client.transport import ClientReply, ClientRequest, Transport, Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.credentials import SERVER_SECRET_HEADER
-from wharf.contract.wire.errors import CODE_HEADER, build_refusal
 from wharf.world import World
 
 RPC_PATH: Final = "/v1/server/ask/"
@@ -98,13 +98,17 @@ class _HttpTransport:
     def _build_refusal(self, reply: ClientReply) -> Refusal:
         """Return the refusal for a reply whose status is not 200.
 
-        Unless the reply proves that the call was not executed, its outcome is unknown.
+        Unless the reply proves that the call was not executed, its outcome is unknown. If the member is overloaded, so is the
+        refusal, with the pause that the member requests.
         """
-        text = reply.body.decode("utf-8", "replace")
-        code = build_refusal(reply.status, text, code=reply.headers.get(CODE_HEADER, "")).code
+        error = build_error(reply)
+        code, reply_text = error.code, reply.body.decode("utf-8", "replace")
         if code is RefusalCode.FORBIDDEN:
             return Refusal(RefusalCode.UNAVAILABLE, f"the leader, {self.member.name}, rejected this server's secret")
         result_code = (
             RefusalCode.UNAVAILABLE if code in UNEXECUTED_CODES or reply.status < 500 else RefusalCode.OUTCOME_UNKNOWN
         )
-        return Refusal(result_code, f"the leader, {self.member.name}, replied with status {reply.status}: {text}")
+        text = f"the leader, {self.member.name}, replied with status {reply.status}: {reply_text}"
+        if result_code is RefusalCode.OUTCOME_UNKNOWN:
+            return Refusal(result_code, text)
+        return Refusal(result_code, text, error.reason, error.retry_after_s)

@@ -24,7 +24,7 @@ from wharf.cluster.server.metrics import (
 from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS, ServerMetrics
 from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.tables import EVALUATIONS_BY_STATUS, LEADER
+from wharf.cluster.state.tables import EVALUATIONS_BY_STATUS
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 from wharf.contract.model.times import SECOND
@@ -66,8 +66,7 @@ async def collect_gauges(server: Server) -> list[GaugeValue]:
 def _build_replica_gauges(server: Server) -> list[GaugeValue]:
     """Return the gauges of the replica and of blocking queries."""
     replica, reader = server.replica, server.reader
-    leader = replica.get(LEADER)
-    is_leader = leader is not None and leader.member_id == server.identity.member_id
+    is_leader = server.is_leader()
     contact_ms = reader.last_contact_ms()
     gauges = [
         GaugeValue("raft.appliedIndex", replica.index),
