@@ -29,6 +29,7 @@ from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.memory.faults import EngineOperation, Fault, FaultInjector
 from wharf.cluster.engines.memory.log import ETCD_WRITE_LIMITS
 from wharf.cluster.engines.port import LogUnavailable
+from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.collection import CollectionDuty, VolumeDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
@@ -45,6 +46,7 @@ from wharf.cluster.state.codec import RecordDecoder
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.times import HOUR
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
@@ -54,11 +56,23 @@ NODE_COUNT: Final = 20
 NODES_PER_FAKE_NODE: Final = 4
 """One node of this number is a fake node."""
 # A new leader waits 40 s for the nodes to reach it. The five minutes of the product would make each run too long.
-HEARTBEAT_SETTINGS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
-IMPATIENT_HEARTBEAT_SETTINGS: Final = HeartbeatSettings(min_ttl_s=2.0, grace_s=1.0, failover_ttl_s=4.0)
+HEARTBEAT_SETTINGS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0, max_per_second=50.0)
+IMPATIENT_HEARTBEAT_SETTINGS: Final = HeartbeatSettings(
+    min_ttl_s=2.0, grace_s=1.0, failover_ttl_s=4.0, max_per_second=50.0
+)
 """The settings of odd seeds. Deadlines pass although servers have faults all the time, so that many nodes are lost."""
 JOB_SETTINGS: Final = JobSettings()
-COLLECTION_SETTINGS: Final = CollectionSettings()
+COLLECTION_SETTINGS: Final = CollectionSettings(
+    interval_s=300.0,
+    evaluation_retention_ns=HOUR,
+    batch_evaluation_retention_ns=24 * HOUR,
+    job_retention_ns=4 * HOUR,
+    deployment_retention_ns=HOUR,
+    node_retention_ns=24 * HOUR,
+)
+SEARCH_LIMITS: Final = SearchLimits(
+    is_fuzzy_enabled=True, max_examined_records=100_000, max_results=100, min_query_bytes=2
+)
 DATACENTERS: Final = ("dc1", "dc2")
 
 
@@ -95,7 +109,9 @@ class ServerProcess:
         self.applied_indexes = []
         faults = FaultInjector(cluster.choose_faults_for(self))
         self.engine = MemoryEngine(world, cluster.log, faults=faults, is_single_server=False)
-        self.server = Server(world, self.engine, self.member.identity, job_settings=JOB_SETTINGS)
+        self.server = Server(
+            world, self.engine, self.member.identity, job_settings=JOB_SETTINGS, search_limits=SEARCH_LIMITS
+        )
         process.start(self._run(process, self.engine, self.server), name=self.name)
 
     async def _run(self, process: Process, engine: MemoryEngine, server: Server) -> None:

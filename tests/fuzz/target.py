@@ -6,17 +6,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from tests.fuzz.generated_requests import HOST, RequestMaterial
 from tests.fuzz.server_records import BOOTSTRAP, create_records
 from tests.kit.cluster import OneServer
 from tests.kit.loop_holds import MeasuredCluster
+from tests.kit.settings import USUAL_HEARTBEATS, USUAL_SEARCH_LIMITS
 from tests.waiting import wait_on_loop_until
 from wharf.agent.forked_worker import ForkedWorker
 from wharf.agent.http.server import HttpServer
 from wharf.agent.sockets import listen_tcp
 from wharf.cluster.api.handlers.agents import documents
 from wharf.cluster.api.relay.regions import RegionRelay
-from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.port import Batch
 from wharf.cluster.server.request_worker import RequestWorker
@@ -107,7 +109,13 @@ class Target:
     async def load_state_from_log(self) -> dict[str, list[Any]]:
         """Return the state that a newly started server loads from the log."""
         engine = MemoryEngine(self.server.world, self.server.engine.log, is_single_server=False)
-        fresh = Server(self.server.world, engine, ServerIdentity("fresh", "fresh"), job_settings=JobSettings())
+        fresh = Server(
+            self.server.world,
+            engine,
+            ServerIdentity("fresh", "fresh"),
+            job_settings=JobSettings(),
+            search_limits=USUAL_SEARCH_LIMITS,
+        )
         await engine.open()
         follower_task = asyncio.get_running_loop().create_task(fresh.follower.run())
         await fresh.follower.loaded_event.wait()
@@ -134,7 +142,7 @@ async def open_target(
     server = OneServer(
         cluster,
         "m1",
-        heartbeats=HeartbeatSettings(min_ttl_s=36_000),
+        heartbeats=replace(USUAL_HEARTBEATS, min_ttl_s=36_000),
         access=access,
         worker=None if make_worker is None else ForkedWorker(cluster.world("worker")),
     )

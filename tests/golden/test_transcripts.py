@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
 from tests.golden.transcript import Transcript, assert_golden
 from tests.kit.cluster import ACluster
+from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.virtual_time import in_virtual_time
-from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.state.tables import DEPLOYMENTS
 from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReschedulePolicy, UpdatePolicy
 from wharf.contract.model.jobs.job import Job
@@ -93,7 +94,7 @@ async def test_a_disconnected_allocation_is_replaced_and_kept_when_its_node_retu
     is_rewritten: bool,
 ) -> None:
     async with ACluster() as cluster:
-        server = await cluster.a_server(heartbeats=HeartbeatSettings(min_ttl_s=5.0, grace_s=5.0))
+        server = await cluster.a_server(heartbeats=replace(USUAL_HEARTBEATS, min_ttl_s=5.0, grace_s=5.0))
         nodes = await cluster.ready_nodes(server, 2)
         transcript, client = Transcript(server), server.client
         job = web(0, count=2, disconnect=DisconnectPolicy(lost_after=600 * SECOND, reconcile="keep_original"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.kit.election import ControlledElection
 from tests.kit.exchange import InMemoryTransport
+from tests.kit.settings import USUAL_SEARCH_LIMITS
 from tests.kit.virtual_time import pass_time, until
 from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.app import Api
@@ -85,7 +86,11 @@ class OneServer:
         self.faults = FaultInjector()
         self.engine = MemoryEngine(self.world, cluster.log, faults=self.faults, is_single_server=False)
         self.server = Server(
-            self.world, self.engine, ServerIdentity(name, name, address=f"{name}:4646"), job_settings=job_settings
+            self.world,
+            self.engine,
+            ServerIdentity(name, name, address=f"{name}:4646"),
+            job_settings=job_settings,
+            search_limits=USUAL_SEARCH_LIMITS,
         )
         self.server.enable_events()
         self.replica = self.server.replica

@@ -7,11 +7,13 @@ from collections import Counter
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport
 from tests.kit.requests import commit
+from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, NODES
@@ -206,7 +208,7 @@ def test_nodes_of_a_large_fleet_request_assignments_again_over_a_longer_time(
     @in_virtual_time
     async def cut_connections() -> None:
         async with ACluster() as cluster:
-            server = await cluster.a_server(heartbeats=HeartbeatSettings(max_per_second=heartbeats_per_s))
+            server = await cluster.a_server(heartbeats=replace(USUAL_HEARTBEATS, max_per_second=heartbeats_per_s))
             fleet = AFleet(cluster, server, 40)
             await until(lambda: fleet.ready_count == 40, what="all are ready", within_s=60.0)
             await pass_time(5.0)
@@ -252,7 +254,7 @@ FLEET = 30
 
 def make_settings_of_fleet(size: int, *, failover_ttl_s: float = 300.0) -> HeartbeatSettings:
     """Return the settings that give `FLEET` nodes the TTLs of `size` nodes with the default settings."""
-    default = HeartbeatSettings(failover_ttl_s=failover_ttl_s)
+    default = replace(USUAL_HEARTBEATS, failover_ttl_s=failover_ttl_s)
     return msgspec.structs.replace(default, max_per_second=FLEET * default.max_per_second / size)
 
 
@@ -303,7 +305,7 @@ def test_a_new_leader_of_a_large_fleet_waits_for_the_heartbeat_of_every_node(siz
 async def test_a_new_leader_with_a_higher_rate_of_heartbeats_waits_for_the_ttls_of_the_former_one() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1", heartbeats=make_settings_of_fleet(10_000))
-        second = await cluster.a_server("m2", leads=False, heartbeats=HeartbeatSettings())
+        second = await cluster.a_server("m2", leads=False, heartbeats=USUAL_HEARTBEATS)
         await start_fleet_with_long_ttls(cluster, first, 10_000)
 
         await second.lead()
@@ -349,7 +351,7 @@ async def test_after_a_restore_every_server_waits_for_the_ttls_of_the_fleet_befo
 async def test_a_longest_ttl_that_a_smaller_fleet_no_longer_needs_is_lowered_later() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1", heartbeats=make_settings_of_fleet(10_000))
-        second = await cluster.a_server("m2", leads=False, heartbeats=HeartbeatSettings())
+        second = await cluster.a_server("m2", leads=False, heartbeats=USUAL_HEARTBEATS)
         await start_fleet_with_long_ttls(cluster, first, 10_000)
 
         await second.lead()
@@ -364,7 +366,7 @@ async def test_a_longest_ttl_that_a_smaller_fleet_no_longer_needs_is_lowered_lat
 @in_virtual_time
 async def test_a_node_counts_its_ttl_from_the_time_at_which_it_sent_the_heartbeat() -> None:
     async with ACluster() as cluster:
-        server = await cluster.a_server(heartbeats=HeartbeatSettings(min_ttl_s=10.0))
+        server = await cluster.a_server(heartbeats=replace(USUAL_HEARTBEATS, min_ttl_s=10.0))
         fleet = AFleet(cluster, server, 1)
         await until(lambda: fleet.ready_count == 1, what="it is ready")
         fleet.exchanges[0].request_s = 8.0  # Each reply takes this long.
@@ -384,7 +386,7 @@ def test_a_node_of_a_large_fleet_waits_longer_for_a_slow_server_and_before_it_op
     @in_virtual_time
     async def start() -> None:
         async with ACluster() as cluster:
-            server = await cluster.a_server(heartbeats=HeartbeatSettings(max_per_second=heartbeats_per_s))
+            server = await cluster.a_server(heartbeats=replace(USUAL_HEARTBEATS, max_per_second=heartbeats_per_s))
             fleet = AFleet(cluster, server, 1)
             await until(lambda: fleet.ready_count == 1, what="it is ready", within_s=60.0)
             await pass_time(1.0)
@@ -411,7 +413,7 @@ def test_nodes_with_long_ttls_repeat_failed_heartbeats_less_often(
     @in_virtual_time
     async def lose_the_server() -> None:
         async with ACluster() as cluster:
-            server = await cluster.a_server(heartbeats=HeartbeatSettings(max_per_second=heartbeats_per_s))
+            server = await cluster.a_server(heartbeats=replace(USUAL_HEARTBEATS, max_per_second=heartbeats_per_s))
             fleet = AFleet(cluster, server, 5)
             await until(lambda: fleet.ready_count == 5, what="all are ready", within_s=60.0)
             await pass_time(longest_ttl_s)  # Now every node has a TTL for the whole fleet.

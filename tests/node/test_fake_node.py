@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, ANode, OneServer
+from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_SUMMARIES, JOBS, NODES
 from wharf.contract.client import ClientReply, ClientRequest, Unreachable
@@ -19,7 +19,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import NodeStatus
 
-QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
+QUICK = replace(USUAL_HEARTBEATS, min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 
 
 def with_script(job: Job, count: int = 1, **config: Any) -> Job:

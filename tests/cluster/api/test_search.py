@@ -5,14 +5,15 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_service, a_task
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.settings import USUAL_SEARCH_LIMITS
 from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import DENIED, READ, a_namespace, a_stored_job, an_id, put, read_refusal, status_and_body, store
-from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, NODES
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus
@@ -269,7 +270,7 @@ async def test_two_bytes_are_enough_for_a_fuzzy_search() -> None:
 async def test_fuzzy_search_can_be_disabled() -> None:
     async with ACluster() as cluster:
         server = await with_objects(cluster)
-        server.server.search_limits = SearchLimits(is_fuzzy_enabled=False)
+        server.server.search_limits = replace(USUAL_SEARCH_LIMITS, is_fuzzy_enabled=False)
 
         assert await read_refusal(server, put(server, "/v1/search/fuzzy", {"Text": "shop", "Context": "jobs"})) == (
             400,

@@ -14,6 +14,7 @@ from websockets.http11 import Request, Response
 
 from tests.kit.cluster import ACluster
 from tests.kit.in_memory_relay import InMemoryRelay
+from tests.kit.settings import USUAL_SEARCH_LIMITS
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.api.relay.region_slots import RegionSlots
 from wharf.cluster.api.relay.regions import RegionRelay
@@ -107,7 +108,13 @@ def build_relay(*addresses: str, http_relay: InMemoryRelay | None = None) -> Reg
     """Return a relay in the region `east` to servers of the region `west` at these addresses."""
     http_relay = http_relay or InMemoryRelay(None)
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
-    server = Server(WORLD, engine, ServerIdentity("e1", "e1", region="east"), job_settings=JobSettings(region="east"))
+    server = Server(
+        WORLD,
+        engine,
+        ServerIdentity("e1", "e1", region="east"),
+        job_settings=JobSettings(region="east"),
+        search_limits=USUAL_SEARCH_LIMITS,
+    )
     server.relay = RequestRelay(
         WORLD, lambda _address: http_relay, regions={"west": list(addresses)}, sockets_to=WebSocketRelay
     )

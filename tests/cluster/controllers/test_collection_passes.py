@@ -6,6 +6,7 @@ from wharf.cluster.operations.operator.collection import CollectionKind
 
 def test_each_kind_of_record_has_its_own_retention_and_nodes_are_collected_last() -> None:
     settings = CollectionSettings(
+        interval_s=300.0,
         evaluation_retention_ns=1,
         batch_evaluation_retention_ns=2,
         job_retention_ns=3,

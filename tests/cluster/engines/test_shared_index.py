@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.engines.contract import a_write, commit, put
+from tests.kit.settings import USUAL_SEARCH_LIMITS
 from tests.waiting import wait_on_loop_until
 from wharf.cluster.engines.port import Committed, LogUnavailable, WriteOutcome
 from wharf.cluster.engines.sqlite.async_store import AsyncSqliteStore
@@ -133,7 +134,9 @@ async def test_a_default_read_waits_until_the_replica_has_the_published_index(
     tmp_path: Path, shared_index: SharedIndex
 ) -> None:
     async with serving(tmp_path, shared_index), attached(tmp_path, shared_index) as engine:
-        server = Server(WORLD, engine, ServerIdentity("m1", "m1"), job_settings=JobSettings())
+        server = Server(
+            WORLD, engine, ServerIdentity("m1", "m1"), job_settings=JobSettings(), search_limits=USUAL_SEARCH_LIMITS
+        )
         following = asyncio.ensure_future(server.follower.run())
         await server.bootstrap_cluster()
         leader = Write("elected", Cause(CauseKind.LEASE), [LEADER.build_put(Leader(member_id="m1"))])

@@ -7,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, admitted
+from tests.kit.settings import USUAL_SEARCH_LIMITS
 from tests.kit.state import AState, an_allocation
 from wharf.cluster.access import ALL_RIGHTS, get_rights
 from wharf.cluster.operations.search import (
     FuzzySearchResult,
     PrefixSearchResult,
     SearchContext,
-    SearchLimits,
     search_by_prefix,
     search_fuzzy,
 )
@@ -60,7 +60,9 @@ def make_state(count: int) -> AState:
 def run_fuzzy_search(
     state: AState, text: str, context: SearchContext = SearchContext.JOBS, **limits: Any
 ) -> tuple[FuzzySearchResult, int]:
-    found = search_fuzzy(state.replica, [context], text, ALL_RIGHTS, namespace="default", limits=SearchLimits(**limits))
+    found = search_fuzzy(
+        state.replica, [context], text, ALL_RIGHTS, namespace="default", limits=replace(USUAL_SEARCH_LIMITS, **limits)
+    )
     return run_search(found)
 
 
@@ -68,7 +70,7 @@ def run_prefix_search(
     state: AState, prefix: str, context: SearchContext = SearchContext.JOBS, **limits: Any
 ) -> tuple[PrefixSearchResult, int]:
     found = search_by_prefix(
-        state.replica, [context], prefix, ALL_RIGHTS, namespace="default", limits=SearchLimits(**limits)
+        state.replica, [context], prefix, ALL_RIGHTS, namespace="default", limits=replace(USUAL_SEARCH_LIMITS, **limits)
     )
     return run_search(found)
 
@@ -132,7 +134,9 @@ def test_other_namespaces_are_not_searched() -> None:
     state = make_state(3 * RECORDS_PER_STEP)
 
     found, steps = run_search(
-        search_fuzzy(state.replica, [SearchContext.JOBS], "web", ALL_RIGHTS, namespace="other", limits=SearchLimits())
+        search_fuzzy(
+            state.replica, [SearchContext.JOBS], "web", ALL_RIGHTS, namespace="other", limits=USUAL_SEARCH_LIMITS
+        )
     )
 
     assert (list_names(found), steps) == ([], 1)
@@ -200,7 +204,9 @@ def test_a_search_in_all_namespaces_finds_names_of_each_of_them() -> None:
     store_job(state, "web-1")
     store_job(state, "web-2", namespace="other")
 
-    found = search_fuzzy(state.replica, [SearchContext.JOBS], "web", ALL_RIGHTS, namespace="*", limits=SearchLimits())
+    found = search_fuzzy(
+        state.replica, [SearchContext.JOBS], "web", ALL_RIGHTS, namespace="*", limits=USUAL_SEARCH_LIMITS
+    )
 
     assert sorted(list_names(run_search(found)[0])) == ["web-1", "web-2"]
 
@@ -244,6 +250,6 @@ def test_a_record_that_the_caller_must_not_see_does_not_hide_the_others() -> Non
         store_job(state, f"web-{namespace}", namespace=namespace)
     rights = get_rights([f'namespace "{namespace}" {{ policy = "read" }}' for namespace in ("a", "c")])
 
-    found = search_fuzzy(state.replica, [SearchContext.JOBS], "web", rights, namespace="*", limits=SearchLimits())
+    found = search_fuzzy(state.replica, [SearchContext.JOBS], "web", rights, namespace="*", limits=USUAL_SEARCH_LIMITS)
 
     assert sorted(list_names(run_search(found)[0])) == ["web-a", "web-c"]

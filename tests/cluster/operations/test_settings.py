@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from wharf.cluster import controllers, operations, scheduling
@@ -23,7 +24,7 @@ def iterate_modules(package: ModuleType) -> Iterator[ModuleType]:
 
 
 def iterate_functions(module: ModuleType) -> Iterator[Callable[..., Any]]:
-    """Yield the functions of a module and the methods of its classes; constructors of records are not included."""
+    """Yield the functions of a module and the methods of its classes, without the constructors of records."""
     for found in vars(module).values():
         if getattr(found, "__module__", "") != module.__name__:
             continue
@@ -43,6 +44,20 @@ def list_defaulted_settings(function: Callable[..., Any]) -> list[str]:
     ]
 
 
+def iterate_records(module: ModuleType) -> Iterator[type[msgspec.Struct]]:
+    """Yield the types of records that a module defines."""
+    for found in vars(module).values():
+        if inspect.isclass(found) and issubclass(found, msgspec.Struct) and found.__module__ == module.__name__:
+            yield found
+
+
+def list_defaulted_fields(record: type[msgspec.Struct]) -> list[str]:
+    """Return the fields of the record that are settings and have a default; of a record of settings, all with a default."""
+    if not SETTING_TYPE.fullmatch(record.__name__):
+        return list_defaulted_settings(record)
+    return [field.name for field in msgspec.structs.fields(record) if not field.required]
+
+
 @pytest.mark.parametrize("package", [operations, controllers, scheduling, model], ids=lambda package: package.__name__)
 def test_no_function_that_decides_has_a_default_for_a_setting(package: ModuleType) -> None:
     defaulted = {
@@ -50,6 +65,18 @@ def test_no_function_that_decides_has_a_default_for_a_setting(package: ModuleTyp
         for module in iterate_modules(package)
         for function in iterate_functions(module)
         if (names := list_defaulted_settings(function))
+    }
+
+    assert defaulted == {}
+
+
+@pytest.mark.parametrize("package", [operations, controllers, scheduling], ids=lambda package: package.__name__)
+def test_no_record_of_the_packages_that_decide_has_a_default_for_a_setting(package: ModuleType) -> None:
+    defaulted = {
+        f"{module.__name__}.{record.__qualname__}": names
+        for module in iterate_modules(package)
+        for record in iterate_records(module)
+        if (names := list_defaulted_fields(record))
     }
 
     assert defaulted == {}

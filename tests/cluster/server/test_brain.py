@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from tests.builders import SECOND, a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault, LoseReplyFault, RefuseFault
 from wharf.cluster.engines.memory.log import MemoryLogCopy
 from wharf.cluster.engines.port import WriteConflict, WriteLimits
@@ -49,7 +49,7 @@ TINY = WriteLimits(changes=16, conditions=16)
 NOTHING = MemoryLogCopy(0, 0, {}, {})
 """The content of a log that was wiped."""
 
-QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
+QUICK = replace(USUAL_HEARTBEATS, min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 
 
 def make_job_of_count(count: int, name: str = "shop", cpu: int = 10) -> Job:

@@ -6,8 +6,9 @@ import pytest
 
 from tests.builders import a_batch_job, a_group, a_job, a_task
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.settings import USUAL_COLLECTION
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from wharf.cluster.controllers.collection import CollectionSettings, list_collection_passes
+from wharf.cluster.controllers.collection import list_collection_passes
 from wharf.cluster.engines.port import WriteLimits
 from wharf.cluster.operations.operator.collection import CollectionKind
 from wharf.cluster.state import Table
@@ -39,13 +40,13 @@ def count_records(server: OneServer) -> tuple[int, ...]:
     ],
 )
 def test_each_kind_of_record_has_its_retention_time(kind: CollectionKind, hours: int) -> None:
-    assert [age.retention_ns for age in list_collection_passes(CollectionSettings()) if age.kind is kind] == [
+    assert [age.retention_ns for age in list_collection_passes(USUAL_COLLECTION) if age.kind is kind] == [
         hours * HOUR_NS
     ]
 
 
 def test_nodes_are_collected_last_and_tokens_by_another_duty() -> None:
-    kinds = [age.kind for age in list_collection_passes(CollectionSettings())]
+    kinds = [age.kind for age in list_collection_passes(USUAL_COLLECTION)]
 
     assert kinds[-1] is CollectionKind.NODES
     assert set(CollectionKind) - set(kinds) == {CollectionKind.TOKENS}

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport, build_scope
+from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
-from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.server.duties.isolation import MAX_ISOLATION_S, MAX_PEER_ISOLATION_S
 from wharf.cluster.server.rpc.handlers.nodes import RECORD_HEARTBEAT, RECORD_HEARTBEATS, HeartbeatRequest
 from wharf.cluster.server.rpc.leader_client import LeaderClient
@@ -27,7 +28,7 @@ from wharf.contract.model.secrets import hash_secret
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 
-HEARTBEATS: Final = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=120.0)
+HEARTBEATS: Final = replace(USUAL_HEARTBEATS, min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=120.0)
 MAX_DEADLINE_S: Final = 2 * 10.0 + 5.0
 """The longest time from a heartbeat to its deadline."""
 

@@ -1,16 +1,18 @@
 """Since when a node has had no contact with servers: groups with `stop_on_client_after` depend on it."""
 
+from msgspec.structs import replace
+
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport
+from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientReply, ClientRequest, Unreachable
 from wharf.node.agent.servers.contact import MIN_UNANSWERED_S, UNANSWERED_PART, ServerContact
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 
 MIN_TTL_S = 100.0
-LONG_TTLS = HeartbeatSettings(max_per_second=1 / MIN_TTL_S)
+LONG_TTLS = replace(USUAL_HEARTBEATS, max_per_second=1 / MIN_TTL_S)
 """One node gets the TTL of a large fleet."""
 
 

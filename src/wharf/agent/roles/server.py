@@ -76,6 +76,7 @@ def build_server(context: ProcessContext) -> Server:
         address=context.order.advertised_address,
         door_secret=context.order.door_secret,
     )
+    search = settings.server.search
     server = Server(
         context.world,
         build_engine(context.order.settings, context.world, index_descriptor=context.order.index_descriptor),
@@ -88,16 +89,15 @@ def build_server(context: ProcessContext) -> Server:
             max_source_bytes=settings.server.job_max_source_size.bytes,
             versions_kept=settings.server.job_tracked_versions,
         ),
+        search_limits=SearchLimits(
+            is_fuzzy_enabled=search.fuzzy_enabled,
+            max_examined_records=search.limit_query,
+            max_results=search.limit_results,
+            min_query_bytes=search.min_term_length,
+        ),
         scheduler=settings.server.default_scheduler_config.configuration(),
     )
     configure_access(context, server)
-    search = settings.server.search
-    server.search_limits = SearchLimits(
-        is_fuzzy_enabled=search.fuzzy_enabled,
-        max_examined_records=search.limit_query,
-        max_results=search.limit_results,
-        min_query_bytes=search.min_term_length,
-    )
     server.read_limits = ReadLimits(
         filter_cpu_s=settings.api.max_filter_cpu.seconds,
         list_cpu_s=settings.api.max_list_cpu.seconds,

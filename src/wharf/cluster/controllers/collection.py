@@ -7,21 +7,17 @@ together with keyring keys.
 import msgspec
 
 from wharf.cluster.operations.operator.collection import CollectionKind
-from wharf.contract.model.times import HOUR
 
 
 class CollectionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The interval of garbage collection, and how long records are retained after they ended.
+    """The interval of garbage collection, and how long records are retained after they ended."""
 
-    The defaults are Nomad's.
-    """
-
-    interval_s: float = 300.0  # Seconds between two passes.
-    evaluation_retention_ns: int = HOUR  # For all other evaluations.
-    batch_evaluation_retention_ns: int = 24 * HOUR  # For evaluations of batch and sysbatch jobs.
-    job_retention_ns: int = 4 * HOUR
-    deployment_retention_ns: int = HOUR
-    node_retention_ns: int = 24 * HOUR  # For nodes that are down.
+    interval_s: float  # Seconds between two passes.
+    evaluation_retention_ns: int  # For all other evaluations.
+    batch_evaluation_retention_ns: int  # For evaluations of batch and sysbatch jobs.
+    job_retention_ns: int
+    deployment_retention_ns: int
+    node_retention_ns: int  # For nodes that are down.
 
 
 class CollectionPass(msgspec.Struct, frozen=True):

@@ -26,12 +26,12 @@ TTL_LOWERING_PART: Final = 0.75
 
 
 class HeartbeatSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Heartbeat times in seconds. The defaults are Nomad's (scheduling.md 9.1)."""
+    """Heartbeat times in seconds (scheduling.md 9.1)."""
 
-    min_ttl_s: float = 10.0  # The shortest time in which a node must send its next heartbeat.
-    grace_s: float = 10.0  # How much later a heartbeat may arrive, at least, before the node counts as lost.
-    failover_ttl_s: float = 300.0  # The time that nodes get to find a new leader, at least.
-    max_per_second: float = 50.0
+    min_ttl_s: float  # The shortest time in which a node must send its next heartbeat.
+    grace_s: float  # How much later a heartbeat may arrive, at least, before the node counts as lost.
+    failover_ttl_s: float  # The time that nodes get to find a new leader, at least.
+    max_per_second: float
     """Limits load: in large clusters TTLs grow until heartbeats arrive at this rate."""
 
     def compute_shortest_ttl_s(self, node_count: int) -> float:

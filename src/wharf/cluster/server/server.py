@@ -59,6 +59,7 @@ class Server:
         identity: ServerIdentity,
         *,
         job_settings: JobSettings,
+        search_limits: SearchLimits,
         scheduler: SchedulerConfiguration | None = None,
     ) -> None:
         """`scheduler`: the first scheduler configuration, used if this server bootstraps the cluster."""
@@ -81,10 +82,10 @@ class Server:
         self.node_channels: NodeChannels = self.local_channels
         """Channels to nodes, whichever process holds their connections."""
         self.access = AccessServices(world)
-        self.search_limits = SearchLimits()
+        self.search_limits = search_limits
         self.read_limits = ReadLimits()
+        """The CPU time that a read may use; set by the wiring from the configuration."""
         self.off_loop = OffLoopWorker(world)
-        """Limits of searches; set by the wiring from the configuration."""
         self.meter = RequestMeter(world)
         self.relay = RequestRelay(world, _refuse_relay)
         """Forwards whole requests to other regions and members. Set by the wiring if there are any."""

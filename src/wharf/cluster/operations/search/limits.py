@@ -12,10 +12,10 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
     in steps of 1 to 2 ms.
     """
 
-    is_fuzzy_enabled: bool = True
-    max_examined_records: int = 100_000  # In each table.
-    max_results: int = 100  # Of a fuzzy search, for each kind of record.
-    min_query_bytes: int = 2  # The shortest text of a fuzzy search.
+    is_fuzzy_enabled: bool
+    max_examined_records: int  # In each table.
+    max_results: int  # Of a fuzzy search, for each kind of record.
+    min_query_bytes: int  # The shortest text of a fuzzy search.
 
     def check_fuzzy_query(self, text: str) -> None:
         """Raise if fuzzy search is disabled, or if the searched text is too short."""

@@ -29,8 +29,9 @@ class RepeatedFailures:
         Each server that cannot reach the store names the time of its own last contact, and an outdated report is named by
         its number. Such refusals give the same reason.
         """
-        has_changing_text = isinstance(error, Refusal) and error.reason in REASONS_WITH_CHANGING_TEXTS
-        reason: Hashable = error.reason if has_changing_text else (type(error), str(error))
+        reason: Hashable = (type(error), str(error))
+        if isinstance(error, Refusal) and error.reason in REASONS_WITH_CHANGING_TEXTS:
+            reason = error.reason
         if reason in self._reasons:
             return False
         if len(self._reasons) >= MAX_REASONS:
