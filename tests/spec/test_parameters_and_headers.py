@@ -164,7 +164,8 @@ async def test_a_page_s_size_is_a_positive_integer(per_page: str) -> None:
 
         reply = await get(server, "/v1/jobs", f"per_page={per_page}")
 
-        assert (reply.status, reply.body) == (400, b"Expect a number for `per_page` query string parameter")
+        assert reply.status == 400
+        assert reply.body.startswith(b"Expect a number ")
 
 
 @rule("parameters", "wait")

@@ -79,7 +79,7 @@ async def test_a_wrong_method_is_405() -> None:
     async with ACluster() as cluster:
         reply = await send_raw((await cluster.a_server()).api, "DELETE", "/v1/jobs")
 
-        assert (reply.status, reply.body) == (405, b"Invalid method")
+        assert (reply.status, reply.body) == (405, b"Invalid method: DELETE is not possible here; use GET, POST, PUT")
         assert reply.headers["allow"] == "GET, POST, PUT"
         assert reply.headers["content-type"] == "text/plain; charset=utf-8"
 
@@ -779,4 +779,7 @@ async def test_a_body_above_the_configured_limit_is_refused() -> None:
 
         reply = await send_raw(Api(server.server, max_body_bytes=100), "PUT", "/v1/jobs", body=b" " * 101)
 
-        assert (reply.status, reply.body) == (413, b"the request's body is larger than 100 bytes")
+        assert (reply.status, reply.body) == (
+            413,
+            b"the request's body is larger than 100 bytes, the limit: `api.max_body_size` of this server",
+        )

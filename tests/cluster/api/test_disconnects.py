@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.api.test_websocket_relay import build_relay, reject_local_request
 from tests.kit.in_memory_relay import InMemoryRelay
 from wharf.cluster.api.asgi import Message
-from wharf.cluster.api.requests.body import iterate_body, read_body, wait_for_disconnect
+from wharf.cluster.api.requests.body import BodyLimit, iterate_body, read_body, wait_for_disconnect
 
 TOO_MANY_MESSAGES = 1_000
 
@@ -69,7 +69,7 @@ def test_parts_that_are_always_ready_do_not_hold_the_event_loop(how: str) -> Non
             case "wait":
                 await wait_for_disconnect(messages.receive)
             case "read":
-                await read_body(messages.receive, {}, 1_000, UnlimitedBody(), permit)
+                await read_body(messages.receive, {}, BodyLimit(1_000, "a setting"), UnlimitedBody(), permit)
             case _:
                 async for _ in iterate_body(messages.receive):
                     pass

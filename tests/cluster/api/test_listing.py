@@ -169,7 +169,11 @@ async def test_a_negative_page_size_is_refused() -> None:
 
         reply = await get(server, "/v1/jobs", "per_page=-1")
 
-        assert (reply.status, reply.body) == (400, b"Expect a number for `per_page` query string parameter")
+        assert (reply.status, reply.body) == (
+            400,
+            b'Expect a number from 1 for `per_page` query string parameter, given "-1"; leave it out to get all '
+            b"records",
+        )
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ async def test_maintenance_needs_put_and_a_management_token(path: str) -> None:
         operator = await a_token(server, 'operator { policy = "write" } node { policy = "write" }')
         manager = await a_token(server, management=True)
 
-        assert status_and_text(await send(server, "POST", path)) == (405, "Invalid method")
-        assert status_and_text(await send(server, "GET", path)) == (405, "Invalid method")
+        assert (await send(server, "POST", path)).status == 405
+        assert (await send(server, "GET", path)).status == 405
         assert status_and_text(await put(server, path, headers=operator)) == DENIED
         assert status_and_text(await put(server, path, headers=manager)) == (200, "")

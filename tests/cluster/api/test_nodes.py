@@ -272,7 +272,7 @@ async def test_changes_of_an_unknown_node_are_404_and_cannot_be_read(route: str)
         path = f"/v1/node/{TWO}/{route}"
 
         assert status_and_text(await put(server, path, {"Eligibility": "eligible"})) == (404, "node not found")
-        assert status_and_text(await get(server, path)) == (405, "Invalid method")
+        assert (await get(server, path)).status == 405
 
 
 @in_virtual_time

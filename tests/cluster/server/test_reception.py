@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import InMemoryTransport, build_scope
+from tests.kit.requests import commit
 from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
@@ -360,3 +361,20 @@ async def test_a_heartbeat_whose_caller_has_gone_counts() -> None:
         await server.api(scope, receive, send)
 
         assert get_status(server) == "ready"
+
+
+@in_virtual_time
+async def test_an_outage_of_another_server_is_logged_with_the_name_of_the_server(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1", heartbeats=HEARTBEATS)
+        member = Member(id="member-2", name="server-two", address="m2:4646")
+        await commit(server, MEMBERS.build_put(replace(member, create_index=WRITE_INDEX)))
+        ApiProcess(cluster, server)
+        server.brain.node_monitor.record_pulse("api-1", member_id=member.id)
+
+        await pass_time(10.0)
+
+        messages = [each.getMessage() for each in caplog.records if "cannot be received" in each.getMessage()]
+        assert [message.partition("processes=")[2] for message in messages] == ["api-1 of server-two"]

@@ -37,6 +37,7 @@ from wharf.cluster.api.replies.sender import (
 )
 from wharf.cluster.api.requests.body import (
     PART_TIMEOUT_S,
+    BodyLimit,
     BodyTimeout,
     ClientDisconnected,
     decompress_body,
@@ -62,6 +63,7 @@ from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.server.metrics import RequestSeries
 from wharf.cluster.server.request_worker import InlineRequestWorker, RequestWorker
 from wharf.cluster.server.server import Server
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import NO_LEADER_TEXT, Overloaded, Refusal, RefusalCode, RefusalReason, no_leader
 from wharf.contract.wire.credentials import read_credentials
@@ -80,6 +82,7 @@ MAX_HEADERS: Final = 256
 MAX_HEADER_BYTES: Final = 1024 * 1024
 """Limits the total size of header names and values."""
 TOO_MANY_HEADERS_TEXT: Final = "431 Request Header Fields Too Large"
+MAX_BODY_SETTING: Final = "`api.max_body_size` of this server"
 BODY_METHODS: Final = frozenset(("PUT", "POST", "DELETE"))
 MAX_STREAMS: Final = 4_096
 """Streamed replies, such as followed logs and events, that an api process sends at a time. Protects its memory and open files."""
@@ -218,8 +221,12 @@ class Api:
         if endpoint is None:
             if method == "OPTIONS" and (open_methods := list_cors_methods(path)):
                 return HttpReply(204, build_preflight_headers(headers, open_methods))
-            allowed = ", ".join(sorted(match.methods)).encode()
-            return build_text_reply(405, "Invalid method", (b"allow", allowed))
+            allowed = ", ".join(sorted(match.methods))
+            return build_text_reply(
+                405,
+                f"Invalid method: {cut_echo(method)} is not possible here; use {allowed}",
+                (b"allow", allowed.encode()),
+            )
         try:
             query = parse_query_strict(scope["query_string"], endpoint)
             if not self._replies.is_nomad_compatible:  # Nomad ignores such a filter (0192).
@@ -387,11 +394,13 @@ class Api:
             return msgspec.structs.replace(request, body_parts=iterate_body(receive))
         if held is not None:
             encoding = get_content_encoding(request.headers)
-            max_bytes = min(self._max_body_bytes, endpoint.max_body_bytes or self._max_body_bytes)
-            body = await read_body(receive, request.headers, max_bytes, held, require_access)
+            limit = BodyLimit(self._max_body_bytes, MAX_BODY_SETTING)
+            if endpoint.max_body_bytes and endpoint.max_body_bytes <= limit.max_bytes:
+                limit = BodyLimit(endpoint.max_body_bytes, "fixed for this endpoint")
+            body = await read_body(receive, request.headers, limit, held, require_access)
             if encoding and body:
                 await require_access()  # A small body can have a large content.
-                body = await decompress_body(body, max_bytes, held)
+                body = await decompress_body(body, limit, held)
             request = msgspec.structs.replace(request, body=body)
         return request
 

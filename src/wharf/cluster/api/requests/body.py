@@ -3,7 +3,7 @@
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from wharf.cluster.api.asgi import Message, Receive
 from wharf.contract.model.body_limits import cut_echo
@@ -39,10 +39,18 @@ class HeldBody(Protocol):
         """Count more bytes. Raises `Refusal` if all bodies together take too much memory."""
 
 
+class BodyLimit(NamedTuple):
+    """The largest body that an endpoint accepts."""
+
+    max_bytes: int
+    origin: str
+    """What sets the limit, for the caller, such as a setting of the server."""
+
+
 async def read_body(
     receive: Receive,
     headers: Mapping[bytes, bytes],
-    max_body_bytes: int,
+    limit: BodyLimit,
     held: HeldBody,
     require_access: Callable[[], Awaitable[None]],
 ) -> bytes:
@@ -56,21 +64,21 @@ async def read_body(
     content_length = headers.get(b"content-length", b"")
     if content_length == b"0":
         return b""
-    if content_length.isdigit() and (len(content_length) > MAX_LENGTH_DIGITS or int(content_length) > max_body_bytes):
-        raise build_too_large_refusal(max_body_bytes)
+    if content_length.isdigit() and (len(content_length) > MAX_LENGTH_DIGITS or int(content_length) > limit.max_bytes):
+        raise build_too_large_refusal(limit)
     first = await _receive_part(receive)
     if first["type"] == "http.disconnect":
         raise ClientDisconnected
     part: bytes = first.get("body", b"")
-    if len(part) > max_body_bytes:
-        raise build_too_large_refusal(max_body_bytes)
+    if len(part) > limit.max_bytes:
+        raise build_too_large_refusal(limit)
     if not first.get("more_body"):
         return part
     await require_access()
-    return await _read_remaining_parts(receive, part, max_body_bytes, held)
+    return await _read_remaining_parts(receive, part, limit, held)
 
 
-async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: int, held: HeldBody) -> bytes:
+async def _read_remaining_parts(receive: Receive, first: bytes, limit: BodyLimit, held: HeldBody) -> bytes:
     """Return the whole body, of which `first` is the first part. Raises `ClientDisconnected`, `BodyTimeout` or
     `Refusal`.
 
@@ -87,8 +95,8 @@ async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: 
                 part = message.get("body", b"")
                 held.grow(len(part))
                 body += part
-                if len(body) > max_body_bytes:
-                    raise build_too_large_refusal(max_body_bytes)
+                if len(body) > limit.max_bytes:
+                    raise build_too_large_refusal(limit)
                 if not message.get("more_body"):
                     return bytes(body)
                 if not part:
@@ -146,10 +154,10 @@ def get_content_encoding(headers: Mapping[bytes, bytes]) -> str:
     )
 
 
-async def decompress_body(body: bytes, max_body_bytes: int, held: HeldBody) -> bytes:
+async def decompress_body(body: bytes, limit: BodyLimit, held: HeldBody) -> bytes:
     """Return the content of a gzip body. Raises `Refusal` if it is not gzip, or larger than the limit of a body.
 
-    At most `max_body_bytes` are decompressed, and other tasks run between two steps.
+    At most `limit.max_bytes` are decompressed, and other tasks run between two steps.
     """
     decompressor = zlib.decompressobj(GZIP_WINDOW_BITS)
     content, rest = bytearray(), body
@@ -158,8 +166,8 @@ async def decompress_body(body: bytes, max_body_bytes: int, held: HeldBody) -> b
             part = decompressor.decompress(rest, DECOMPRESSION_STEP_BYTES)
             held.grow(len(part))
             content += part
-            if len(content) > max_body_bytes:
-                raise build_too_large_refusal(max_body_bytes)
+            if len(content) > limit.max_bytes:
+                raise build_too_large_refusal(limit)
             rest = decompressor.unconsumed_tail
             if not part and not rest:
                 break
@@ -171,8 +179,11 @@ async def decompress_body(body: bytes, max_body_bytes: int, held: HeldBody) -> b
     return bytes(content)
 
 
-def build_too_large_refusal(limit_bytes: int) -> Refusal:
-    return Refusal(RefusalCode.TOO_LARGE, f"the request's body is larger than {limit_bytes} bytes")
+def build_too_large_refusal(limit: BodyLimit) -> Refusal:
+    """Return the refusal of a body that is too large. It names the limit and what sets it."""
+    return Refusal(
+        RefusalCode.TOO_LARGE, f"the request's body is larger than {limit.max_bytes} bytes, the limit: {limit.origin}"
+    )
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

@@ -170,9 +170,12 @@ def _parse_per_page(query: Mapping[str, str], *, is_nomad_compatible: bool) -> i
     text = query.get("per_page", "")
     if text == "":
         return 0
-    minimum = -MAX_PER_PAGE - 1 if is_nomad_compatible else 1
-    if not INTEGER_PATTERN.fullmatch(text) or not minimum <= int(text) <= MAX_PER_PAGE:
+    if not INTEGER_PATTERN.fullmatch(text) or not -MAX_PER_PAGE - 1 <= int(text) <= MAX_PER_PAGE:
         raise invalid_request("Expect a number for `per_page` query string parameter")
+    if int(text) < 1 and not is_nomad_compatible:
+        raise invalid_request(
+            f'Expect a number from 1 for `per_page` query string parameter, given "{text}"; leave it out to get all records'
+        )
     return int(text)
 
 

@@ -202,12 +202,18 @@ class NodeMonitor:
         clock_s, since_s = self._reception.read_s(now_s), self._reception.outage_since_s
         if since_s != self._outage_logged_since_s:
             if since_s is not None:
-                silent = ", ".join(self._reception.list_silent_sources(now_s))
+                silent = ", ".join(map(self._format_source, self._reception.list_silent_sources(now_s)))
                 log.warning("heartbeats cannot be received; no node is marked down for it processes=%s", silent)
             elif self._outage_logged_since_s is not None:
                 log.info("heartbeats can be received again outage_s=%.1f", now_s - self._outage_logged_since_s)
             self._outage_logged_since_s = since_s
         return clock_s
+
+    def _format_source(self, source: str) -> str:
+        """Return an api process for a log line, with the name of its server if that is another one."""
+        member_id, _, process = source.rpartition("/")
+        member = self._follower.replica.get(MEMBERS, member_id) if member_id else None
+        return f"{process} of {member.name}" if member is not None and member.name else source
 
     def compute_deadline_wait_s(self) -> float:
         """Return the seconds until the next heartbeat deadline may have passed, or infinity if no node is expected."""
