@@ -20,10 +20,14 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, DecisionContext, to_ns
+from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, SECOND, DecisionContext, to_ns
 
 NO_DEADLINE: Final = None
 """The value of a deadline that does not exist."""
+
+REPORT_TIME_NS: Final = 60 * SECOND
+"""How long nodes may need to reach a new leader and report the health of their allocations. A deployment whose deadline
+passes within this time could fail although its allocations are healthy."""
 
 
 def decide_next_step(
@@ -93,6 +97,18 @@ def next_deadline_ns(deployment: Deployment) -> int | None:
         if group.require_progress_by is not None and not group.is_rolled_out
     ]
     return min(deadlines, default=NO_DEADLINE)
+
+
+def must_restart_deadlines(deployment: Deployment, term_began_ns: int, *, is_restored: bool) -> bool:
+    """Return whether a new leader restarts the progress deadlines of the deployment, because no leader watched them.
+
+    `is_restored`: the log was restored, so its deadlines are older than the state. Otherwise a deadline that has passed
+    shows that there was no leader: it would have failed the deployment.
+    """
+    if deployment.status is not DeploymentStatus.RUNNING:
+        return False
+    deadline_ns = next_deadline_ns(deployment)
+    return is_restored or (deadline_ns is not None and deadline_ns <= term_began_ns + REPORT_TIME_NS)
 
 
 def _is_unhandled_failure(allocation: Allocation) -> bool:

@@ -134,10 +134,13 @@ def continue_deployment(
 def reset_progress_deadlines(snapshot: Replica, deployment_id: str, context: DecisionContext) -> DeploymentDecision:
     """Return the decision that restarts the progress deadline of every group from the current time."""
     deployment = _get_active_deployment(snapshot, deployment_id, "go on with")
-    restarted = replace(
-        deployment, task_groups=_restart_progress_deadlines(deployment, context), modify_time=context.now_ns
-    )
+    restarted = restart_progress_deadlines(deployment, context)
     return _build_decision("deployment-timed-anew", snapshot, restarted, context, cause="", should_evaluate=False)
+
+
+def restart_progress_deadlines(deployment: Deployment, context: DecisionContext) -> Deployment:
+    """Return the deployment with the progress deadline of every group counted from now."""
+    return replace(deployment, task_groups=_restart_groups(deployment, context), modify_time=context.now_ns)
 
 
 def pause_deployment(
@@ -149,7 +152,7 @@ def pause_deployment(
     deployment = _get_active_deployment(snapshot, deployment_id, "pause")
     paused = replace(
         _set_status(deployment, DeploymentStatus.PAUSED, PAUSED_DESCRIPTION, context),
-        task_groups=_restart_progress_deadlines(deployment, context),
+        task_groups=_restart_groups(deployment, context),
     )
     return _build_decision("deployment-paused", snapshot, paused, context, cause=cause, should_evaluate=False)
 
@@ -161,7 +164,7 @@ def resume_deployment(
     deployment = _get_active_deployment(snapshot, deployment_id, "resume")
     running = replace(
         _set_status(deployment, DeploymentStatus.RUNNING, describe_running_deployment(deployment), context),
-        task_groups=_restart_progress_deadlines(deployment, context),
+        task_groups=_restart_groups(deployment, context),
     )
     return _build_decision("deployment-resumed", snapshot, running, context, cause=cause)
 
@@ -381,7 +384,7 @@ def _compute_progress_deadline(group: DeploymentGroup, context: DecisionContext)
     return add_duration(to_datetime(context.now_ns), group.progress_deadline) if group.progress_deadline else None
 
 
-def _restart_progress_deadlines(deployment: Deployment, context: DecisionContext) -> dict[str, DeploymentGroup] | None:
+def _restart_groups(deployment: Deployment, context: DecisionContext) -> dict[str, DeploymentGroup] | None:
     """Return the groups of the deployment with their progress deadlines counted from now, or `None` if it has none."""
     if deployment.task_groups is None:
         return None

@@ -16,6 +16,7 @@ from wharf.cluster.engines.election import Election, Leadership
 from wharf.cluster.engines.port import FollowerBehind, LogEngine, LogUnavailable
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.server.leader.deadline_restarts import DeadlineRestarts
 from wharf.cluster.server.leader.evaluation_processor import EvaluationProcessor
 from wharf.cluster.server.leader.loop import LeaderLoop
 from wharf.cluster.server.leader.node_monitor import NodeMonitor
@@ -92,6 +93,7 @@ class Brain:
             heartbeats,
             on_heartbeat=lambda: self._queues.wake_event.set(),
         )
+        self._deadline_restarts = DeadlineRestarts(world, follower, self.term)
         self._queues = LeaderQueues(follower, self.term, self.node_monitor)
         self._processor = EvaluationProcessor(world, follower, writer, self.term, self._queues)
         self._leader_loop = LeaderLoop(
@@ -171,6 +173,7 @@ class Brain:
             self.term.leadership = leadership
             self.node_monitor.start_term()
             try:
+                await self._deadline_restarts.run()
                 while self.is_leading:
                     await self._lead(leadership)
             finally:

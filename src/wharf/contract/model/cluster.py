@@ -112,6 +112,8 @@ class RecordFormat(Record):
     """A random id of the cluster, by which nodes notice that their servers have lost all data; empty: not known yet."""
     longest_heartbeat_ttl: int = 0
     """The longest heartbeat TTL that a node may have, in nanoseconds; 0 means 20 s. A new leader waits at least this long."""
+    deadlines_epoch: int = 0
+    """The epoch of the log whose stored deadlines were restarted. Each restore begins an epoch; 0: before the first one."""
     create_index: int = 0
     modify_index: int = 0
 

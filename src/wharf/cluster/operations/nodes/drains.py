@@ -111,6 +111,21 @@ def _start_drain(node: Node, request: DrainRequest, options: DrainOptions, conte
     return add_node_message(drained, message, context, subsystem=NodeEventSubsystem.DRAIN)
 
 
+def restart_force_deadline(
+    snapshot: Replica, context: DecisionContext, *, node_id: str
+) -> Decision[NodeWriteResult] | None:
+    """Return the decision that counts the deadline of the node's drain from now; `None` if it has no such deadline."""
+    node = snapshot.get(NODES, node_id)
+    if node is None or node.drain_strategy is None or node.drain_strategy.force_deadline is None:
+        return None
+    deadline = to_datetime(context.now_ns + node.drain_strategy.deadline)
+    restarted = set_drain_strategy(node, replace(node.drain_strategy, force_deadline=deadline))
+    restarted = add_node_message(
+        restarted, "Node drain deadline restarted", context, subsystem=NodeEventSubsystem.DRAIN
+    )
+    return build_node_decision("node-drain", snapshot, restarted, [], (), cause=Cause(CauseKind.TIMER, "drain"))
+
+
 def _cancel_drain(node: Node, request: DrainRequest, context: DecisionContext) -> Node:
     """Return the node without a drain. It stays ineligible unless the request marks it as eligible."""
     was_draining = node.drain_strategy is not None
