@@ -832,6 +832,50 @@ def test_nothing_new_is_placed_while_the_deployment_is_paused_or_failed_but_what
         )
 
 
+HEALTHY = AllocDeploymentStatus(healthy=True)
+
+
+@pytest.mark.parametrize("status", [PAUSED, FAILED_DEPLOYMENT])
+@pytest.mark.parametrize(
+    ("fields", "is_replaced"),
+    [
+        pytest.param({"deployment_status": HEALTHY, "deployment_id": "d0"}, True, id="of an earlier deployment"),
+        pytest.param({"deployment_status": HEALTHY, "deployment_id": "d1"}, True, id="of this deployment"),
+        pytest.param({"deployment_id": "d1"}, True, id="ended before its health was known"),
+        pytest.param({"status": LOST, "deployment_status": HEALTHY}, True, id="lost, and not stopped"),
+        pytest.param({"deployment_id": "d1", **SICK}, False, id="unhealthy: a reason why deployments fail"),
+        pytest.param({"desired_status": STOP, "deployment_status": HEALTHY}, False, id="stopped on request"),
+        pytest.param({"next_allocation": "a0", "deployment_status": HEALTHY}, False, id="replaced already"),
+    ],
+)
+def test_a_service_allocation_that_should_run_but_has_ended_is_replaced_whatever_its_deployment_does(
+    status: DeploymentStatus, fields: dict[str, Any], *, is_replaced: bool
+) -> None:
+    has_ended = make_allocation(1, **{"status": COMPLETE, **fields})
+    job = make_job(2, update=ROLLING)
+
+    outcome = reconcile(job, make_allocation(0), has_ended, deployment=make_deployment(status))
+
+    assert list_placements(outcome) == ([(1, None)] if is_replaced else [])
+
+
+def test_an_ended_allocation_whose_place_is_taken_lets_no_other_missing_allocation_be_placed() -> None:
+    has_ended = make_allocation(0, "ended", status=COMPLETE)
+    job = make_job(2, update=ROLLING)
+
+    outcome = reconcile(job, has_ended, make_allocation(0), deployment=make_deployment(FAILED_DEPLOYMENT))
+
+    assert list_placements(outcome) == []
+
+
+def test_a_completed_batch_allocation_is_not_placed_again_while_a_deployment_has_failed() -> None:
+    done = make_allocation(0, status=COMPLETE, **ended(5, failed=False))
+
+    outcome = reconcile(make_job(1, batch=True), done, deployment=make_deployment(FAILED_DEPLOYMENT))
+
+    assert list_placements(outcome) == []
+
+
 @pytest.mark.parametrize(
     ("group", "is_complete"),
     [

@@ -105,6 +105,23 @@ async def test_a_restored_deployment_has_its_whole_progress_deadline_although_li
 
 
 @in_virtual_time
+async def test_a_service_whose_restored_deployment_fails_has_its_count_of_allocations() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 2)
+        await begin_rollout(server)
+        rollout = get_newest_deployment(server)
+        copy = cluster.log.make_copy()
+        await until(lambda: is_rolled_out(server, version=1), what="the rollout ends")
+
+        await restore_copy_later(cluster, server, copy, seconds=3_600)
+        await server.client.deployments.fail(rollout.id)
+
+        await until(lambda: len(list_running(server, version=1)) == COUNT, what="all allocations run")
+        assert [each.status for each in server.replica.iter_all(DEPLOYMENTS) if each.id == rollout.id] == ["failed"]
+
+
+@in_virtual_time
 async def test_a_deployment_does_not_fail_because_all_servers_were_away_at_its_deadline() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()

@@ -1,6 +1,6 @@
 """The steps that request new allocations for a service or batch group, and find a name for each of them."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from msgspec.structs import replace
 
@@ -20,7 +20,8 @@ def request_placements(
     """Request allocations: replacements of failed, unknown and `lost` ones, then `missing` new ones.
 
     Nothing is requested while placements are held back. While the deployment is paused or failed, new ones are
-    requested only if they are owed for an earlier update. The names of `counted` and migrating allocations are in use.
+    requested only if they are owed for an earlier update, or for allocations that ended although they should run. The
+    names of `counted` and migrating allocations are in use.
     """
     if not state.holds_placements:
         used_names = {allocation.name for allocation in (*counted, *state.migrating.values())}
@@ -30,11 +31,26 @@ def request_placements(
             state.outcome.placements.append(_use_free_name(request, used_names, names))
             placed += 1
         if state.is_paused or state.is_failed:
-            missing = min(missing, state.owed_count)
+            missing = min(missing, state.owed_count + _count_ended(state, used_names))
         for name in names.take_names(max(0, missing)):
             state.outcome.placements.append(_make_request(state, name, None))
             placed += 1
         state.counts["place"] += placed
+
+
+def _count_ended(state: GroupState, used_names: Container[str]) -> int:
+    """Return how many places are empty because allocations ended although they should run.
+
+    Allocations in `used_names` have taken the places of others. Unhealthy ones are left out: they ended by themselves, as
+    their replacements would, and this may be why the deployment failed.
+    """
+    return len(
+        {
+            allocation.name
+            for allocation in state.ended
+            if not allocation.is_unhealthy and allocation.name not in used_names
+        }
+    )
 
 
 def _request_rescheduled(state: GroupState, used_names: set[str], names: AllocationNames) -> int:

@@ -155,7 +155,7 @@ def split_retries(state: GroupState) -> None:
     replaced.
 
     Those that are retried now are added to `state.reschedule_now`. A retry at a later time becomes a follow-up
-    evaluation.
+    evaluation. Those that ended although they should run are added to `state.ended`.
     """
     remaining: AllocationsById = {}
     for key, allocation in state.untainted.items():
@@ -164,6 +164,8 @@ def split_retries(state: GroupState) -> None:
         if not _is_retry_candidate(state.input, allocation):
             if not _has_ended(state.input, allocation):
                 remaining[key] = allocation
+            elif not allocation.is_server_terminal:
+                state.ended.append(allocation)
             continue
         due_at_ns = _get_retry_time_ns(state, allocation)
         if due_at_ns is not None and due_at_ns <= state.input.now_ns:
