@@ -372,6 +372,39 @@ def test_lists_are_printed_as_table_json_and_template(terminal: Terminal, tmp_pa
     )
 
 
+def test_lists_and_status_count_allocations_of_a_service_against_the_count_of_its_groups(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    # One allocation fails for good. The other one runs, so the job is not dead.
+    policies = "    RestartPolicy: {Attempts: 0, Mode: fail}\n    ReschedulePolicy: {Attempts: 0, Unlimited: false}\n"
+    stable = WEB.replace("    Tasks:", f"{policies}    Tasks:").replace("Count: 2", "Count: 1")
+    lasting, short = stable, stable.split("TaskGroups:\n")[1].replace("Name: api", "Name: worker")
+    short = short.replace("Driver: mock", "Driver: mock, Config: {run_for: 1s, exit_code: 1}")
+    terminal.run("job", "run", "--follow", write_file(tmp_path, lasting + short))
+
+    listed = terminal.run_ok("job", "status").splitlines()
+    cluster = terminal.run_ok("status")
+    shown = terminal.run_ok("job", "status", "web").splitlines()
+
+    assert listed[1].split()[3:5] == ["running", "1/2"]
+    assert listed[-1] == "Fewer allocations than requested: web; `wharf job explain JOB` says why."
+    assert listed[-1] in cluster
+    groups = [line.split()[:2] for line in shown if line.split()[:1] in (["Group"], ["api"], ["worker"])]
+    assert ["Group", "Requested"] in groups
+    assert ["worker", "1"] in groups
+    assert any("worker exist: " in line for line in shown)
+
+
+def test_a_stopped_service_requests_no_allocations(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
+    running = terminal.run_ok("job", "status").splitlines()
+    terminal.run_ok("job", "stop", "web")
+    stopped = terminal.run_ok("job", "status").splitlines()
+
+    assert (running[-1].split()[4], len(running)) == ("2/2", 2)
+    assert "requested" not in stopped[-1]
+
+
 def test_an_empty_filtered_list_prints_that_nothing_matches(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
     without_match = ("--filter", 'ID == "nobody"')

@@ -63,6 +63,7 @@ async def test_a_job_stub_has_the_fields_of_lists() -> None:
             "Status": job.status,
             "StatusDescription": "",
             "JobSummary": stub["JobSummary"],
+            "GroupCountSum": 1,
             "CreateIndex": job.create_index,
             "ModifyIndex": job.modify_index,
             "JobModifyIndex": job.job_modify_index,

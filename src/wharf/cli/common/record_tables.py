@@ -1,9 +1,12 @@
 """Tables of jobs, allocations, deployments and nodes, for every command that lists such records."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from wharf.cli.common.server_commands import Session
+
+MAX_SHORT_JOBS_NAMED: Final = 3
+"""How many jobs with too few allocations the text below a list of jobs names."""
 
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
@@ -24,6 +27,7 @@ def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: boo
         return "No jobs yet; `wharf job run FILE` submits one."
     titles = ["ID", "Type", "Priority", "Status", "Running", "Submitted"]
     rows: list[list[object]] = []
+    short_jobs: list[str] = []
     for job in jobs:
         summary = job.job_summary.summary if job.job_summary else {}
         running = sum(group.running for group in summary.values())
@@ -34,17 +38,41 @@ def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: boo
             job.status, is_stopped=job.stop, has_no_live=bool(desired and not live and not is_parent)
         )
         kind = f"{job.type}/periodic" if job.periodic else f"{job.type}/template" if job.parameterized_job else job.type
-        rows.append([job.id, kind, job.priority, status, f"{running}/{desired}", session.format_time(job.submit_time)])
+        requested = _count_requested(job, desired)
+        if job.status == "running" and desired < requested:
+            short_jobs.append(job.id)
+        rows.append(
+            [job.id, kind, job.priority, status, f"{running}/{requested}", session.format_time(job.submit_time)]
+        )
     if session.is_all_namespaces:
         titles.insert(1, "Namespace")
         for job, row in zip(jobs, rows, strict=True):
             row.insert(1, job.namespace)
-    return render_table(
+    table = render_table(
         titles,
         rows,
         optional_columns=("Priority", "Submitted"),
         shortenable_columns=() if session.is_verbose else ("ID",),
     )
+    return f"{table}\n{_describe_short_jobs(short_jobs)}" if short_jobs else table
+
+
+def _count_requested(job: "JobStub", existing: int) -> int:
+    """Return how many allocations of the job should run, if `existing` are queued, starting or running.
+
+    Allocations of a batch job end, and the number of a system job depends on the nodes: all that exist are requested.
+    """
+    is_parent = job.periodic or job.parameterized_job
+    if job.type != "service" or job.stop or is_parent or job.status == "dead":
+        return existing
+    return job.group_count_sum or existing  # Servers of an older version do not send the count.
+
+
+def _describe_short_jobs(job_ids: Sequence[str]) -> str:
+    """Return which jobs have fewer allocations than they request, and the command that says why."""
+    names = ", ".join(job_ids[:MAX_SHORT_JOBS_NAMED])
+    more = f" and {len(job_ids) - MAX_SHORT_JOBS_NAMED} more" if len(job_ids) > MAX_SHORT_JOBS_NAMED else ""
+    return f"Fewer allocations than requested: {names}{more}; `wharf job explain JOB` says why."
 
 
 def format_job_status(status: str, *, is_stopped: bool, has_no_live: bool) -> str:

@@ -12,6 +12,7 @@ from wharf.cli.completion import complete_jobs
 if TYPE_CHECKING:
     from wharf.cli.job.progress import JobProgress
     from wharf.contract.model.allocations.allocation import AllocationStub
+    from wharf.contract.model.jobs.groups import TaskGroup
     from wharf.contract.model.jobs.job import Job, Periodic
     from wharf.contract.wire.jobs.messages import JobStub
 
@@ -271,10 +272,11 @@ def _render_job(
     if children:
         parts.append(render_section("Newest children", render_jobs(session, children)))
     if summary and not is_parent:
-        titles = ("Group", "Queued", "Starting", "Running", "Complete", "Failed", "Lost", "Unknown")
+        counts_by_group = {group.name: _format_requested_count(job, group) for group in job.groups}
+        titles = ("Group", "Requested", "Queued", "Starting", "Running", "Complete", "Failed", "Lost", "Unknown")
         counted = [
             (
-                name, counts.queued, counts.starting, counts.running, counts.complete, counts.failed, counts.lost,
+                name, counts_by_group.get(name, "0"), counts.queued, counts.starting, counts.running, counts.complete, counts.failed, counts.lost,
                 counts.unknown,
             )
             for name, counts in sorted(summary.items())
@@ -306,6 +308,13 @@ def _render_job(
     if records:
         parts.append(render_section("Allocations", render_allocations(session, records)))
     return "\n".join(parts)
+
+
+def _format_requested_count(job: "Job", group: "TaskGroup") -> str:
+    """Return how many allocations of the group should run; `-` if this depends on the number of nodes."""
+    if job.type in ("system", "sysbatch"):
+        return "-"
+    return "0" if job.stop else str(group.count)
 
 
 def _is_superseded(allocation: "AllocationStub") -> bool:

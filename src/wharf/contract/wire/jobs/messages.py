@@ -360,6 +360,7 @@ class JobStub(Record):
     status: str = ""
     status_description: str = ""
     job_summary: JobSummary | None = None  # The number of allocations by group and state.
+    group_count_sum: int = 0  # The number of allocations that the groups request together.
     create_index: int = 0  # Log index of its creation.
     modify_index: int = 0  # Log index of its last change.
     job_modify_index: int = 0  # Log index of its newest version.

@@ -63,6 +63,7 @@ def build_job_stub(replica: Replica, job: Job, *, has_meta: bool = False) -> mes
         status=job.status,
         status_description=job.status_description,
         job_summary=replica.get(JOB_SUMMARIES, job.namespace, job.id),
+        group_count_sum=sum(group.count for group in job.groups),
         create_index=job.create_index,
         modify_index=job.modify_index,
         job_modify_index=job.job_modify_index,
