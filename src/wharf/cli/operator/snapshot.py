@@ -107,6 +107,8 @@ def restore(session: Session, file: Path, paths: tuple[Path, ...], data_dir: Pat
     storage of that agent, with the engine that its configuration names; this is how to move from SQLite to etcd.
     The file is checked first: a damaged one, or one of a newer version of Wharf, changes nothing.
 
+    Nodes stop the tasks that the snapshot does not contain. Services that ran when it was saved run again.
+
     wharf operator snapshot restore backup.snap
     """
     with report_startup_errors():
@@ -122,7 +124,8 @@ def restore(session: Session, file: Path, paths: tuple[Path, ...], data_dir: Pat
             else f"the servers at {', '.join(session.settings.addresses)}"
         )
         if not yes:
-            confirm(f"Replace the whole state ({location}) with this snapshot?")
+            question = f"Replace the whole state ({location}) with this snapshot?"
+            confirm(f"{question} Nodes stop all tasks that the snapshot does not contain.")
         if settings is not None:
             index = asyncio.run(commands.run_restore_command(settings, file))
             click.echo(f"restored {location} (index {index})")
