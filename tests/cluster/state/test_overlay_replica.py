@@ -34,6 +34,7 @@ def test_index_reads_include_the_changed_records() -> None:
     assert [job.id for job in imagined.list_by_index_sorted(JOBS_OF_TYPE, "service")] == ["a", "d"]
     assert [job.id for job in imagined.list_by_index_sorted(JOBS_OF_TYPE, "service", reverse=True)] == ["d", "a"]
     assert imagined.list_by_index(JOBS_OF_TYPE, "batch") == [moved]
+    assert [imagined.count_by_index(JOBS_OF_TYPE, job_type) for job_type in ("service", "batch", "system")] == [2, 1, 0]
     assert imagined.get(JOBS, "default", "c") is None
 
 

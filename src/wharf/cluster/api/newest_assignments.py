@@ -12,12 +12,10 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.table_records import TableRecords
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE
 from wharf.cluster.state.watches import RecordChange
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.allocations.allocation import REPORTED_END_STATUSES, Allocation
 
 MAX_REMEMBERED_NODES: Final = 10_000
 """Limits memory, to about 2 MB. A node that was evicted is counted again at its next read."""
-REPORTED_END_STATUSES: Final = frozenset((ClientStatus.COMPLETE, ClientStatus.FAILED))
-"""States of an ended allocation that only a report of its node sets."""
 
 
 class NewestAssignment(msgspec.Struct):

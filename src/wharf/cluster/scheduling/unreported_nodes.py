@@ -3,23 +3,14 @@
 A node that was out of contact may still run allocations that servers consider lost, and whose resources count as free.
 """
 
-from typing import Final
-
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, NODE_POOLS
-from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.cluster.state.tables import NODE_POOLS, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.nodes.node import Node, NodeStatus
-
-ENDS_REPORTED_BY_NODES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
-"""The client statuses in which an allocation certainly uses no resources: only its node can report them."""
 
 
 def may_run_allocations(snapshot: Replica, node_id: str) -> bool:
     """Return whether allocations may run on the node: their node has not reported their ends."""
-    return any(
-        allocation.client_status not in ENDS_REPORTED_BY_NODES
-        for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id)
-    )
+    return snapshot.count_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node_id) > 0
 
 
 def is_full_report_due(snapshot: Replica, node: Node) -> bool:

@@ -47,6 +47,11 @@ class OverlayReplica(Replica):
         get_key = self.tables[index.table].get_key
         return ((get_key(record), record) for record in self.list_by_index(index, *value))
 
+    def count_by_index(self, index: Index[Any], *value: Hashable) -> int:
+        if index.table not in self._changes_by_table:
+            return super().count_by_index(index, *value)
+        return len(self.list_by_index(index, *value))
+
     def list_by_index_sorted(self, index: Index[R], *value: Hashable, reverse: bool = False) -> list[R]:
         table: Table[R] = self.tables[index.table]
         return sorted(self.list_by_index(index, *value), key=table.get_key, reverse=reverse)

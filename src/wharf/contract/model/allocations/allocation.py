@@ -7,7 +7,7 @@ job, and shares its resources and metrics with its siblings. What an allocation 
 import datetime
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -56,6 +56,10 @@ class ClientStatus(enum.StrEnum):
     def is_terminal(self) -> bool:
         """Whether none of the tasks runs any longer."""
         return self in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
+
+
+REPORTED_END_STATUSES: Final = frozenset((ClientStatus.COMPLETE, ClientStatus.FAILED))
+"""The client statuses in which an allocation certainly runs no longer: only a report of its node sets them."""
 
 
 class RescheduleOutcome(enum.StrEnum):
