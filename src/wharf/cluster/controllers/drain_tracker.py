@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from wharf.cluster.state import Replica
 from wharf.cluster.state.replica import AppliedChange
-from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOBS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import JobKey, JobType
 from wharf.contract.model.nodes.node import Node
@@ -80,7 +80,7 @@ class DrainTracker:
             return
         if not is_known:
             self._jobs_by_node[node_id] = {}
-            for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
+            for allocation in snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node_id):
                 self._update_allocation(allocation.id, None, allocation)
         self._mark_node_changed(node_id)
 

@@ -16,7 +16,7 @@ from wharf.cluster.operations.nodes import drains as drain_operations
 from wharf.cluster.operations.nodes.drains import MigrationResult
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, JOBS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, JOBS, NODES, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.group_policies import MigratePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
@@ -256,7 +256,9 @@ def _iter_relevant(snapshot: Replica, drain: NodeDrain) -> Iterator[Allocation]:
 def _iter_occupying(snapshot: Replica, node_id: str) -> Iterator[Allocation]:
     """Yield the allocations that use resources of the node."""
     return (
-        allocation for _, allocation in snapshot.iter_by_index(ALLOCATIONS_ON_NODE, node_id) if allocation.is_occupying
+        allocation
+        for _, allocation in snapshot.iter_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node_id)
+        if allocation.is_occupying
     )
 
 

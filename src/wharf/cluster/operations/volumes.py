@@ -14,11 +14,11 @@ from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import (
-    ALLOCATIONS_ON_NODE,
     HOST_VOLUMES,
     HOST_VOLUMES_ON_NODE,
     NAMESPACES,
     NODES,
+    UNFINISHED_ALLOCATIONS_ON_NODE,
 )
 from wharf.contract.model import volumes
 from wharf.contract.model.allocations.names import parse_index
@@ -350,7 +350,7 @@ def _iter_users(snapshot: Replica, volume: HostVolume) -> Iterator[str]:
 
     An allocation whose job version is no longer stored, because the job was purged, may use every volume of its namespace.
     """
-    for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, volume.node_id):
+    for allocation in snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, volume.node_id):
         if allocation.is_client_terminal or allocation.namespace != volume.namespace:
             continue
         job = find_allocation_job(snapshot, allocation)

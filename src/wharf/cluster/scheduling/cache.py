@@ -14,9 +14,9 @@ from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
-    ALLOCATIONS_ON_NODE,
     EVALUATIONS_BY_STATUS,
     JOBS,
+    UNFINISHED_ALLOCATIONS_ON_NODE,
 )
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.resources import AllocatedResources
@@ -101,7 +101,7 @@ class SchedulerCache:
                 self.fleet.set_node(node)
             else:
                 added_node_ids.add(key)
-                self.fleet.set_node(node, snapshot.list_by_index(ALLOCATIONS_ON_NODE, key))
+                self.fleet.set_node(node, snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, key))
         added_allocations: list[Allocation] = []
         for _, before, after in allocations:
             if before is None and after is not None and _is_plain_addition(after):

@@ -22,7 +22,7 @@ from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
 from wharf.cluster.scheduling.ranking.selector import NodeSelector
 from wharf.cluster.scheduling.resources.usage import get_resources_usage
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, DEPLOYMENTS_OF_JOB, JOBS
+from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, JOBS, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
@@ -87,7 +87,7 @@ class _MoveFinder:
         """
         counts_by_node: dict[str, int] = {}
         for _, node in self._cache.fleet.iter_nodes():
-            allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
+            allocations = self._snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node.id)
             count = sum(
                 allocation.is_occupying and not self._is_on_every_node(allocation) for allocation in allocations
             )
@@ -107,7 +107,7 @@ class _MoveFinder:
         if configuration.algorithm == SchedulerAlgorithm.SPREAD:
             ordered_rows.reverse()
         for row in ordered_rows:
-            allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, fleet.get_node(row).id)
+            allocations = self._snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, fleet.get_node(row).id)
             yield from sorted(
                 (allocation for allocation in allocations if self._is_movable(allocation)),
                 key=lambda allocation: allocation.id,

@@ -11,10 +11,10 @@ from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.nodes.writes import NodeWriteResult as NodeWriteResult
 from wharf.cluster.operations.nodes.writes import find_affected_jobs, find_jobs_on_node, get_node
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, EVALUATIONS, EVALUATIONS_OF_JOB, NODES
-from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.cluster.state.tables import EVALUATIONS, EVALUATIONS_OF_JOB, NODES, UNFINISHED_ALLOCATIONS_ON_NODE
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.evaluations import EvaluationTrigger
-from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.jobs.job import Job, JobKey, JobType
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import Node, NodeStatus
 
@@ -71,7 +71,12 @@ def evaluate_remaining_jobs(
     if node is None:  # The node was purged, and its jobs did not all fit in the write of the purge.
         unevaluated = (job for job in find_jobs_on_node(snapshot, node_id) if not _has_open_evaluation(snapshot, job))
     else:
-        unevaluated = (job for job in find_affected_jobs(snapshot, node) if _needs_evaluation(snapshot, job, node))
+        allocations = _group_unfinished_by_job(snapshot, node_id)
+        unevaluated = (
+            job
+            for job in find_affected_jobs(snapshot, node)
+            if _needs_evaluation(snapshot, job, node, allocations.get((job.namespace, job.id), ()))
+        )
     jobs = list(islice(unevaluated, max_evaluations))
     if not jobs:
         is_gone = node is None or node.status is NodeStatus.DOWN
@@ -87,22 +92,29 @@ def evaluate_remaining_jobs(
     return Decision(write, NodeWriteResult)
 
 
-def _needs_evaluation(snapshot: Replica, job: Job, node: Node) -> bool:
-    """Return whether the node's status requires an evaluation of the job and none of its evaluations is open."""
+def _group_unfinished_by_job(snapshot: Replica, node_id: str) -> dict[JobKey, list[Allocation]]:
+    """Return by job the allocations on the node whose end it has not reported."""
+    allocations: dict[JobKey, list[Allocation]] = {}
+    for allocation in snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node_id):
+        allocations.setdefault((allocation.namespace, allocation.job_id), []).append(allocation)
+    return allocations
+
+
+def _needs_evaluation(snapshot: Replica, job: Job, node: Node, unfinished: Collection[Allocation]) -> bool:
+    """Return whether the node's status requires an evaluation of the job and none of its evaluations is open.
+
+    `unfinished` are the job's allocations on the node whose end it has not reported.
+    """
     if node.status is NodeStatus.READY and job.type != JobType.SYSTEM:
         return False
     if _has_open_evaluation(snapshot, job):
         return False
-    key = (job.namespace, job.id)
-    allocations = [
-        each for each in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id) if (each.namespace, each.job_id) == key
-    ]
     if node.status is NodeStatus.DOWN:
-        return any(not allocation.is_client_terminal for allocation in allocations)
+        return any(not allocation.is_client_terminal for allocation in unfinished)
     if node.status is NodeStatus.DISCONNECTED:
         live_statuses = (ClientStatus.PENDING, ClientStatus.RUNNING)
-        return any(each.client_status in live_statuses and not each.is_server_terminal for each in allocations)
-    is_missing = all(allocation.is_terminal for allocation in allocations)
+        return any(each.client_status in live_statuses and not each.is_server_terminal for each in unfinished)
+    is_missing = all(allocation.is_terminal for allocation in unfinished)
     return node.is_ready_for_placements and job.type == JobType.SYSTEM and is_missing
 
 

@@ -24,7 +24,14 @@ from wharf.cluster.operations.record_history import add_record_history
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.scheduling.unreported_nodes import is_full_report_due
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, NODE_POOLS
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    ALLOCATIONS_ON_NODE,
+    EVALUATIONS,
+    JOBS,
+    NODE_POOLS,
+    UNFINISHED_ALLOCATIONS_ON_NODE,
+)
 from wharf.contract.model.allocations.allocation import (
     Allocation,
     AllocDeploymentStatus,
@@ -242,7 +249,7 @@ def build_omitted_reports(snapshot: Replica, node_id: str, reported_ids: Collect
     """
     return [
         AllocationReport(id=allocation.id, client_status=ClientStatus.COMPLETE)
-        for allocation in snapshot.list_by_index_sorted(ALLOCATIONS_ON_NODE, node_id)
+        for allocation in snapshot.list_by_index_sorted(UNFINISHED_ALLOCATIONS_ON_NODE, node_id)
         if allocation.client_status is ClientStatus.LOST and allocation.id not in reported_ids
     ]
 

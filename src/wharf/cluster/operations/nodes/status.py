@@ -19,7 +19,14 @@ from wharf.cluster.operations.nodes.writes import (
 from wharf.cluster.scheduling.reconcile.classification import get_lost_after_ns, get_unknown_since_ns
 from wharf.cluster.scheduling.unreported_nodes import may_run_allocations
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, CLUSTER_FORMAT, JOB_VERSIONS, JOBS, NODE_POOLS, NODES
+from wharf.cluster.state.tables import (
+    CLUSTER_FORMAT,
+    JOB_VERSIONS,
+    JOBS,
+    NODE_POOLS,
+    NODES,
+    UNFINISHED_ALLOCATIONS_ON_NODE,
+)
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 from wharf.contract.model.refusal import invalid_request
@@ -120,7 +127,7 @@ def mark_heartbeat_missed(
 
 def _tolerates_disconnect(snapshot: Replica, node_id: str, context: DecisionContext) -> bool:
     """Return whether an allocation on the node may run without contact for now, by the `disconnect` block of its group."""
-    for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
+    for allocation in snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node_id):
         if allocation.is_server_terminal or allocation.is_client_terminal:
             continue
         key = (allocation.namespace, allocation.job_id)

@@ -15,7 +15,7 @@ from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacen
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.scheduling.unreported_nodes import is_full_report_due
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, JOBS_OF_TYPE, NODES
+from wharf.cluster.state.tables import EVALUATIONS, JOBS, JOBS_OF_TYPE, NODES, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
@@ -99,7 +99,7 @@ def find_affected_jobs(snapshot: Replica, node: Node) -> Iterator[Job]:
 def find_jobs_on_node(snapshot: Replica, node_id: str) -> Iterator[Job]:
     """Yield the jobs with allocations on the node that have not ended, each once, even if the node no longer exists."""
     seen_jobs: dict[tuple[str, str], None] = {}
-    for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
+    for allocation in snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node_id):
         key = (allocation.namespace, allocation.job_id)
         if not allocation.is_client_terminal and key not in seen_jobs:
             seen_jobs[key] = None

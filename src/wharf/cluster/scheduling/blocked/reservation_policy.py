@@ -17,7 +17,7 @@ from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
 from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_group_demand
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, JOBS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOBS, NODES, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
@@ -169,7 +169,7 @@ def _can_become_free(snapshot: Replica, cache: SchedulerCache, row: int, demand:
     node = fleet.get_node(row)
     remaining = Usage.sum_usages(
         get_allocation_usage(allocation)
-        for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
+        for allocation in snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node.id)
         if allocation.is_occupying
         and not allocation.is_server_terminal
         and not _will_end(snapshot, allocation.namespace, allocation.job_id)

@@ -15,10 +15,10 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import (
     ALLOCATIONS_OF_JOB,
-    ALLOCATIONS_ON_NODE,
     HOST_VOLUMES,
     HOST_VOLUMES_ON_NODE,
     NODES,
+    UNFINISHED_ALLOCATIONS_ON_NODE,
 )
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.names import parse_index
@@ -199,7 +199,9 @@ def can_write_volumes(
     if not requested:
         return True
     occupying = [
-        allocation for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id) if allocation.is_occupying
+        allocation
+        for allocation in snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node.id)
+        if allocation.is_occupying
     ]
     return not any(_may_write(snapshot, allocation, requested) for allocation in (*occupying, *placed))
 

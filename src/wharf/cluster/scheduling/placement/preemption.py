@@ -16,7 +16,7 @@ from wharf.cluster.scheduling.fleet.draft import FleetDraft
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
-from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, JOBS, SCHEDULER_CONFIGURATION
+from wharf.cluster.state.tables import JOBS, SCHEDULER_CONFIGURATION, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job, JobType
 
@@ -116,7 +116,7 @@ class VictimSearch:
         preemption of all candidates frees too little.
         """
         capacity, used = get_node_capacity(self._draft.fleet.get_node(row)), self._get_usage(row)
-        allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, self._draft.fleet.get_node(row).id)
+        allocations = self._snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, self._draft.fleet.get_node(row).id)
         free = _subtract(capacity, used)
         candidates = []
         for allocation in allocations:
