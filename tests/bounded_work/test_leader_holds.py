@@ -36,9 +36,11 @@ from wharf.cluster.server.rpc.handlers.nodes import (
     DRAIN_NODE,
     PURGE_NODE,
     RECORD_NODE_REPORT,
+    REGISTER_NODE,
     SET_ELIGIBILITY,
     NodeRequest,
     RecordNodeReportRequest,
+    RegistrationRequest,
     SetEligibilityRequest,
 )
 from wharf.cluster.server.rpc.method import RpcMethod
@@ -496,7 +498,9 @@ SMALL_HOLD_S: Final = 0.010
 """The longest hold of a change of a node with 20 running allocations, however many have ended."""
 
 
-async def store_ended_allocations(cluster: ACluster, server: OneServer, node_id: str) -> OneServer:
+async def store_ended_allocations(
+    cluster: ACluster, server: OneServer, node_id: str, *, first_report_number: int
+) -> OneServer:
     """Add ended allocations of many dead jobs on the node, by a restore: commits would take long.
 
     Return a new leader, because a restore ends the term of the old one.
@@ -511,7 +515,7 @@ async def store_ended_allocations(cluster: ACluster, server: OneServer, node_id:
             added.append(StoredRecord(JOBS.name, JOBS.get_key(job), 1, encode_record(JOBS, job)))
         allocation = Allocation(
             id=f"e{number:06}", namespace=job.namespace, job_id=job.id, task_group="group0", create_index=1,
-            node_id=node_id, client_status=ClientStatus.COMPLETE, desired_status=DesiredStatus.RUN, report_number=number,
+            node_id=node_id, client_status=ClientStatus.COMPLETE, desired_status=DesiredStatus.RUN, report_number=first_report_number + number,
             modify_time=server.world.now_ns(),
         )  # fmt: skip
         added.append(StoredRecord(ALLOCATIONS.name, allocation.id, 1, encode_record(ALLOCATIONS, allocation)))
@@ -535,13 +539,46 @@ async def change_eligibility(server: OneServer, node_id: str) -> None:
     await call(server, SET_ELIGIBILITY, SetEligibilityRequest(node_id, eligible=True))
 
 
+async def lose_and_register(server: OneServer, node_id: str) -> None:
+    """Let the node miss its heartbeats, register it again and report all that it has."""
+    await until(lambda: get_status(server, node_id) is NodeStatus.DOWN, what="the node is down", within_s=600)
+    await settled(server)
+    node = server.replica.get(NODES, node_id)
+    assert node is not None
+    lease = await call(
+        server, REGISTER_NODE, RegistrationRequest(**{**msgspec.structs.asdict(node), "reports_from": 1})
+    )
+    assert lease.must_report
+    await settled(server)
+    await call(
+        server,
+        RECORD_NODE_REPORT,
+        RecordNodeReportRequest(node_id, (), "all", is_whole=True, number=lease.reports_from),
+    )
+    assert get_status(server, node_id) is NodeStatus.READY
+
+
 async def purge(server: OneServer, node_id: str) -> None:
     await call(server, PURGE_NODE, NodeRequest(node_id))
 
 
-@pytest.mark.parametrize("change_node", [drain_and_cancel, change_eligibility, purge])
+def get_status(server: OneServer, node_id: str) -> NodeStatus | None:
+    node = server.replica.get(NODES, node_id)
+    return node.status if node is not None else None
+
+
+@pytest.mark.parametrize(
+    ("change_node", "first_report_number"),
+    [
+        pytest.param(drain_and_cancel, 1, id="drain"),
+        pytest.param(change_eligibility, 1, id="eligibility"),
+        pytest.param(lose_and_register, 1, id="registration"),
+        pytest.param(lose_and_register, 10**12, id="registration after reports with high numbers"),
+        pytest.param(purge, 1, id="purge"),
+    ],
+)
 def test_no_change_of_a_node_with_many_ended_allocations_holds_the_leader(
-    change_node: Callable[[OneServer, str], Awaitable[None]],
+    change_node: Callable[[OneServer, str], Awaitable[None]], first_report_number: int
 ) -> None:
     @in_virtual_time
     async def scenario() -> None:
@@ -549,7 +586,7 @@ def test_no_change_of_a_node_with_many_ended_allocations_holds_the_leader(
             old_leader = await cluster.a_server()
             first, _second = await put_nodes(old_leader, 2)
             await register(old_leader, make_job(JobType.SERVICE, count=20))
-            server = await store_ended_allocations(cluster, old_leader, first)
+            server = await store_ended_allocations(cluster, old_leader, first, first_report_number=first_report_number)
             with measure_holds() as holds:
                 await change_node(server, first)
                 await settled(server)

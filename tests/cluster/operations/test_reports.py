@@ -12,6 +12,7 @@ from wharf.cluster.operations.nodes import status as nodes
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.state.tables import ALLOCATIONS, NODE_PLACEMENTS, NODES, SERVICES
 from wharf.contract.model.allocations.allocation import (
+    REPORT_NUMBERS_PER_INDEX,
     AllocDeploymentStatus,
     ClientStatus,
     DesiredStatus,
@@ -149,7 +150,7 @@ def test_a_restarted_agent_numbers_reports_above_all_earlier_ones() -> None:
 
 def test_after_a_restore_report_numbers_start_above_the_stored_ones() -> None:
     state, first = make_state()
-    far = first + 1_000 * reports.REPORT_NUMBERS_PER_INDEX
+    far = first + 1_000 * REPORT_NUMBERS_PER_INDEX
     send_report(state, far, PENDING)  # The node continues with its earlier numbers.
 
     assert register_agent(state) == far + 1
@@ -369,6 +370,6 @@ def test_the_first_report_of_an_agent_has_a_higher_number_than_all_earlier_ones(
     first = reports.compute_first_report_number(state.replica, state.node())
 
     if highest == "log":
-        assert state.replica.index * reports.REPORT_NUMBERS_PER_INDEX < first < 10**9
+        assert state.replica.index * REPORT_NUMBERS_PER_INDEX < first < 10**9
     else:
         assert first == 10**9 + 1

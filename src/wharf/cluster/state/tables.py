@@ -9,7 +9,7 @@ from wharf.contract.model.acl.binding_rules import BindingRule
 from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.roles import Role
 from wharf.contract.model.acl.tokens import AclBootstrap, OneTimeToken, Token
-from wharf.contract.model.allocations.allocation import REPORTED_END_STATUSES, Allocation
+from wharf.contract.model.allocations.allocation import REPORT_NUMBERS_PER_INDEX, REPORTED_END_STATUSES, Allocation
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.allocations.task_states import TaskState
@@ -129,13 +129,32 @@ UNFINISHED_ALLOCATIONS_ON_NODE: Final = Index[Allocation]("unfinished", compute_
 They include all that use resources of the node, also those that should stop. Few are lost, because nothing is placed on a node
 that may still run a lost allocation.
 """
+
+
+def _get_node_of_high_report_number(allocation: Allocation) -> str | None:
+    """Return the node of an allocation, or `None` if the log index alone gives a first report number above its number."""
+    is_high = allocation.report_number // REPORT_NUMBERS_PER_INDEX > allocation.modify_index
+    return allocation.node_id if is_high else None
+
+
+HIGH_REPORT_NUMBERS_ON_NODE: Final = Index[Allocation]("report-number", compute_value=_get_node_of_high_report_number)
+"""The allocations on a node whose report number is higher than those that servers assign at the current log index.
+
+None, unless the log was replaced by an older copy unnoticed, or a node does not number its reports as servers say.
+"""
 ALLOCATIONS_OF_EVALUATION: Final = Index[Allocation]("evaluation", "eval_id")
 ALLOCATIONS: Final = Table(
     "allocations",
     Allocation,
     key=("id",),
     # There is no index by deployment: its allocations are filtered from those of its job. An index may have a million entries.
-    indexes=(ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, UNFINISHED_ALLOCATIONS_ON_NODE, ALLOCATIONS_OF_EVALUATION),
+    indexes=(
+        ALLOCATIONS_OF_JOB,
+        ALLOCATIONS_ON_NODE,
+        UNFINISHED_ALLOCATIONS_ON_NODE,
+        HIGH_REPORT_NUMBERS_ON_NODE,
+        ALLOCATIONS_OF_EVALUATION,
+    ),
     order=ListOrder.CREATED,
     write_index_fields=("create_index", "alloc_modify_index", "deployment_status.modify_index"),
     interned_fields=(

@@ -5,7 +5,6 @@ cannot change allocations of other nodes.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -26,13 +25,14 @@ from wharf.cluster.scheduling.unreported_nodes import is_full_report_due
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
-    ALLOCATIONS_ON_NODE,
     EVALUATIONS,
+    HIGH_REPORT_NUMBERS_ON_NODE,
     JOBS,
     NODE_POOLS,
     UNFINISHED_ALLOCATIONS_ON_NODE,
 )
 from wharf.contract.model.allocations.allocation import (
+    REPORT_NUMBERS_PER_INDEX,
     Allocation,
     AllocDeploymentStatus,
     ClientStatus,
@@ -50,9 +50,6 @@ from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.model.state_machines.machine import InvalidTransition, advance_state
 from wharf.contract.model.state_machines.transitions import ALLOCATION_STATES, NODE_STATES
 from wharf.contract.model.times import SECOND, to_datetime
-
-REPORT_NUMBERS_PER_INDEX: Final = 65_536
-"""Distance between first report numbers of successive log indexes, so that two ranges never overlap."""
 
 
 class AllocationReport(msgspec.Struct, frozen=True):
@@ -74,7 +71,7 @@ def compute_first_report_number(snapshot: Replica, node: Node) -> int:
 
     Stored numbers count too, because log indexes can repeat after an older copy of the log was restored unnoticed.
     """
-    used_numbers = [each.report_number for each in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)]
+    used_numbers = [each.report_number for each in snapshot.list_by_index(HIGH_REPORT_NUMBERS_ON_NODE, node.id)]
     return max((snapshot.index + 1) * REPORT_NUMBERS_PER_INDEX, node.reports_from + 1, max(used_numbers, default=0) + 1)
 
 

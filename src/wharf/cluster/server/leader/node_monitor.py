@@ -27,7 +27,7 @@ from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.preview import get_current_preview
 from wharf.cluster.server.log.writer import Writer
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import LEADER, MEMBERS, NODES
+from wharf.cluster.state.tables import HIGH_REPORT_NUMBERS_ON_NODE, LEADER, MEMBERS, NODES
 from wharf.contract.model.nodes.node import Node, NodeStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
 from wharf.contract.model.times import DecisionContext
@@ -39,6 +39,8 @@ MAX_CACHED_REPORTS: Final = 8
 """How many report results are cached per node, to answer a repeated report."""
 MAX_REPORTS_PER_WRITE: Final = 250
 """How many allocations of a report are decided and written at once. Limits how long this holds the loop: a few milliseconds."""
+MAX_REPORT_NUMBERS_ON_LOOP: Final = 500
+"""With more allocations of a node whose report numbers are too high, the node's next number is found off the event loop."""
 MAX_LOGGED_NAMES: Final = 10
 """How many node names one log line contains, for example if a whole rack becomes silent."""
 MIN_HEARTBEAT_WAIT_S: Final = 0.1
@@ -326,10 +328,14 @@ class NodeMonitor:
 
     async def _write(self, kind: NodeWriteKind, node_id: str, operation: NodeOperation) -> status.NodeWriteResult:
         """Commit what the operation decides, in one write with those of other nodes if possible, else alone."""
-        written = None
-        if not get_current_preview():
+        written, is_long = None, self._has_many_report_numbers(node_id)
+        if not is_long and not get_current_preview():
             written = await self.write_batcher.add(kind, node_id, operation)
-        return written if written is not None else await self._term.execute(operation)
+        return written if written is not None else await self._term.execute(operation, is_long=is_long)
+
+    def _has_many_report_numbers(self, node_id: str) -> bool:
+        """Return whether it takes long to find a report number that the node has not used."""
+        return self._follower.replica.count_by_index(HIGH_REPORT_NUMBERS_ON_NODE, node_id) > MAX_REPORT_NUMBERS_ON_LOOP
 
     async def _request_full_report(self, node_id: str, written: status.NodeWriteResult) -> status.NodeWriteResult:
         """Return the result `written`, with a request for a complete report if the log was replaced by an older copy.
@@ -352,7 +358,8 @@ class NodeMonitor:
         if self._renumbered.get(node_id) == epoch:
             return 0
         restarted = await self._term.execute(
-            lambda snapshot, _context: status.restart_report_numbers(snapshot, node_id)
+            lambda snapshot, _context: status.restart_report_numbers(snapshot, node_id),
+            is_long=self._has_many_report_numbers(node_id),
         )
         self._renumbered[node_id] = epoch
         return restarted.reports_from

@@ -60,6 +60,8 @@ class ClientStatus(enum.StrEnum):
 
 REPORTED_END_STATUSES: Final = frozenset((ClientStatus.COMPLETE, ClientStatus.FAILED))
 """The client statuses in which an allocation certainly runs no longer: only a report of its node sets them."""
+REPORT_NUMBERS_PER_INDEX: Final = 65_536
+"""Distance between first report numbers of successive log indexes, so that two ranges never overlap (ADR 64)."""
 
 
 class RescheduleOutcome(enum.StrEnum):
