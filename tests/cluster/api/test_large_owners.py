@@ -128,10 +128,16 @@ async def test_the_assignments_of_a_large_node_are_the_same_bytes_as_in_one_step
         first, last = (server.server.replica.get(ALLOCATIONS, an_id(n, 1)) for n in (0, 2_499))
         assert first is not None
         assert last is not None
-        revived = replace(first, client_status=ClientStatus.RUNNING, alloc_modify_index=WRITE_INDEX)
+        stored = [server.server.replica.get(ALLOCATIONS, an_id(n, 1)) for n in range(1_200)]
+        revived = [
+            ALLOCATIONS.build_put(replace(each, client_status=ClientStatus.RUNNING, alloc_modify_index=WRITE_INDEX))
+            for each in stored
+            if each is not None
+        ]
         for changes in (
             (),
-            (ALLOCATIONS.build_put(revived),),
+            revived[:1],
+            revived[1:],  # Now many have not ended.
             (ALLOCATIONS.build_put(replace(last, alloc_modify_index=WRITE_INDEX)),),
             (ALLOCATIONS.build_put(replace(first, alloc_modify_index=WRITE_INDEX)),),  # Has ended.
             (ALLOCATIONS.build_delete(first.id),),

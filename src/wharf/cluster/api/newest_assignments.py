@@ -9,10 +9,11 @@ from wharf.cluster.api.index_lists import visit_in_slices
 from wharf.cluster.api.results import UnpreparedRead
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.state import Replica
+from wharf.cluster.state.table import Index
 from wharf.cluster.state.table_records import TableRecords
-from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE
+from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.cluster.state.watches import RecordChange
-from wharf.contract.model.allocations.allocation import REPORTED_END_STATUSES, Allocation
+from wharf.contract.model.allocations.allocation import Allocation
 
 MAX_REMEMBERED_NODES: Final = 10_000
 """Limits memory, to about 2 MB. A node that was evicted is counted again at its next read."""
@@ -74,12 +75,11 @@ class NewestAssignments:
         found = newest
 
         def visit(allocation: Allocation) -> None:
-            if allocation.alloc_modify_index > found.index and is_assignment_selected(
-                allocation, without_ended=without_ended
-            ):
-                found.index = allocation.alloc_modify_index
+            found.index = max(found.index, allocation.alloc_modify_index)
 
-        await visit_in_slices(replica, ALLOCATIONS_ON_NODE, node_id, visit=visit, work=work)
+        await visit_in_slices(
+            replica, get_assignments_on_node(without_ended=without_ended), node_id, visit=visit, work=work
+        )
         found.is_complete = True
         if len(self._newest) > MAX_REMEMBERED_NODES:
             del self._newest[next(iter(self._newest))]
@@ -98,7 +98,7 @@ class NewestAssignments:
         newest = self._newest.get((some.node_id, without_ended)) if some is not None else None
         if newest is None:
             return
-        is_new_selected = new is not None and is_assignment_selected(new, without_ended=without_ended)
+        is_new_selected = new is not None and _is_selected(new, without_ended=without_ended)
         if new is not None and is_new_selected:
             newest.index = max(newest.index, new.alloc_modify_index)
         if old is not None and not (
@@ -107,6 +107,11 @@ class NewestAssignments:
             newest.removed_index = max(newest.removed_index, old.alloc_modify_index)
 
 
-def is_assignment_selected(allocation: Allocation, *, without_ended: bool) -> bool:
-    """Return whether the allocation counts: with `without_ended`, unless the node has reported its end."""
-    return not (without_ended and allocation.client_status in REPORTED_END_STATUSES)
+def get_assignments_on_node(*, without_ended: bool) -> Index[Allocation]:
+    """Return the index of the assignments of a node: with `without_ended`, without those whose end it has reported."""
+    return UNFINISHED_ALLOCATIONS_ON_NODE if without_ended else ALLOCATIONS_ON_NODE
+
+
+def _is_selected(allocation: Allocation, *, without_ended: bool) -> bool:
+    """Return whether the allocation is in the index of assignments."""
+    return bool(get_assignments_on_node(without_ended=without_ended).get_value(allocation))

@@ -4,7 +4,7 @@ The caller proves that it is the node by the node's secret. Few allocations are 
 """
 
 from wharf.cluster.api.index_lists import has_many_records, visit_in_slices
-from wharf.cluster.api.newest_assignments import NewestAssignments, is_assignment_selected
+from wharf.cluster.api.newest_assignments import NewestAssignments, get_assignments_on_node
 from wharf.cluster.api.node_callers import require_node
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -12,6 +12,7 @@ from wharf.cluster.api.results import MissingRecord, ReadHandler, SlicedValue, f
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
+from wharf.cluster.state.table import Index
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODES
 from wharf.cluster.state.watches import watch_index
 from wharf.contract.model.allocations.allocation import Allocation
@@ -37,37 +38,36 @@ class AssignmentReads:
         """
         require_node(replica, request)
         node_id, without_ended = request.get_path_value("node_id"), request.get_flag("without_ended")
+        assignments = get_assignments_on_node(without_ended=without_ended)
         value: object
-        if has_many_records(replica, ALLOCATIONS_ON_NODE, node_id):
+        if has_many_records(replica, assignments, node_id):
             index = self._newest.get_index(
                 replica, node_id, without_ended=without_ended, must_be_exact=options.index == 0
             )
             index = max(index, replica.epoch_since) if index else 1
-            value = _build_assignment_indexes(replica, node_id, without_ended=without_ended)
+            value = _build_assignment_indexes(replica, assignments, node_id)
         else:
-            allocations = replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)
-            if without_ended:
-                allocations = [each for each in allocations if is_assignment_selected(each, without_ended=True)]
             since = replica.epoch_since
-            value = indexes = {each.id: max(each.alloc_modify_index, since) for each in allocations}
+            value = indexes = {
+                each.id: max(each.alloc_modify_index, since) for each in replica.list_by_index(assignments, node_id)
+            }
             index = max(indexes.values(), default=1)
         return ReadResult(
             value, max(index, min(options.index, replica.index)), [watch_index(ALLOCATIONS_ON_NODE, node_id)]
         )
 
 
-def _build_assignment_indexes(replica: Replica, node_id: str, *, without_ended: bool) -> SlicedValue:
-    """Return the AllocModifyIndex of each of many allocations of the node."""
+def _build_assignment_indexes(replica: Replica, assignments: Index[Allocation], node_id: str) -> SlicedValue:
+    """Return the AllocModifyIndex of each of the many allocations that `assignments` has for the node."""
     since = replica.epoch_since
 
     async def build(work: SlicedWork) -> dict[str, int]:
         indexes: dict[str, int] = {}
 
         def add(allocation: Allocation) -> None:
-            if is_assignment_selected(allocation, without_ended=without_ended):
-                indexes[allocation.id] = max(allocation.alloc_modify_index, since)
+            indexes[allocation.id] = max(allocation.alloc_modify_index, since)
 
-        await visit_in_slices(replica, ALLOCATIONS_ON_NODE, node_id, visit=add, work=work)
+        await visit_in_slices(replica, assignments, node_id, visit=add, work=work)
         return indexes
 
     return SlicedValue(build)
