@@ -34,6 +34,7 @@ from wharf.cluster.server.rpc.handlers.jobs import (
 )
 from wharf.cluster.server.rpc.handlers.nodes import (
     DRAIN_NODE,
+    EVALUATE_NODE,
     PURGE_NODE,
     RECORD_NODE_REPORT,
     REGISTER_NODE,
@@ -515,8 +516,8 @@ async def store_ended_allocations(
             added.append(StoredRecord(JOBS.name, JOBS.get_key(job), 1, encode_record(JOBS, job)))
         allocation = Allocation(
             id=f"e{number:06}", namespace=job.namespace, job_id=job.id, task_group="group0", create_index=1,
-            node_id=node_id, client_status=ClientStatus.COMPLETE, desired_status=DesiredStatus.RUN, report_number=first_report_number + number,
-            modify_time=server.world.now_ns(),
+            node_id=node_id, client_status=ClientStatus.COMPLETE, desired_status=DesiredStatus.RUN,
+            report_number=first_report_number + number, modify_time=server.world.now_ns(),
         )  # fmt: skip
         added.append(StoredRecord(ALLOCATIONS.name, allocation.id, 1, encode_record(ALLOCATIONS, allocation)))
     with work_of_others():
@@ -558,6 +559,10 @@ async def lose_and_register(server: OneServer, node_id: str) -> None:
     assert get_status(server, node_id) is NodeStatus.READY
 
 
+async def evaluate(server: OneServer, node_id: str) -> None:
+    await call(server, EVALUATE_NODE, NodeRequest(node_id))
+
+
 async def purge(server: OneServer, node_id: str) -> None:
     await call(server, PURGE_NODE, NodeRequest(node_id))
 
@@ -574,6 +579,7 @@ def get_status(server: OneServer, node_id: str) -> NodeStatus | None:
         pytest.param(change_eligibility, 1, id="eligibility"),
         pytest.param(lose_and_register, 1, id="registration"),
         pytest.param(lose_and_register, 10**12, id="registration after reports with high numbers"),
+        pytest.param(evaluate, 1, id="evaluation"),
         pytest.param(purge, 1, id="purge"),
     ],
 )
