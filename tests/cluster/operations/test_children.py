@@ -194,6 +194,16 @@ def test_a_token_applies_to_one_parent() -> None:
             "Dispatch request included unpermitted metadata keys: [y z]",
         ),
         ({}, {"meta": {}}, "Dispatch did not provide required meta keys: [a]"),
+        (
+            {},
+            {"meta": {"a": "1", "k" * 300: "2"}},
+            f"Dispatch request included unpermitted metadata keys: [{'k' * 200}...]",
+        ),
+        (
+            {"meta_required": tuple(f"{number:04}" for number in range(50))},
+            {"meta": {}},
+            f"Dispatch did not provide required meta keys: [{' '.join(f'{number:04}' for number in range(40))} ...]",
+        ),
         ({}, {"priority": 91}, "dispatch job priority must be between [1, 90]"),
         ({}, {"priority": -1}, "dispatch job priority must be between [1, 90]"),
         (

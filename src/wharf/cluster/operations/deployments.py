@@ -19,6 +19,7 @@ from wharf.cluster.scheduling.reconcile.deployment import describe_running
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOBS
 from wharf.contract.model.allocations.allocation import Allocation, AllocDeploymentStatus, DesiredTransition
+from wharf.contract.model.body_limits import MAX_REPORTED_PROBLEMS, cut_echo
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
@@ -187,15 +188,13 @@ def promote_deployment(
     """
     deployment = _get_active_deployment(snapshot, deployment_id, "promote")
     promoted = _list_groups_to_promote(deployment, should_promote_all, groups)
-    problems = [
-        text for name in promoted if (text := _describe_missing_canaries(snapshot, name, _get_groups(deployment)[name]))
-    ]
+    problems = [text for name, group in promoted.items() if (text := _describe_missing_canaries(snapshot, name, group))]
     if problems:
-        raise invalid_request("\n".join(problems))
+        raise invalid_request("\n".join(problems[:MAX_REPORTED_PROBLEMS]))
     marked = [
         allocation
-        for name in promoted
-        for allocation in _list_canaries(snapshot, _get_groups(deployment)[name])
+        for group in promoted.values()
+        for allocation in _list_canaries(snapshot, group)
         if _is_flagged_canary(allocation)
     ]
     unmarked = [_clear_canary_flag(allocation, context) for allocation in marked]
@@ -297,17 +296,21 @@ def _get_groups(deployment: Deployment) -> dict[str, DeploymentGroup]:
     return deployment.task_groups or {}
 
 
-def _list_groups_to_promote(deployment: Deployment, should_promote_all: bool, names: Sequence[str]) -> list[str]:
-    """Return the groups whose canaries to promote. Raises if a name is unknown or no group awaits promotion."""
+def _list_groups_to_promote(
+    deployment: Deployment, should_promote_all: bool, names: Sequence[str]
+) -> dict[str, DeploymentGroup]:
+    """Return the groups whose canaries to promote, by name. Raises if a name is unknown or no group awaits promotion."""
     groups = _get_groups(deployment)
     if not should_promote_all and not names:
         raise invalid_request("nothing to promote: set All, or list the Groups")
     unknown_names = [] if should_promote_all else [name for name in dict.fromkeys(names) if name not in groups]
     if unknown_names:
         known_groups = ", ".join(f'"{name}"' for name in groups)
-        raise invalid_request(f'deployment has no task group "{unknown_names[0]}"; its groups are {known_groups}')
+        raise invalid_request(
+            f'deployment has no task group "{cut_echo(unknown_names[0])}"; its groups are {cut_echo(known_groups)}'
+        )
     chosen = groups if should_promote_all else dict.fromkeys(names)
-    promoted = [name for name in chosen if groups[name].is_awaiting_promotion]
+    promoted = {name: groups[name] for name in chosen if groups[name].is_awaiting_promotion}
     if not promoted:
         raise invalid_request("nothing to promote: no canaries of these groups await promotion")
     return promoted
@@ -342,14 +345,16 @@ def _list_reported_health(
         raise invalid_request("must specify at least one healthy/unhealthy allocation ID")
     contradictory_ids = set(healthy) & set(unhealthy)
     if contradictory_ids:
-        raise invalid_request(f'allocation "{min(contradictory_ids)}" cannot be healthy and unhealthy at once')
+        raise invalid_request(
+            f'allocation "{cut_echo(min(contradictory_ids))}" cannot be healthy and unhealthy at once'
+        )
     reported_health = []
     for allocation_id, is_healthy in dict.fromkeys(
         (*_pair_with_health(healthy, True), *_pair_with_health(unhealthy, False))
     ):
         allocation = snapshot.get(ALLOCATIONS, allocation_id)
         if allocation is None:
-            raise invalid_request(f'unknown alloc "{allocation_id}"')
+            raise invalid_request(f'unknown alloc "{cut_echo(allocation_id)}"')
         if allocation.deployment_id != deployment.id:
             raise invalid_request(f'alloc "{allocation_id}" not part of deployment "{deployment.id}"')
         reported_health.append((allocation, is_healthy))

@@ -12,7 +12,7 @@ from wharf.cluster.operations.jobs.registration import check_registration_enable
 from wharf.cluster.operations.jobs.versions import get_initial_status
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import DISPATCHES_BY_TOKEN, JOBS
-from wharf.contract.model.body_limits import find_name_problem
+from wharf.contract.model.body_limits import cut_echo, find_name_problem
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.job import Job, Parameterized, PayloadRequirement
@@ -116,13 +116,14 @@ def _check_payload(payload: bytes, template: Parameterized) -> None:
 
 def _check_meta(meta: Mapping[str, str], template: Parameterized) -> None:
     """Raise if a meta key is not allowed by the parameterized job, or if a required one is missing."""
-    required, optional = template.meta_required or (), template.meta_optional or ()
-    unpermitted = sorted(key for key in meta if key not in required and key not in optional)
+    required = set(template.meta_required or ())
+    unpermitted = sorted(meta.keys() - required - set(template.meta_optional or ()))
     if unpermitted:
-        raise invalid_request(f"Dispatch request included unpermitted metadata keys: [{' '.join(unpermitted)}]")
-    missing = sorted(key for key in required if key not in meta)
+        keys = cut_echo(" ".join(unpermitted))
+        raise invalid_request(f"Dispatch request included unpermitted metadata keys: [{keys}]")
+    missing = sorted(required - meta.keys())
     if missing:
-        raise invalid_request(f"Dispatch did not provide required meta keys: [{' '.join(missing)}]")
+        raise invalid_request(f"Dispatch did not provide required meta keys: [{cut_echo(' '.join(missing))}]")
 
 
 def _check_priority(priority: int, settings: JobSettings) -> None:
