@@ -14,6 +14,7 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
 from tests.kit.state import SECRET, a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
+from tests.kit.work import an_id
 from wharf.cluster.api.app import MAX_BODY_BYTES, Api
 from wharf.cluster.api.audit import AuditRecord
 from wharf.cluster.api.handler_table import build_action_handlers, build_read_handlers
@@ -22,6 +23,7 @@ from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.client import ClientReply
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 from wharf.contract.wire.nodes.messages import restore_shared_jobs
@@ -669,6 +671,37 @@ async def test_assignments_of_one_job_contain_it_once_for_nodes_that_support_it(
         assert sum(each.job is not None for each in shared) == 2
         assert [restored.job for restored in restore_shared_jobs(shared)] == [each.job for each in whole]
         assert len({id(restored.job) for restored in restore_shared_jobs(shared)}) == 2
+
+
+@in_virtual_time
+async def test_an_allocation_that_a_node_requests_many_times_is_returned_once() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="an allocation")
+        (allocation,) = server.replica.iter_all(ALLOCATIONS)
+
+        for shares_jobs in (False, True):
+            fetched = await server.client.node_agents.fetch_assignments(
+                node.id, node.secret_id, [allocation.id] * 5_000, shares_jobs=shares_jobs
+            )
+
+            assert [each.allocation.id for each in fetched] == [allocation.id]
+
+
+@in_virtual_time
+async def test_a_node_that_does_not_share_jobs_may_request_few_allocations_at_a_time() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        ids = [an_id(number) for number in range(51)]
+
+        with pytest.raises(Refusal) as refusal:
+            await server.client.node_agents.fetch_assignments(node.id, node.secret_id, ids)
+
+        assert refusal.value.text == "too many ids: 51; request up to 50 at a time, or set SharesJobs"
+        assert await server.client.node_agents.fetch_assignments(node.id, node.secret_id, ids, shares_jobs=True) == []
 
 
 @in_virtual_time

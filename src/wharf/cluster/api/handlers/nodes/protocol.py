@@ -51,8 +51,10 @@ from wharf.contract.wire.nodes.messages import (
 
 log = logging.getLogger(__name__)
 
-MAX_FETCHED_IDS: Final = 10_000
-"""Limits the size of one reply with whole allocations."""
+MAX_WHOLE_JOBS: Final = 50
+"""Allocations in one reply that repeats the job of each. The memory of the reply is limited by it: a job has up to 10 MB. A node
+that repeats jobs halves its requests after a refusal.
+"""
 MAX_IDENTITY_NAMES: Final = 100
 """Limits the CPU time of one request: a signature takes about a millisecond."""
 NO_LEADER_CACHE_S: Final = 1.0
@@ -139,14 +141,17 @@ class NodeProtocolActions:
     async def fetch_assignments(self, request: Request) -> ActionResult:
         """Return the allocations of the node with the ids in the body, each with its job. Ids of others are omitted.
 
-        If the node supports it, allocations of one job refer to the first of them instead of repeating the job.
+        If the node supports it, allocations of one job refer to the first of them instead of repeating the job. Each
+        allocation is returned once, however often the body names it.
         """
         node = await authenticate_node(self._server, request)
         replica = self._server.replica
         body = request.decode_body(messages.AssignmentsRequest)
-        ids = body.ids
-        if len(ids) > MAX_FETCHED_IDS:
-            raise invalid_request(f"too many ids: {len(ids)}; request up to {MAX_FETCHED_IDS} at a time")
+        ids = tuple(dict.fromkeys(body.ids))
+        if not body.shares_jobs and len(ids) > MAX_WHOLE_JOBS:
+            raise invalid_request(
+                f"too many ids: {len(ids)}; request up to {MAX_WHOLE_JOBS} at a time, or set SharesJobs"
+            )
         assignments = []
         first_ids: dict[tuple[str, str, int, int], str] = {}  # By job version, the first allocation of the reply.
         for allocation_id in ids:
