@@ -39,6 +39,10 @@ class Size(msgspec.Struct, frozen=True):
     max_bytes: int
     """UTF-8 bytes of the whole body."""
 
+    @property
+    def is_inline(self) -> bool:
+        return self is INLINE
+
     def count(self, limit: int, *, parts: int = 1) -> int:
         """Return how many items a list with this limit gets, if it has `parts` of the items of the body."""
         return min(limit, self.items // parts)
@@ -56,9 +60,6 @@ class Size(msgspec.Struct, frozen=True):
 
 INLINE: Final = Size("inline", 3_900, 60_000)
 """The largest size of bodies that are decoded on the event loop."""
-LARGEST: Final = Size("largest", 99_000, MAX_BODY_BYTES)
-MIN_SHARE: Final = 0.95
-"""A body of `LARGEST` has at least this share of the bytes that its endpoint permits."""
 PADDING_FIELDS: Final = 90
 """Unknown fields that fill up a body. They are ignored, with a warning in some replies."""
 
@@ -113,7 +114,7 @@ REFUSED_ENDPOINTS: Final[Mapping[str, str]] = {
 def build_job(size: Size, job_id: str, kind: str = "meta") -> Json:
     """Return the largest valid job of this kind, or the largest one that is decoded on the event loop."""
     job = {"ID": job_id, "Type": "batch", **build_jobs(0)[kind]}
-    if size is INLINE:
+    if size.is_inline:
         group = {"Name": "group", "Tasks": [TASK]}
         job["TaskGroups"] = [{**group, "Name": f"group{number}"} for number in range(50)]
         job["Meta"] = INLINE.make_map(3_000, share=0.7)
@@ -122,7 +123,7 @@ def build_job(size: Size, job_id: str, kind: str = "meta") -> Json:
 
 @builds("job.register")
 async def build_registration(draft: Draft) -> Json:
-    submission = {"Source": SOURCE, "Format": "json"} if draft.size is LARGEST else None
+    submission = {"Source": SOURCE, "Format": "json"} if not draft.size.is_inline else None
     return {"Job": build_job(draft.size, "accepted"), "Submission": submission}
 
 
@@ -135,8 +136,8 @@ async def build_job_of_path(draft: Draft) -> Json:
 @builds("job.parse")
 async def build_job_file(draft: Draft) -> Json:
     job = build_job(draft.size, "parsed")
-    if draft.size is LARGEST:
-        job["Meta"] = {name: "x" * 300 for name in MAP}
+    if not draft.size.is_inline:
+        job["Meta"] = dict.fromkeys(MAP, "x" * 200)
     else:
         job["Meta"] = INLINE.make_map(3_000, share=0.5)  # Each quote is escaped.
     return {"JobHCL": json.dumps({"Job": job}, separators=(",", ":"))}
@@ -144,7 +145,7 @@ async def build_job_file(draft: Draft) -> Json:
 
 @builds("job.statuses-of")
 async def build_job_names(draft: Draft) -> Json:
-    names = [f"shop{number}" for number in range(9_999 if draft.size is LARGEST else 240)]
+    names = [f"shop{number}" for number in range(9_999 if not draft.size.is_inline else 240)]
     return {"Jobs": [{"ID": name, "Namespace": "default"} for name in ["shop", *names]]}
 
 
@@ -160,7 +161,8 @@ async def build_revert(draft: Draft) -> Json:
     for number in range(2):
         changed = {"ID": "nightly", "Type": "batch", "TaskGroups": [{"Name": "web", "Tasks": [TASK]}]}
         await draft.client.send("PUT", "/v1/jobs", {"Job": {**changed, "Priority": 40 + number}})
-    return {"JobID": "nightly", "JobVersion": 0}
+    job = await draft.client.send("GET", "/v1/job/nightly")
+    return {"JobID": "nightly", "JobVersion": job["Version"] - 1}
 
 
 @builds("job.stable", "job.evaluate")
@@ -245,10 +247,6 @@ async def build_promotion(draft: Draft) -> Json:
         deployment, allocations = await start_deployment(draft.client, canaries=canaries)
         health = {"DeploymentID": deployment, "HealthyAllocationIDs": allocations}
         await draft.client.send("PUT", f"/v1/deployment/allocation-health/{deployment}", health)
-        if not canaries:
-            await draft.client.send(
-                "PUT", "/v1/job/deployed/stable", {"JobID": "deployed", "JobVersion": 1, "Stable": True}
-            )
     draft.values["deployment_id"] = deployment
     return {"DeploymentID": deployment, "Groups": ["group"] * draft.size.count(4_999)}
 
@@ -275,7 +273,7 @@ async def build_node(draft: Draft) -> Json:
     draft.values["node_id"] = NODE_ID
     node = build_fake_node(NODE_ID, FakeMachine(name="fuzzed"), SimulatedWorld(1).now_ns())
     attributes = {**(node.attributes or {}), **draft.size.make_map(4_900, share=0.4)}
-    if draft.size is INLINE:
+    if draft.size.is_inline:
         return {"Node": replace(node, attributes=attributes), "SecretID": NODE_SECRET}
     links = draft.size.make_map(4_900, share=0.1)
     return {
@@ -308,7 +306,7 @@ async def build_report(draft: Draft) -> Json:
     """Return a report about the allocations of the node: ten events for each of many tasks."""
     draft.values["node_id"] = NODE_ID
     event = {"Type": "Driver Failure", "Time": 1, "Details": {"driver_error": "x" * 400}}
-    count, event_count = (3, 5) if draft.size is INLINE else (150, 10)
+    count, event_count = (3, 5) if draft.size.is_inline else (150, 10)
     state = {"State": "running", "Events": [event] * event_count}
     states = {f"task{number}": state for number in range(count)}
     reports = [{"ID": id, "ClientStatus": "running", "TaskStates": states} for id in draft.all_ids["alloc_id"]]
@@ -372,7 +370,7 @@ async def build_volume(draft: Draft) -> Json:
 @builds("acl.policy.store")
 async def build_policy(draft: Draft) -> Json:
     draft.values["name"] = "accepted"
-    rules = RULES if draft.size is LARGEST else "\n".join(RULES.splitlines()[:70])
+    rules = RULES if not draft.size.is_inline else "\n".join(RULES.splitlines()[:70])
     return {"Name": "accepted", "Description": "x" * 256, "Rules": rules}
 
 
@@ -428,7 +426,7 @@ async def build_rule(draft: Draft) -> Json:
 
 
 @builds("acl.identity.introduction")
-async def build_introduction(draft: Draft) -> Json:
+async def build_introduction(_draft: Draft) -> Json:
     return {"TTL": "5m", "NodeName": "x" * 200, "NodePool": "default"}
 
 
@@ -443,17 +441,17 @@ async def build_variable(draft: Draft) -> Json:
 
 
 @builds("agent.set_schedulers_config")
-async def build_agent_schedulers(draft: Draft) -> Json:
+async def build_agent_schedulers(_draft: Draft) -> Json:
     return {"num_schedulers": 1}
 
 
 @builds("operator.set_scheduler")
-async def build_scheduler(draft: Draft) -> Json:
+async def build_scheduler(_draft: Draft) -> Json:
     return {"SchedulerAlgorithm": "spread"}
 
 
 @builds("operator.set_autopilot")
-async def build_autopilot(draft: Draft) -> Json:
+async def build_autopilot(_draft: Draft) -> Json:
     return {"CleanupDeadServers": True, "LastContactThreshold": "200ms"}
 
 
@@ -468,16 +466,16 @@ async def open_accepted_request(probe: Probe, endpoint: Endpoint, size: Size) ->
     body = await BUILDERS[endpoint.name](draft)
     target, _ = build_target(endpoint, {name: (value,) for name, value in values.items()})
     data = msgspec.json.encode(body)
-    if size is LARGEST:
-        data = pad(data, get_largest_bytes(endpoint))
+    if not size.is_inline:
+        data = pad(data, size.max_bytes)
     yield WorstRequest(endpoint.name, f"accepted, {size.name}", endpoint.method, target, partial(bytes, data))
     for undo in reversed(draft.cleanup):
         await undo()
 
 
-def get_largest_bytes(endpoint: Endpoint) -> int:
+def get_largest_size(endpoint: Endpoint) -> Size:
     """Return how large a body of the endpoint may be."""
-    return min(endpoint.max_body_bytes or MAX_BODY_BYTES, MAX_BODY_BYTES)
+    return Size("largest", 99_000, min(endpoint.max_body_bytes or MAX_BODY_BYTES, MAX_BODY_BYTES))
 
 
 def pad(body: bytes, size: int) -> bytes:

@@ -3,7 +3,7 @@
 import asyncio
 import http.client
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
 import msgspec
@@ -106,6 +106,18 @@ class Probe:
                 break
             again = await self._measure_once(request, body, prepare)
             best = min(best, again, key=lambda cost: (not cost.is_allowed, cost.hold_s))
+        self.costs.append((request, best))
+        return best
+
+    async def measure_fresh(self, open_request: Callable[[], AbstractAsyncContextManager[WorstRequest]]) -> Cost:
+        """Return the cost of a request that can be sent once, such as a deletion. A new one is opened for each attempt."""
+        attempts = []
+        for _ in range(MAX_ATTEMPTS):
+            async with open_request() as request:
+                attempts.append(await self._measure_once(request, request.build_body(), None))
+            if attempts[-1].is_allowed or attempts[-1].status == 0:
+                break
+        best = min(attempts, key=lambda cost: (not cost.is_allowed, cost.hold_s))
         self.costs.append((request, best))
         return best
 

@@ -66,6 +66,7 @@ from wharf.contract.model.allocations.resources import (
     AllocatedTaskResources,
 )
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.body_limits import MAX_REGISTRATION_BYTES
 from wharf.contract.model.cluster import IdempotencyKey
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
@@ -82,6 +83,8 @@ DEPLOYMENT_COUNT: Final = 5_000
 CHILD_HOLD_S: Final = 0.006
 """The longest hold of a launch: to encode the child takes 3 ms. To make the child takes 13 ms, on the thread."""
 REPORTED_ALLOCATIONS: Final = 10_000
+LARGE_NODES: Final = 40
+LARGE_NODE_ENTRIES: Final = 2_100
 LOADED_NODES: Final = 2_000
 LOADED_ALLOCATIONS: Final = 20_000
 
@@ -435,6 +438,26 @@ def test_no_large_report_of_a_node_holds_the_leader() -> None:
             statuses = {allocation.client_status for allocation in list_allocations(server)}
             assert statuses == {ClientStatus.RUNNING}
             holds.require_short("a report of more than 5 MB")
+
+    scenario()
+
+
+def test_no_registrations_of_many_large_nodes_hold_the_leader() -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            server = await cluster.a_server()
+            meta = {f"key{number}": "x" * 200 for number in range(LARGE_NODE_ENTRIES)}
+            nodes = [a_node(f"large-{number}", attributes=meta, meta=meta) for number in range(LARGE_NODES)]
+            requests = [msgspec.msgpack.encode(RegistrationRequest(**msgspec.structs.asdict(node))) for node in nodes]
+            assert MAX_REGISTRATION_BYTES * 0.8 < len(requests[0]) < MAX_REGISTRATION_BYTES
+            with measure_holds() as holds:
+                calls = [server.rpc_dispatcher.call(REGISTER_NODE.name, request) for request in requests]
+                replies = await asyncio.gather(*calls)
+                assert [reply.text for reply in replies if reply.code is not None] == []
+                await settled(server)
+            assert server.replica.count_records(NODES) == LARGE_NODES
+            holds.require_short("registrations of large nodes")
 
     scenario()
 

@@ -15,6 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests.bounded_work.accepted_bodies import (
+    BUILDERS,
+    INLINE,
+    REFUSED_ENDPOINTS,
+    get_largest_size,
+    open_accepted_request,
+)
 from tests.bounded_work.large_records import (
     LIST_CPU_S,
     iter_large_reads,
@@ -110,6 +117,31 @@ async def send_bodies_of_attacks() -> Findings:
 
 def test_the_bodies_of_known_attacks_hold_no_event_loop() -> None:
     require_no_problem(run_measured_alone(send_bodies_of_attacks))
+
+
+def test_each_endpoint_with_a_body_has_an_accepted_body_or_a_reason() -> None:
+    names = {endpoint.name for endpoint in BODY_ENDPOINTS}
+
+    assert BUILDERS.keys() | REFUSED_ENDPOINTS.keys() == names
+    assert BUILDERS.keys() & REFUSED_ENDPOINTS.keys() == set()
+
+
+async def send_accepted_bodies() -> Findings:
+    async with open_probe() as probe:
+        for endpoint in BODY_ENDPOINTS:
+            if endpoint.name not in BUILDERS:
+                continue
+            largest = get_largest_size(endpoint)
+            for size in (INLINE, largest):
+                cost = await probe.measure_fresh(partial(open_accepted_request, probe, endpoint, size))
+                assert cost.status in (200, 204), f"{endpoint.name}, {size.name}: {cost}"
+                if size is largest:
+                    assert cost.body_bytes > size.max_bytes * 0.99, f"{endpoint.name}: {cost}"
+        return probe.findings
+
+
+def test_no_accepted_body_of_the_largest_size_holds_the_event_loop() -> None:
+    require_no_problem(run_measured_alone(send_accepted_bodies))
 
 
 async def send_small_bodies() -> Findings:

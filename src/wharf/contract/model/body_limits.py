@@ -50,6 +50,8 @@ MAX_INLINE_OBJECTS_BY_BODY: Final[Mapping[str, int]] = {"NodeReportRequest": 2_0
 """Bodies whose objects are only decoded: 1,800 objects of a report take 2.3 ms."""
 MAX_INLINE_BYTES_BY_BODY: Final[Mapping[str, int]] = {"PolicyRequest": 4 * 1024}
 """Bodies that are expensive for their size: the rules of a policy are parsed."""
+MAX_REGISTRATION_BYTES: Final = 1024 * 1024
+"""The registration of a node. Each server keeps it in memory, and the leader compares it with the stored one: 3 ms."""
 _ALWAYS_INLINE_BYTES: Final = 512
 """Smaller bodies cannot hold enough objects to be large."""
 
@@ -245,6 +247,8 @@ def render_page() -> str:
         "",
         "Endpoints that wait for a node or an identity provider, or that need no token, accept only bodies up to",
         f"{MAX_INLINE_BODY_BYTES // 1024} KiB: logins, tokens, host volumes, and commands to allocations and node agents.",
+        "",
+        f"The registration of a node has at most {MAX_REGISTRATION_BYTES // 1024 // 1024} MiB: every server keeps the attributes and metadata of all nodes in memory.",
         "",
         "[request-limits.md](request-limits.md) lists how much CPU time a request may use.",
         "",

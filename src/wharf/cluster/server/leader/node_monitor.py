@@ -92,7 +92,7 @@ class NodeMonitor:
         self._term = term
         self._settings = settings
         self._on_heartbeat = on_heartbeat
-        self.write_batcher = NodeWriteBatcher(follower, writer, term)
+        self.write_batcher = NodeWriteBatcher(world, follower, writer, term)
         self.heartbeats = HeartbeatDeadlines(settings, world.random)
         self._longest_ttl = LongestTtl(world, follower, term, settings)
         self._reception = ReceptionClock(world.monotonic_s(), max_pause_s=settings.failover_ttl_s)

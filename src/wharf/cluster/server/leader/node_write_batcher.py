@@ -15,6 +15,7 @@ from typing import Final
 from wharf.cluster.engines.port import Committed
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
+from wharf.cluster.server.cpu_budget import SLICE_S
 from wharf.cluster.server.leader.term import CHANGES_PER_JOB, LeaderTerm
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.writer import Writer
@@ -25,6 +26,7 @@ from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, 
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.state_machines.machine import InvalidTransition
 from wharf.contract.model.times import DecisionContext
+from wharf.world import World
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +73,8 @@ class _PendingNodeWrite:
 class NodeWriteBatcher:
     """Writes the requests of many nodes in one write. A background task of the leader runs it."""
 
-    def __init__(self, follower: Follower, writer: Writer, term: LeaderTerm) -> None:
+    def __init__(self, world: World, follower: Follower, writer: Writer, term: LeaderTerm) -> None:
+        self._world = world
         self._follower = follower
         self._writer = writer
         self._term = term
@@ -132,14 +135,18 @@ class NodeWriteBatcher:
         """Decide the requests, commit those that fit in one write, and resolve them with their results.
 
         Return the requests at the end for which the write had no space. The caller holds the write lock of the leader,
-        so no other decision comes in between.
+        so no other decision comes in between. Other tasks run between two decisions if they take long.
         """
         if not requests or not self._term.is_leading:
             return ()
         batch = _BatchWrite(requests[0].kind, self._term.max_changes)
         unchanged: list[_PendingNodeWrite] = []
         remaining: Sequence[_PendingNodeWrite] = ()
+        began_s = self._world.cpu_s()
         for position, request in enumerate(requests):
+            if self._world.cpu_s() - began_s >= SLICE_S:
+                await asyncio.sleep(0)
+                began_s = self._world.cpu_s()
             try:
                 decision = request.decide(self._follower.replica, self._writer.read_clock())
             except (Refusal, InvalidTransition):
@@ -177,7 +184,11 @@ class NodeWriteBatcher:
         await self._writer.catch_up()
         if not self._term.is_leading:
             return
+        began_s = self._world.cpu_s()
         for request in requests:
+            if self._world.cpu_s() - began_s >= SLICE_S:
+                await asyncio.sleep(0)
+                began_s = self._world.cpu_s()
             try:
                 decision = request.decide(self._follower.replica, self._writer.read_clock())
             except (Refusal, InvalidTransition):

@@ -6,6 +6,7 @@ Nodes authenticate with their own secret, so their endpoints need no token.
 from typing import Final
 
 from wharf.contract.model.acl import permissions
+from wharf.contract.model.body_limits import MAX_REGISTRATION_BYTES
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.wire.allocations.messages import AllocationView
 from wharf.contract.wire.endpoint import (
@@ -72,7 +73,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
 NODE_PROTOCOL_ROWS: Final[tuple[Endpoint, ...]] = (
     define_leader_write(
         "node.register", "/v1/node/{node_id}/register", need=permissions.PUBLIC_ACCESS, summary="Register a node with its fingerprint. Called by nodes.",
-        body_type=messages.NodeRegistration, reply_type=messages.NodeUpdateResponse,
+        max_body_bytes=MAX_REGISTRATION_BYTES, body_type=messages.NodeRegistration, reply_type=messages.NodeUpdateResponse,
     ),
     define_leader_write(
         "node.heartbeat", "/v1/node/{node_id}/heartbeat", need=permissions.PUBLIC_ACCESS, summary="Record a node's heartbeat. Called by nodes.",
