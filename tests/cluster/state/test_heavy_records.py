@@ -1,5 +1,6 @@
 """Large records are decoded in short steps, and share equal values with related records."""
 
+import typing
 from typing import Any
 
 import msgspec
@@ -23,6 +24,8 @@ from wharf.cluster.state.tables import ALL_TABLES, EVALUATIONS, JOB_VERSIONS, JO
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job, JobStatus
+from wharf.contract.model.jobs.networks import CNI, NetworkResource
+from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.jobs.services import Service
 from wharf.contract.model.jobs.templates import Template
 from wharf.contract.model.log import Batch, EncodedChange, LogPosition, StoredRecord
@@ -92,6 +95,44 @@ def test_a_large_record_is_decoded_in_steps_of_limited_size() -> None:
     assert len(data) > 2_500_000
 
     assert len(list(decode_in_steps(data, Job))) >= len(data) // (STEP_BYTES + PART_BYTES)
+
+
+def test_the_networks_of_one_task_are_decoded_in_steps_of_limited_size() -> None:
+    arguments = {f"key{number:04}": "x" * 10 for number in range(4_000)}
+    networks = tuple(NetworkResource(mode=f"cni/{number}", cni=CNI(args=arguments)) for number in range(40))
+    task = Task(name="server", driver="mock", resources=Resources(networks=networks))
+    job = Job(id="web", name="web", task_groups=(TaskGroup(name="group", tasks=(task,)),))
+    data = encode_record(JOBS, job)
+    assert len(data) > 2_500_000
+
+    assert len(list(decode_in_steps(data, Job))) >= len(data) // (STEP_BYTES + PART_BYTES)
+    assert repr(exhaust(decode_in_steps(data, Job))) == repr(msgspec.msgpack.decode(data, type=Job))
+
+
+def list_undivided_records(record_type: type[msgspec.Struct], seen: set[type]) -> list[str]:
+    """Return the fields, of this record and all records in it, that hold a record that is decoded in one call."""
+    if record_type in seen:
+        return []
+    seen.add(record_type)
+    found = []
+    for name, kind in stepwise._get_field_types(record_type).values():
+        inner = stepwise._without_none(kind)
+        members = [stepwise._without_none(each) for each in (inner, *typing.get_args(inner))]
+        records = [each for each in members if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+        if inner in records and stepwise._find_stand_in(kind) is None:
+            found.append(f"{record_type.__name__}.{name}")
+        for record in records:
+            found += list_undivided_records(record, seen)
+    return found
+
+
+def test_no_record_within_a_stored_record_is_decoded_in_one_call() -> None:
+    seen: set[type] = set()
+
+    found = [field for table in ALL_TABLES for field in list_undivided_records(table.record_type, seen)]
+
+    assert len(seen) > 60
+    assert found == []
 
 
 class MixedRecord(msgspec.Struct):

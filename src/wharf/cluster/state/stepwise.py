@@ -20,6 +20,8 @@ STEP_BYTES: Final = 250_000
 """Bytes that are decoded or hashed in one step; limits how long a step holds the event loop."""
 PART_BYTES: Final = 64 * 1024
 """A value of at most this size is decoded in one call. Smaller parts would take more CPU time in all."""
+SPLIT_COST_DIVISOR: Final = 10
+"""To find the members of a value takes this part of the time to decode them."""
 DIGEST_BYTES: Final = 16
 """The size of the digest of a field. Two different values with one digest cannot be found on purpose."""
 
@@ -119,7 +121,7 @@ def _decode_record(
     data: msgspec.Raw, record_type: type[msgspec.Struct], fields: Mapping[str, tuple[str, Any]], progress: _StepCounter
 ) -> _Steps:
     """Decode the large fields of a record one by one, and all others together."""
-    encoded = _decode_raw_map(data)
+    encoded = yield from _split(_decode_raw_map, data, progress)
     large: list[tuple[str, Any, msgspec.Raw]] = []
     for encoded_name, part in encoded.items():
         if len(memoryview(part)) > PART_BYTES and encoded_name in fields:
@@ -137,16 +139,24 @@ def _decode_record(
 
 
 def _decode_list(data: msgspec.Raw, kind: Any, progress: _StepCounter) -> _Steps:
-    members: list[Any] = _decode_raw_list(data)
+    members = yield from _split(_decode_raw_list, data, progress)
     for position, part in enumerate(members):
         members[position] = yield from _decode(part, kind, progress)
     return tuple(members)
 
 
 def _decode_map(data: msgspec.Raw, kind: Any, progress: _StepCounter) -> _Steps:
-    members: dict[str, Any] = _decode_raw_map(data)
+    members = yield from _split(_decode_raw_map, data, progress)
     for key, part in members.items():
         members[key] = yield from _decode(part, kind, progress)
+    return members
+
+
+def _split(decode_raw: Callable[[msgspec.Raw], Any], data: msgspec.Raw, progress: _StepCounter) -> _Steps:
+    """Divide a list or map into its members, and yield if that took long. A record of 5 MB is divided five times."""
+    members = decode_raw(data)
+    if progress.count(len(memoryview(data)) // SPLIT_COST_DIVISOR):
+        yield
     return members
 
 
@@ -173,5 +183,8 @@ def _find_stand_in(kind: Any) -> msgspec.Raw | None:
         return _EMPTY_LIST
     if origin is dict and typing.get_args(inner)[0] is str:
         return _EMPTY_MAP
-    is_record = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
-    return _NIL if is_record and inner is not kind else None
+    if not (isinstance(inner, type) and issubclass(inner, msgspec.Struct)):
+        return None
+    if inner is not kind:
+        return _NIL
+    return None if any(field.required for field in msgspec.structs.fields(inner)) else _EMPTY_MAP
