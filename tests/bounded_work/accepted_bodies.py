@@ -20,7 +20,7 @@ from tests.bounded_work.large_records import AUTH_METHOD, MAP, NODE_ID, RULES, S
 from tests.bounded_work.probe import Probe
 from tests.bounded_work.worst_bodies import MAX_BODY_BYTES
 from tests.bounded_work.worst_requests import WorstRequest, build_target
-from tests.fuzz.server_records import BOOTSTRAP, NODE_SECRET, WEAK_NAME, JsonClient
+from tests.fuzz.server_records import BOOTSTRAP, NODE_NAME, NODE_SECRET, WEAK_NAME, JsonClient
 from tests.waiting import wait_until
 from wharf.contract.model.body_limits import MAX_TEXT_CHARS
 from wharf.contract.wire.endpoint_table import Endpoint
@@ -271,7 +271,7 @@ async def build_fuzzy_search(draft: Draft) -> Json:
 async def build_node(draft: Draft) -> Json:
     """Return the registration of the probe's node with full maps: what a caller with its secret can store."""
     draft.values["node_id"] = NODE_ID
-    node = build_fake_node(NODE_ID, FakeMachine(name="fuzzed"), SimulatedWorld(1).now_ns())
+    node = build_fake_node(NODE_ID, FakeMachine(name=NODE_NAME), SimulatedWorld(1).now_ns())
     attributes = {**(node.attributes or {}), **draft.size.make_map(4_900, share=0.4)}
     if draft.size.is_inline:
         return {"Node": replace(node, attributes=attributes), "SecretID": NODE_SECRET}

@@ -47,7 +47,7 @@ from tests.fuzz.server_records import BOOTSTRAP, JsonClient
 from tests.kit.work import an_id
 from wharf.cluster.api.requests.parameters import MAX_PARAMETERS
 from wharf.contract.model.body_limits import MAX_INLINE_BODY_BYTES
-from wharf.contract.wire.endpoint_table import Endpoint
+from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, Endpoint
 
 pytestmark = pytest.mark.fuzz
 
@@ -63,6 +63,10 @@ SMALL_ENDPOINTS = [endpoint for endpoint in BODY_ENDPOINTS if 0 < endpoint.max_b
 """Endpoints whose limit is so small that all bodies are decoded on the event loop."""
 
 
+NO_IDS: defaultdict[str, Sequence[str]] = defaultdict(lambda: (an_id(1),))
+"""An id for each part of a path, for requests that are not sent."""
+
+
 def select_bodies(requests: Iterator[WorstRequest], number: int) -> Iterator[WorstRequest]:
     """Return all bodies of an endpoint, or some, different ones for each endpoint."""
     cases = list(requests)
@@ -70,7 +74,16 @@ def select_bodies(requests: Iterator[WorstRequest], number: int) -> Iterator[Wor
 
 
 ENDPOINT_NAMES = [endpoint.name for endpoint in BODY_ENDPOINTS if endpoint not in SMALL_ENDPOINTS]
-ENDPOINT_GROUPS = [(name,) for name in ENDPOINT_NAMES] if IS_FULL_RUN else [tuple(ENDPOINT_NAMES)]
+BODIES_PER_PROCESS = 60
+"""The process stores the bodies, and a fork takes 2 to 5 ms for each 100 MB of its memory."""
+
+
+def list_endpoint_groups() -> list[tuple[tuple[str, ...], int]]:
+    """Return the endpoints of each process, and the number of their first body."""
+    if not IS_FULL_RUN:
+        return [(tuple(ENDPOINT_NAMES), 0)]
+    counts = {name: len(list(iter_body_requests(ENDPOINT_BY_NAME[name], NO_IDS))) for name in ENDPOINT_NAMES}
+    return [((name,), first) for name, count in counts.items() for first in range(0, count, BODIES_PER_PROCESS)]
 
 
 def require_no_problem(findings: Findings) -> None:
@@ -78,18 +91,20 @@ def require_no_problem(findings: Findings) -> None:
     assert findings.problems == ()
 
 
-async def send_bodies(endpoint_names: Sequence[str]) -> Findings:
+async def send_bodies(endpoint_names: Sequence[str], first: int) -> Findings:
     async with open_probe() as probe:
-        endpoints = [endpoint for endpoint in BODY_ENDPOINTS if endpoint.name in endpoint_names]
-        for number, endpoint in enumerate(endpoints):
-            for request in select_bodies(iter_body_requests(endpoint, probe.ids), number * 5):
+        for number, name in enumerate(endpoint_names):
+            requests = select_bodies(iter_body_requests(ENDPOINT_BY_NAME[name], probe.ids), number * 5)
+            for request in islice(requests, first, first + BODIES_PER_PROCESS):
                 await probe.measure(request)
         return probe.findings
 
 
-@pytest.mark.parametrize("endpoint_names", ENDPOINT_GROUPS, ids=lambda group: group[0])
-def test_no_body_holds_the_event_loop(endpoint_names: Sequence[str]) -> None:
-    require_no_problem(run_measured_alone(send_bodies, endpoint_names))
+@pytest.mark.parametrize(
+    ("endpoint_names", "first"), list_endpoint_groups(), ids=lambda value: value if isinstance(value, int) else value[0]
+)
+def test_no_body_holds_the_event_loop(endpoint_names: Sequence[str], first: int) -> None:
+    require_no_problem(run_measured_alone(send_bodies, endpoint_names, first))
 
 
 def build_bodies_of_attacks() -> dict[str, dict[str, Any]]:
@@ -126,11 +141,14 @@ def test_each_endpoint_with_a_body_has_an_accepted_body_or_a_reason() -> None:
     assert BUILDERS.keys() & REFUSED_ENDPOINTS.keys() == set()
 
 
-async def send_accepted_bodies() -> Findings:
+ACCEPTING_ENDPOINTS = [endpoint.name for endpoint in BODY_ENDPOINTS if endpoint.name in BUILDERS]
+ACCEPTING_GROUPS = [ACCEPTING_ENDPOINTS[first : first + 13] for first in range(0, len(ACCEPTING_ENDPOINTS), 13)]
+"""A process gets so few bodies because it stores them: a fork takes 2 to 5 ms for each 100 MB of its memory."""
+
+
+async def send_accepted_bodies(names: Sequence[str]) -> Findings:
     async with open_probe() as probe:
-        for endpoint in BODY_ENDPOINTS:
-            if endpoint.name not in BUILDERS:
-                continue
+        for endpoint in (ENDPOINT_BY_NAME[name] for name in names):
             largest = get_largest_size(endpoint)
             for size in (INLINE, largest):
                 cost = await probe.measure_fresh(partial(open_accepted_request, probe, endpoint, size))
@@ -140,8 +158,9 @@ async def send_accepted_bodies() -> Findings:
         return probe.findings
 
 
-def test_no_accepted_body_of_the_largest_size_holds_the_event_loop() -> None:
-    require_no_problem(run_measured_alone(send_accepted_bodies))
+@pytest.mark.parametrize("names", ACCEPTING_GROUPS, ids=lambda names: f"from {names[0]}")
+def test_no_accepted_body_of_the_largest_size_holds_the_event_loop(names: Sequence[str]) -> None:
+    require_no_problem(run_measured_alone(send_accepted_bodies, names))
 
 
 async def send_small_bodies() -> Findings:
@@ -159,8 +178,7 @@ def test_no_body_of_an_endpoint_with_a_small_limit_holds_the_event_loop() -> Non
 
 @pytest.mark.parametrize("endpoint", SMALL_ENDPOINTS, ids=lambda endpoint: endpoint.name)
 def test_the_bodies_of_an_endpoint_are_as_large_as_its_limit_permits(endpoint: Endpoint) -> None:
-    ids: dict[str, Sequence[str]] = defaultdict(lambda: (an_id(1),))
-    requests = [each for each in iter_body_requests(endpoint, ids) if each.name != "too large"]
+    requests = [each for each in iter_body_requests(endpoint, NO_IDS) if each.name != "too large"]
 
     sizes = [len(request.build_body()) for request in requests]
 

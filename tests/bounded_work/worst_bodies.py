@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from tests.fuzz.server_records import NODE_NAME, NODE_SECRET
 from wharf.contract.model.body_limits import (
     LIMITS_BY_FIELD,
     MAX_INLINE_BODY_BYTES,
@@ -34,7 +35,7 @@ MAX_DEPTH: Final = 6
 VALUES_BY_FIELD: Final[Mapping[str, Any]] = {
     "Driver": "mock", "Type": "service", "Datacenters": ["dc1"], "Namespace": "default", "Region": "global", "Priority": 50,
     "Config": {"run_for": "1s"}, "Count": 1, "Operand": "=", "LTarget": "${attr.kernel.name}", "RTarget": "linux",
-    "NodePool": "default", "Provider": "wharf",
+    "NodePool": "default", "Provider": "wharf", "Eligibility": "eligible", "Context": "all", "Text": "shop",
 }  # fmt: skip
 """Valid values of fields whose type does not say which values are valid."""
 
@@ -140,11 +141,12 @@ def _build_with(
 
 def _make_path_values(body_type: type, path_name: str) -> Mapping[str, str]:
     """Return the values of the fields that must agree with the path: bodies with others are refused early."""
-    return {
+    values = {
         f"{record}.{field}": path_name
         for record in (body_type.__name__, "Job", "Node", "HostVolume")
-        for field in ("ID", "Name")
+        for field in ("ID", "Name", "JobID", "DeploymentID")
     }
+    return {**values, "Node.Name": NODE_NAME, "NodeRegistration.SecretID": NODE_SECRET}
 
 
 def build_body(body_type: type, path: Path, value: Any, path_name: str) -> Any:
@@ -231,7 +233,8 @@ def _fill(
                 if (
                     is_next
                     or each.required
-                    or each.encode_name in ("ID", "Name", *VALUES_BY_FIELD, "Tasks", "TaskGroups", "Job")
+                    or each.encode_name
+                    in ("ID", "Name", "JobID", "DeploymentID", *VALUES_BY_FIELD, "Tasks", "TaskGroups", "Job")
                 ):
                     name = f"{kind.cls.__name__}.{each.encode_name}"
                     values[each.encode_name] = _fill(

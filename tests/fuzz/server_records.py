@@ -28,6 +28,7 @@ from wharf.world import SimulatedWorld
 
 BOOTSTRAP: Final = "b0075742-0000-4000-8000-5ec2e7000000"
 WEAK_NAME: Final = "reader"
+NODE_NAME: Final = "fuzzed"
 NODE_SECRET: Final = an_id(77, 1)
 ITEM: Final = "a-secret-of-a-variable-that-no-log-shows"
 
@@ -134,7 +135,7 @@ async def create_records(port: int, bootstrap: str) -> RequestMaterial:
     )
     await client.send("PUT", "/v1/var/db", {"Items": {"password": ITEM}})
     node_id = an_id(77)
-    node = build_fake_node(node_id, FakeMachine(name="fuzzed"), SimulatedWorld(1).now_ns())
+    node = build_fake_node(node_id, FakeMachine(name=NODE_NAME), SimulatedWorld(1).now_ns())
     await client.send("PUT", f"/v1/node/{node_id}/register", {"Node": node, "SecretID": NODE_SECRET}, **introduction)
     await client.send("PUT", f"/v1/node/{node_id}/heartbeat", None, **{"X-Cluster-Node-Secret": NODE_SECRET})
     for job in jobs():
