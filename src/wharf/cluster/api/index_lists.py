@@ -1,6 +1,6 @@
 """Reads of all records with one index value, such as the allocations of a job: at once if they are few, else in slices."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.cluster.api.lists.listing import return_record
+from wharf.cluster.api.lists.sorted_snapshot import MAX_SORTED_TOGETHER, take_from_end
 from wharf.cluster.api.replies.pieces import LazyList
 from wharf.cluster.api.results import RecordList, SlicedValue, get_creation_order
 from wharf.cluster.server.cpu_budget import SlicedWork
@@ -19,7 +20,7 @@ from wharf.cluster.state.table_snapshot import IndexSnapshot
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
 
-MAX_RECORDS_TOGETHER: Final = 1_000
+MAX_RECORDS_TOGETHER: Final = MAX_SORTED_TOGETHER
 """Records that are read, sorted or counted in one step, which takes about 2 ms. More take several steps."""
 RECORDS_PER_CHECK: Final = 50
 """Records that are read before the CPU time is checked: to find the access rule of a namespace takes up to 0.5 ms."""
@@ -49,17 +50,50 @@ def build_index_list(
         return RecordList(records, build_view, is_view_small=is_view_small)
 
     async def build(work: SlicedWork) -> LazyList:
-        entries: list[tuple[Any, R]] = []
-
-        def add(record: R) -> None:
-            if is_selected is None or is_selected(record):
-                entries.append((get_order(record), record))
-
-        await visit_in_slices(replica, index, *value, visit=add, work=work)
-        records = await _sort_in_slices(entries, work)
+        records = await read_in_slices(replica, index, *value, is_selected=is_selected, get_order=get_order, work=work)
         return LazyList(lambda: map(build_view, records))
 
     return SlicedValue(build)
+
+
+async def read_in_slices(
+    replica: Replica,
+    index: Index[R],
+    *value: Hashable,
+    is_selected: Callable[[R], bool] | None = None,
+    get_order: Callable[[R], Any] = get_creation_order,
+    work: SlicedWork,
+) -> list[R]:
+    """Return the records that have this index value now and that `is_selected` accepts, by default oldest first."""
+    entries: list[tuple[Any, R]] = []
+
+    def add(record: R) -> None:
+        if is_selected is None or is_selected(record):
+            entries.append((get_order(record), record))
+
+    await visit_in_slices(replica, index, *value, visit=add, work=work)
+    return await sort_in_slices(entries, work)
+
+
+async def find_newest_in_slices(
+    replica: Replica,
+    index: Index[R],
+    *value: Hashable,
+    is_selected: Callable[[R], bool] | None = None,
+    work: SlicedWork,
+) -> R | None:
+    """Return the newest record that has this index value now and that `is_selected` accepts, or `None`."""
+    newest: R | None = None
+
+    def compare(record: R) -> None:
+        nonlocal newest
+        if (is_selected is None or is_selected(record)) and (
+            newest is None or get_creation_order(record) > get_creation_order(newest)
+        ):
+            newest = record
+
+    await visit_in_slices(replica, index, *value, visit=compare, work=work)
+    return newest
 
 
 async def visit_in_slices(
@@ -78,24 +112,18 @@ async def visit_in_slices(
         snapshot.close()
 
 
-async def _sort_in_slices(entries: list[tuple[Any, R]], work: SlicedWork) -> list[R]:
+async def sort_in_slices(entries: list[tuple[Any, T]], work: SlicedWork) -> list[T]:
     """Return the records of these entries in the order of their keys. The entries are removed."""
-    parts: list[list[tuple[Any, R]]] = []
+    parts: list[list[tuple[Any, T]]] = []
     while entries:
         parts.append(sorted(entries[-MAX_RECORDS_TOGETHER:], key=itemgetter(0), reverse=True))
         del entries[-MAX_RECORDS_TOGETHER:]
         if work.is_slice_over():
             await work.pause()
-    merged = merge(*map(_take_from_end, parts), key=itemgetter(0))
-    records: list[R] = []
+    merged = merge(*map(take_from_end, parts), key=itemgetter(0))
+    records: list[T] = []
     while some := list(islice(merged, RECORDS_PER_CHECK)):
         records += [record for _, record in some]
         if work.is_slice_over():
             await work.pause()
     return records
-
-
-def _take_from_end(entries: list[T]) -> Iterator[T]:
-    """Yield the entries from last to first and remove them: to release all of them together would take a long step."""
-    while entries:
-        yield entries.pop()

@@ -106,6 +106,7 @@ LIMITS_BY_FIELD: Final[Mapping[str, FieldLimits]] = {
     "AuthMethodConfigView.ClaimMappings": FieldLimits("each claim is searched when a user logs in", max_items=1_000),
     "AuthMethodConfigView.ListClaimMappings": FieldLimits("each claim is searched when a user logs in", max_items=1_000),
     "AuthMethodConfigView.AllowedRedirectURIs": FieldLimits("each is parsed when a user logs in", max_items=1_000),
+    "AssignmentsRequest.IDs": FieldLimits("a node requests 1,000 at a time; each may have a job of 10 MB", max_items=1_000),
     "EvaluationDeleteRequest.EvalIDs": FieldLimits("checked against 7,281 evaluations after decoding", max_items=20_000),
 }  # fmt: skip
 """Fields with limits other than the defaults, as `Record.Field` in wire names."""

@@ -66,7 +66,7 @@ def count_evaluations(replica: Replica, _request: Request, options: QueryOptions
     """Return the number of evaluations that a list with the same parameters would contain."""
     index, knows_leader = replica.get_last_change(EVALUATIONS), replica.get(LEADER) is not None
 
-    def build_count(evaluations: list[Evaluation]) -> EvaluationCount:
+    async def build_count(evaluations: list[Evaluation], _work: SlicedWork) -> EvaluationCount:
         return EvaluationCount(count=len(evaluations), index=index, known_leader=knows_leader)
 
     return list_by_creation(replica, EVALUATIONS, options, error_prefix=PREFIX_ERROR_PREFIX, build_reply=build_count)

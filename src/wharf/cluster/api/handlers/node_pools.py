@@ -1,6 +1,7 @@
 """Endpoints of node pools, their nodes and their jobs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import dropwhile
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -9,7 +10,8 @@ import msgspec
 
 from wharf.cluster.api.handlers.jobs.reads import build_job_stub
 from wharf.cluster.api.handlers.nodes.records import build_stub_options
-from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, list_by_name
+from wharf.cluster.api.index_lists import has_many_records
+from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, list_by_name, list_by_namespace
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler, find_record
@@ -17,7 +19,7 @@ from wharf.cluster.operations import node_pools
 from wharf.cluster.operations.references import DELETION_ATTEMPTS
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
-from wharf.cluster.state import Replica, WatchTarget
+from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOB_SUMMARIES, JOBS, JOBS_OF_POOL, NODE_POOLS, NODES, NODES_OF_POOL
 from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.acl.permissions import LIST_JOBS, READ_NODE_POOL
@@ -50,19 +52,22 @@ def list_pool_nodes(replica: Replica, request: Request, options: QueryOptions) -
     name = request.get_path_value("pool_name")
     if not _pool_exists(replica, name, options):
         return read_node_pool(replica, request, options)
+    shown = build_stub_options(replica, request)
     if name == ALL_NODE_POOL:
-        return list_by_name(replica, NODES, options, **build_stub_options(replica, request))
-    nodes = replica.list_by_index_sorted(NODES_OF_POOL, name)
+        return list_by_name(replica, NODES, options, **shown)
+    if has_many_records(replica, NODES_OF_POOL, name):
+        # The table is in the order of the list and is read in slices.
+        return list_by_name(replica, NODES, options, is_selected=lambda node: node.node_pool == name, **shown)
 
     def iterate(token: str, _reverse: bool) -> Iterable[Node]:
-        return dropwhile(lambda node: node.id < token, nodes)
+        return dropwhile(lambda node: node.id < token, replica.list_by_index_sorted(NODES_OF_POOL, name))
 
     return Listing(
         iterate,
         attrgetter("id"),
         replica.get_last_change(NODES),
         [watch_table(NODES)],
-        **build_stub_options(replica, request),
+        **shown,
     )
 
 
@@ -74,34 +79,33 @@ def list_pool_jobs(replica: Replica, request: Request, options: QueryOptions) ->
     name = request.get_path_value("pool_name")
     if not _pool_exists(replica, name, options):
         return read_node_pool(replica, request, options)
-    pool_jobs = replica.list_by_index_sorted(JOBS_OF_POOL, name)
-    is_everywhere = options.namespace == ALL_NAMESPACES
-    jobs = [job for job in pool_jobs if is_everywhere or job.namespace == options.namespace]
-    watched: Sequence[WatchTarget] = [watch_table(JOBS), watch_table(JOB_SUMMARIES)]
-    has_meta = request.get_flag("meta")
-    return Listing(
-        _build_job_iterator(jobs),
-        lambda job: f"{job.namespace}.{job.id}",
-        replica.get_last_change(JOBS, JOB_SUMMARIES),
-        watched,
-        build_view=lambda job: build_job_stub(replica, job, has_meta=has_meta),
-        is_visible=lambda job: request.has_permission(LIST_JOBS, namespace=job.namespace),
-        get_detail_namespace=attrgetter("namespace"),
+    is_everywhere, has_meta = options.namespace == ALL_NAMESPACES, request.get_flag("meta")
+    # The table is in the order of the list and is read in slices.
+    listing = list_by_namespace(
+        replica, JOBS, options, JOB_SUMMARIES, build_view=lambda job: build_job_stub(replica, job, has_meta=has_meta)
     )
-
-
-def _build_job_iterator(jobs: Sequence[Job]) -> Callable[[str, bool], Iterable[Job]]:
-    """Return the function that a `Listing` iterates jobs with: by namespace and id, from a page token on."""
+    listing = replace(
+        listing,
+        is_selected=lambda job: job.node_pool == name,
+        is_visible=lambda job: request.has_permission(LIST_JOBS, namespace=job.namespace),
+        get_namespace=None,
+        get_detail_namespace=attrgetter("namespace"),
+        base_cache_spec=None,
+    )
+    if has_many_records(replica, JOBS_OF_POOL, name):
+        return listing
 
     def iterate(token: str, reverse: bool) -> Iterable[Job]:
         """Return the jobs from the one that the token names on, backwards if `reverse` is set."""
+        pool_jobs = replica.list_by_index_sorted(JOBS_OF_POOL, name, reverse=reverse)
+        jobs = (job for job in pool_jobs if is_everywhere or job.namespace == options.namespace)
         namespace, _, job_id = token.partition(".")
         start = (namespace, job_id)
         if not reverse:
             return dropwhile(lambda job: (job.namespace, job.id) < start, jobs)
-        return dropwhile(lambda job: token != "" and (job.namespace, job.id) > start, reversed(jobs))
+        return dropwhile(lambda job: token != "" and (job.namespace, job.id) > start, jobs)
 
-    return iterate
+    return replace(listing, iterate=iterate, open_snapshot=None)
 
 
 def _pool_exists(replica: Replica, name: str, options: QueryOptions) -> bool:

@@ -1,6 +1,6 @@
 """Endpoints of quotas. Usage is computed at each request, over the jobs of the quota's namespaces."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -16,7 +16,7 @@ from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.table_snapshot import TableSnapshot
-from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, NAMESPACES_WITH_QUOTA, QUOTAS
+from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, QUOTAS
 from wharf.cluster.state.watches import watch_key, watch_table
 from wharf.contract.model.acl.permissions import READ_NAMESPACE, READ_QUOTA
 from wharf.contract.model.quotas import Quota, QuotaUsage
@@ -24,23 +24,40 @@ from wharf.contract.model.refusal import invalid_request
 
 ALLOCATIONS_PER_STEP: Final = 250
 """Allocations added up before the CPU time is checked: about a quarter of a millisecond."""
+NAMESPACES_PER_STEP: Final = 16
+"""Namespaces whose rights are checked before the CPU time is checked: up to half a millisecond for each."""
 
 
 def list_quotas(replica: Replica, request: Request, options: QueryOptions) -> Listing[Quota]:
-    return list_by_name(replica, QUOTAS, options, NAMESPACES, is_visible=_build_visibility_test(replica, request))
+    return list_by_name(replica, QUOTAS, options, NAMESPACES, prepare_visibility=_select_visibility(replica, request))
 
 
-def _build_visibility_test(replica: Replica, request: Request) -> Callable[[Quota], bool]:
-    """Return a test of whether the caller sees a quota.
+def _select_visibility(
+    replica: Replica, request: Request
+) -> Callable[[SlicedWork], Awaitable[Callable[[Quota], bool]]] | None:
+    """Return what finds out which quotas the caller sees; `None` if it sees all.
 
     Callers that may read quotas see all. Other callers see the quotas of namespaces in which they have any right.
     """
-    if request.has_permission(READ_QUOTA):
-        return lambda _quota: True
-    return lambda quota: any(
-        request.has_permission(READ_NAMESPACE, namespace=namespace.name)
-        for namespace in replica.list_by_index(NAMESPACES_WITH_QUOTA, quota.name)
-    )
+    return None if request.has_permission(READ_QUOTA) else partial(_find_visible_quotas, replica, request)
+
+
+async def _find_visible_quotas(replica: Replica, request: Request, work: SlicedWork) -> Callable[[Quota], bool]:
+    """Return the test of whether a quota belongs to a namespace in which the caller has any right."""
+    visible: set[str] = set()
+    snapshot = TableSnapshot(replica, NAMESPACES)
+    work.restart()
+    try:
+        while namespaces := snapshot.read_next(NAMESPACES_PER_STEP):
+            for namespace in namespaces:
+                quota = namespace.quota
+                if quota and quota not in visible and request.has_permission(READ_NAMESPACE, namespace=namespace.name):
+                    visible.add(quota)
+            if work.is_slice_over():
+                await work.pause()
+    finally:
+        snapshot.close()
+    return lambda quota: quota.name in visible
 
 
 def read_quota(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
@@ -56,11 +73,13 @@ def _build_not_found_text(request: Request) -> str:
 def list_quota_usages(replica: Replica, request: Request, options: QueryOptions) -> Listing[Quota]:
     return list_by_name(
         replica, QUOTAS, options, NAMESPACES, ALLOCATIONS,
-        is_visible=_build_visibility_test(replica, request), prepare_view=partial(_prepare_usage_view, replica),
+        prepare_visibility=_select_visibility(replica, request), prepare_view=partial(_prepare_usage_view, replica),
     )  # fmt: skip
 
 
-async def _prepare_usage_view(replica: Replica, work: SlicedWork) -> Callable[[Quota], QuotaUsage]:
+async def _prepare_usage_view(
+    replica: Replica, _quotas: Sequence[Quota], work: SlicedWork
+) -> Callable[[Quota], QuotaUsage]:
     """Add up all allocations in slices, and return the function that returns the usage of a quota."""
     adder = UsageAdder()
     work.restart()
@@ -86,7 +105,7 @@ def read_quota_usage(replica: Replica, request: Request, _options: QueryOptions)
         return ReadResult(MissingRecord(_build_not_found_text(request)), index, watched)
 
     async def build_usage(work: SlicedWork) -> QuotaUsage:
-        return (await _prepare_usage_view(replica, work))(quota)
+        return (await _prepare_usage_view(replica, (quota,), work))(quota)
 
     return ReadResult(SlicedValue(build_usage), index, watched)
 

@@ -3,17 +3,19 @@
 from dataclasses import replace as replace_fields
 from functools import partial
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from wharf.cluster.api.index_lists import has_many_records
+from wharf.cluster.api.index_lists import has_many_records, sort_in_slices
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace, list_records
+from wharf.cluster.api.replies.pieces import LazyList
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler
 from wharf.cluster.operations import services
 from wharf.cluster.operations.services import choose_instances, parse_instance_choice
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import REGISTRATIONS_BY_NAME, SERVICES
@@ -21,24 +23,33 @@ from wharf.cluster.state.watches import watch_index
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.services import NamespaceServices, ServiceStub
 
+REGISTRATIONS_PER_CHECK: Final = 100
+"""Registrations that are grouped before the CPU time is checked: about a tenth of a millisecond."""
+
 
 def list_services(replica: Replica, _request: Request, options: QueryOptions) -> Listing[ServiceRegistration]:
     return list_by_namespace(replica, SERVICES, replace(options, prefix=""), build_reply=_group_by_name)
 
 
-def _group_by_name(registrations: list[ServiceRegistration]) -> list[NamespaceServices]:
+async def _group_by_name(registrations: list[ServiceRegistration], work: SlicedWork) -> list[NamespaceServices]:
     """Return the services of each namespace, sorted by name. Each has the tags of all its instances."""
     tags: dict[str, dict[str, set[str]]] = {}
-    for registration in registrations:
+    work.restart()
+    for number, registration in enumerate(registrations, start=1):
         names = tags.setdefault(registration.namespace, {})
         names.setdefault(registration.service_name, set()).update(registration.tags or ())
+        if not number % REGISTRATIONS_PER_CHECK and work.is_slice_over():
+            await work.pause()
     return [
-        NamespaceServices(
-            namespace=namespace,
-            services=tuple(ServiceStub(service_name=name, tags=tuple(sorted(names[name]))) for name in sorted(names)),
-        )
-        for namespace, names in sorted(tags.items())
+        NamespaceServices(namespace=namespace, services=await _build_service_stubs(tags_by_name, work))
+        for namespace, tags_by_name in sorted(tags.items())
     ]
+
+
+async def _build_service_stubs(tags_by_name: dict[str, set[str]], work: SlicedWork) -> Any:
+    """Return the services of one namespace, sorted by name. They are built while they are encoded."""
+    services = await sort_in_slices([(name, (name, tags)) for name, tags in tags_by_name.items()], work)
+    return LazyList(lambda: (ServiceStub(service_name=name, tags=tuple(sorted(tags))) for name, tags in services))
 
 
 def list_registrations(replica: Replica, request: Request, options: QueryOptions) -> Listing[ServiceRegistration]:

@@ -85,7 +85,7 @@ class ListEncoder:
                     tests, record_filter = [], None
                 page = self._make_page(listing, tests, record_filter, shared.request, per_page=options.per_page)
                 page.read_from(listing, options.next_token, is_reversed=options.is_reversed)
-                if page.is_small:
+                if page.is_small and listing.prepare_view is None:
                     return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
                 if cache_spec is not None:
                     new_list = CachedList(self._server.replica, cache_spec)
@@ -143,7 +143,14 @@ class ListEncoder:
         limits = self._server.read_limits
         budget = limits.make_list_budget() if record_filter is None else limits.make_filter_budget()
         work = SlicedWork(self._server.world, self._server.off_loop, budget, request.caller.owner_key)
-        return ListPage(tests, record_filter, work, per_page=per_page, make_token=listing.make_token)
+        return ListPage(
+            tests,
+            record_filter,
+            work,
+            per_page=per_page,
+            make_token=listing.make_token,
+            prepare_test=listing.prepare_visibility,
+        )
 
     async def _choose_records(
         self, listing: Listing[Any], tests: list[RecordTest], record_filter: Filter | None, request: Request
@@ -183,11 +190,11 @@ class ListEncoder:
         await page.finish()
         records, next_token = page.records, page.next_token
         if listing.prepare_view is not None:
-            listing = replace(
-                listing, build_view=await listing.prepare_view(self.make_work(shared.request.caller.owner_key))
-            )
+            work = self.make_work(shared.request.caller.owner_key)
+            listing = replace(listing, build_view=await listing.prepare_view(records, work))
         if listing.build_reply is not None:
-            body = await self.encode_value(listing.build_reply(records), shared, is_pretty=is_pretty)
+            work = self.make_work(shared.request.caller.owner_key)
+            body = await self.encode_value(await listing.build_reply(records, work), shared, is_pretty=is_pretty)
         else:
             encode, held = self._build_encoder(listing, is_pretty=is_pretty), HeldMemory(self.reply_memory)
             body = await encode_list(

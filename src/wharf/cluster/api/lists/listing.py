@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from wharf.cluster.api.lists.sorted_snapshot import SortedSnapshot
 from wharf.cluster.api.requests.parameters import MAX_INDEX, QueryOptions
 from wharf.cluster.api.requests.values import parse_id_prefix
 from wharf.cluster.server.cpu_budget import SlicedWork
@@ -85,19 +86,23 @@ class Listing(Generic[R]):
     (`ListFeatures.detail_need`); by default that of `get_namespace`."""
     is_visible: Callable[[R], bool] | None = None
     """Further condition for the caller to see a record."""
+    prepare_visibility: Callable[[SlicedWork], Awaitable[Callable[[R], bool]]] | None = None
+    """Returns a further condition as `is_visible`, after work in slices that all records share."""
     cache_name: str = ""
     """A name that is unique to these views; set if encoded records may be cached.
 
     Then a view may depend only on the record and on what `get_dependency` returns.
     """
     get_dependency: Callable[[R], object] | None = None
-    build_reply: Callable[[list[R]], object] | None = None
-    """Builds the whole reply if it is not a list of views: a count, for example, or groups."""
+    build_reply: Callable[[list[R], SlicedWork], Awaitable[object]] | None = None
+    """Builds the whole reply, in slices, if it is not a list of views: a count, for example, or groups."""
     open_snapshot: Callable[[str, bool], TableSnapshot[R]] | None = None
     """As `iterate`, but returns a snapshot, so that a long list can be read in slices. Without it, all records are read
     at once."""
-    prepare_view: Callable[[SlicedWork], Awaitable[Callable[[R], object]]] | None = None
-    """Returns `build_view`, after work in slices that all list items share."""
+    open_sorted: Callable[[str, bool], SortedSnapshot[R]] | None = None
+    """As `open_snapshot`, for many records in an order that no table has. Then `iterate` is not called."""
+    prepare_view: Callable[[Sequence[R], SlicedWork], Awaitable[Callable[[R], object]]] | None = None
+    """Returns `build_view` for these records, after work in slices."""
     choose: Callable[[list[R]], list[R]] | None = None
     """Chooses some of the records that pass all tests. The page is taken from these."""
     is_selected: Callable[[R], bool] | None = None
@@ -118,6 +123,7 @@ class Listing(Generic[R]):
             return None
         if (
             self.is_visible is not None
+            or self.prepare_visibility is not None
             or self.build_reply is not None
             or (self.dependency_table is not None and self.base_cache_spec.is_by_creation)
         ):

@@ -4,12 +4,13 @@ A short list is tested in one step. A long list is read from a snapshot and test
 long for one record is evaluated off the event loop.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from wharf.cluster.api.lists.listing import Listing
+from wharf.cluster.api.lists.sorted_snapshot import SortedSnapshot
 from wharf.cluster.api.replies.encoding import RECORDS_PER_STEP
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.state.table_snapshot import TableSnapshot
@@ -44,14 +45,16 @@ class ListPage:
         *,
         per_page: int,
         make_token: Callable[[Any], str],
+        prepare_test: Callable[[SlicedWork], Awaitable[RecordTest]] | None = None,
         error_prefix: str = "failed to read result page: ",
     ) -> None:
-        """`tests` are cheap. `work` counts the CPU time of the filter and of the tests.
+        """`tests` are cheap. `work` counts the CPU time of the filter and of the tests. `prepare_test` returns one more test.
 
         The text of a refusal by the filter begins with `error_prefix`.
         """
         self._error_prefix = error_prefix
-        self._tests = tests
+        self._tests = list(tests)
+        self._prepare_test = prepare_test
         self._filter = record_filter
         self._work = work
         self._runs_off_loop = False
@@ -61,6 +64,7 @@ class ListPage:
         self._make_token = make_token
         self._batches: Iterator[list[Any]] = iter(())
         self._snapshot: TableSnapshot[Any] | None = None
+        self._sorted: SortedSnapshot[Any] | None = None
         self.records: list[Any] = []
         self.next_token = ""
         self.is_complete = False
@@ -74,8 +78,15 @@ class ListPage:
         """Read and test the first records of the list from the page token on.
 
         If these few records complete the page, it is complete on return. Otherwise this only prepares batches of the
-        remaining records, which `finish` tests: from a snapshot of the list, if the listing can open one.
+        remaining records, which `finish` tests. A list that must be sorted, or whose test must be prepared, is not read here.
         """
+        if listing.open_sorted is not None:
+            ordered = self._sorted = listing.open_sorted(token, is_reversed)
+            self._batches = iter(lambda: ordered.read_next(RECORDS_PER_STEP), [])
+            return
+        if self._prepare_test is not None:
+            self._prepare_batches(listing, token, is_reversed=is_reversed)
+            return
         records = iter(listing.iterate(token, is_reversed))
         # First the page size plus the record that the next token names, then one more step.
         steps = (
@@ -90,6 +101,10 @@ class ListPage:
             if self.is_complete:
                 return
         self.records = []  # Start over; only few records were tested.
+        self._prepare_batches(listing, token, is_reversed=is_reversed)
+
+    def _prepare_batches(self, listing: Listing[Any], token: str, *, is_reversed: bool) -> None:
+        """Prepare batches of all records from the page token on: from a snapshot, if the listing can open one."""
         if listing.open_snapshot is not None:
             snapshot = self._snapshot = listing.open_snapshot(token, is_reversed)
             self._batches = iter(lambda: snapshot.read_next(RECORDS_PER_STEP), [])
@@ -104,20 +119,27 @@ class ListPage:
         """
         self._work.restart()
         try:
+            if self._prepare_test is not None:
+                self._tests.append(await self._prepare_test(self._work))
+            if self._sorted is not None:
+                await self._sorted.sort(self._work)
             while not self.is_complete:
                 batch = next(self._batches, None)
                 if batch is None:
                     self.is_complete = True
-                    return
+                    break
                 await self._test_batch(batch)
                 await self._work.pause()
+            if self._sorted is not None:
+                await self._sorted.release(self._work)
         finally:
             self.close()
 
     def close(self) -> None:
         """Release the snapshot of the list, if one was opened."""
-        if self._snapshot is not None:
-            self._snapshot.close()
+        for snapshot in (self._snapshot, self._sorted):
+            if snapshot is not None:
+                snapshot.close()
 
     def _test_in_slice(self, records: list[Any]) -> bool:
         """Test these records, or until the slice is over or the page is complete. Return false if the slice is over."""

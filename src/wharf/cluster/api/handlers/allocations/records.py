@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from wharf.cluster.api.index_lists import build_index_list
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
 from wharf.cluster.api.replies.pieces import LazyMap
 from wharf.cluster.api.requests.parameters import QueryOptions
@@ -14,9 +15,7 @@ from wharf.cluster.api.requests.values import parse_uuid
 from wharf.cluster.api.results import (
     MissingRecord,
     ReadHandler,
-    RecordList,
     find_record,
-    sort_by_creation,
 )
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
@@ -144,8 +143,8 @@ def list_allocation_services(replica: Replica, request: Request, _options: Query
     if allocation is None:
         return ReadResult(MissingRecord("alloc not found"), replica.get_last_change(SERVICES, ALLOCATIONS), watched)
     request.require_permission(namespace=allocation.namespace)
-    registered = sort_by_creation(replica.list_by_index(REGISTRATIONS_OF_ALLOCATION, allocation_id))
-    return ReadResult(RecordList(registered, is_view_small=True), replica.get_last_change(SERVICES), watched)
+    registered = build_index_list(replica, REGISTRATIONS_OF_ALLOCATION, allocation_id, is_view_small=True)
+    return ReadResult(registered, replica.get_last_change(SERVICES), watched)
 
 
 JOINED_FIELD_READERS: Final[dict[type, dict[str, Callable[[Replica], Callable[[Any], Any]]]]] = {

@@ -6,7 +6,12 @@ from operator import attrgetter
 from typing import Any, Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
-from wharf.cluster.api.index_lists import build_index_list, has_many_records, visit_in_slices
+from wharf.cluster.api.index_lists import (
+    build_index_list,
+    find_newest_in_slices,
+    has_many_records,
+    visit_in_slices,
+)
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -37,6 +42,7 @@ from wharf.cluster.state.tables import (
     SERVICES,
 )
 from wharf.cluster.state.watches import watch_index, watch_key
+from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.refusal import invalid_request
@@ -134,10 +140,18 @@ def list_job_deployments(replica: Replica, request: Request, options: QueryOptio
 def read_latest_deployment(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
     """Return the newest deployment of the job, or null if it has none."""
     key = _get_job_key(request, options)
-    deployments = filter(_build_job_test(replica, key), replica.list_by_index(DEPLOYMENTS_OF_JOB, *key))
+    watched = [watch_index(DEPLOYMENTS_OF_JOB, *key)]
+    belongs_to_job = _build_job_test(replica, key)
+    if has_many_records(replica, DEPLOYMENTS_OF_JOB, *key):
+
+        async def find_newest(work: SlicedWork) -> Deployment | None:
+            return await find_newest_in_slices(replica, DEPLOYMENTS_OF_JOB, *key, is_selected=belongs_to_job, work=work)
+
+        return ReadResult(SlicedValue(find_newest), replica.get_last_change(DEPLOYMENTS), watched)
+    deployments = filter(belongs_to_job, replica.list_by_index(DEPLOYMENTS_OF_JOB, *key))
     newest = max(deployments, key=get_creation_order, default=None)
     index = newest.modify_index if newest is not None else replica.get_last_change(DEPLOYMENTS)
-    return ReadResult(newest, index, [watch_index(DEPLOYMENTS_OF_JOB, *key)])
+    return ReadResult(newest, index, watched)
 
 
 def list_job_services(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:

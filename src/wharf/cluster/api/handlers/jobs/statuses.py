@@ -1,16 +1,23 @@
 """Status overviews of many jobs, last changed first."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import dropwhile
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
+import msgspec
+
+from wharf.cluster.api.index_lists import MAX_RECORDS_TOGETHER, find_newest_in_slices, has_many_records, read_in_slices
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, parse_token_index
+from wharf.cluster.api.lists.sorted_snapshot import SortedSnapshot
 from wharf.cluster.api.replies.pieces import LazyList
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ReadHandler
+from wharf.cluster.api.results import ReadHandler, get_creation_order
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.state import Replica
+from wharf.cluster.state.table_snapshot import TableSnapshot
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
@@ -41,21 +48,42 @@ MAX_REQUESTED_JOBS: Final = 10_000
 MAX_STATUSES_BUILT_TOGETHER: Final = 500
 """Limits the time of one step: the status of an allocation takes 0.6 µs to build."""
 
+JOBS_PER_CHECK: Final = 50
+"""Jobs whose related records are counted before the CPU time is checked: about a tenth of a millisecond."""
+RELATED_INDEXES: Final = (CHILDREN_OF_JOB, ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB)
+
 StatusPosition = tuple[int, str, str]
 """The sort key of a job: its ModifyIndex, then namespace and id, because one write can change several jobs."""
 
 
 def list_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
     """List status overviews of the jobs in the namespace, last changed first. Child jobs need `include_children`."""
-    prefix = options.prefix
-    jobs: Iterable[Job]
-    if options.namespace == ALL_NAMESPACES:
-        jobs = (job for job in replica.iter_by_key(JOBS, reverse=True) if not prefix or job.id.startswith(prefix))
-    else:
-        jobs = replica.iter_by_key(JOBS, prefix=options.namespace + KEY_SEPARATOR + prefix, reverse=True)
-    if not request.get_flag("include_children"):
-        jobs = (job for job in jobs if not job.parent_id)
-    return _build_listing(replica, request, jobs)
+    is_everywhere, has_children = options.namespace == ALL_NAMESPACES, request.get_flag("include_children")
+    key_prefix = "" if is_everywhere else options.namespace + KEY_SEPARATOR + options.prefix
+
+    def is_selected(job: Job) -> bool:
+        return (has_children or not job.parent_id) and (not is_everywhere or job.id.startswith(options.prefix))
+
+    order = _ChangeOrder()
+    listing = _build_listing(
+        replica, request, order, lambda: filter(is_selected, replica.iter_by_key(JOBS, prefix=key_prefix))
+    )
+    if replica.count_records(JOBS) <= MAX_RECORDS_TOGETHER:
+        return listing
+
+    def open_sorted(token: str, reverse: bool) -> SortedSnapshot[Job]:
+        is_included = _build_start_test(token, reverse=reverse)
+
+        def get_position(job: Job) -> StatusPosition | None:
+            if not is_selected(job):
+                return None
+            position = _get_position(job)
+            return position if is_included(position) else None
+
+        jobs = TableSnapshot(replica, JOBS, prefix=key_prefix)
+        return SortedSnapshot(jobs, get_position, order.iterate_jobs, reverse=not reverse)
+
+    return replace(listing, open_sorted=open_sorted)
 
 
 def list_named_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
@@ -74,43 +102,71 @@ def list_named_job_statuses(replica: Replica, request: Request, options: QueryOp
     if len(body.jobs) > MAX_REQUESTED_JOBS:
         raise invalid_request(f"request names {len(body.jobs)} jobs, must be {MAX_REQUESTED_JOBS} or fewer")
     named = {(name.namespace or "default", name.id): None for name in body.jobs}
-    existing = (job for key in sorted(named, reverse=True) if (job := replica.get(JOBS, *key)) is not None)
     has_children = body.include_children or request.get_flag("include_children")
-    return _build_listing(replica, request, (job for job in existing if has_children or not job.parent_id))
+    existing = [job for key in named if (job := replica.get(JOBS, *key)) is not None]
+    return _build_listing(
+        replica, request, _ChangeOrder(), lambda: (job for job in existing if has_children or not job.parent_id)
+    )
 
 
-def _build_listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> Listing[Job]:
-    """Return the listing of status overviews, last changed first.
-
-    `jobs` must be in descending key order: the sort is stable, so jobs with equal ModifyIndex keep this order.
-    """
-    ordered = sorted(jobs, key=attrgetter("modify_index"), reverse=True)
+def _build_listing(
+    replica: Replica, request: Request, order: "_ChangeOrder", iterate_jobs: Callable[[], Iterable[Job]]
+) -> Listing[Job]:
+    """Return the listing of status overviews of these jobs, last changed first. The jobs are sorted in one step."""
 
     def iterate(token: str, reverse: bool) -> Iterable[Job]:
         """Return the jobs from the position in the page token on."""
-        if not token:
-            return reversed(ordered) if reverse else ordered
-        start = _parse_position(token)
-        if reverse:
-            return dropwhile(lambda job: _get_position(job)[: len(start)] < start, reversed(ordered))
-        return dropwhile(lambda job: _get_position(job)[: len(start)] > start, ordered)
-
-    def make_token(job: Job) -> str:
-        """Return the page token of a job: its ModifyIndex, with namespace and id if other jobs have the same
-        ModifyIndex.
-        """
-        if any(each.modify_index == job.modify_index for each in ordered if each is not job):
-            return f"{job.modify_index}.{job.namespace}.{job.id}"
-        return str(job.modify_index)
+        is_included = _build_start_test(token, reverse=reverse)
+        positions = ((_get_position(job), job) for job in iterate_jobs())
+        entries = [entry for entry in positions if is_included(entry[0])]
+        return order.iterate_jobs(sorted(entries, key=itemgetter(0), reverse=not reverse))
 
     return Listing(
         iterate,
-        make_token,
+        order.make_token,
         replica.get_last_change(JOBS, ALLOCATIONS, DEPLOYMENTS),
         [watch_table(JOBS), watch_table(ALLOCATIONS), watch_table(DEPLOYMENTS)],
-        build_view=lambda job: build_status_overview(replica, job),
+        prepare_view=partial(_prepare_overviews, replica),
         is_visible=lambda job: request.has_permission(namespace=job.namespace),
     )
+
+
+class _ChangeOrder:
+    """The page tokens of jobs in the order of their last changes."""
+
+    def __init__(self) -> None:
+        self._shared_indexes: set[int] = set()
+        """The ModifyIndexes of several jobs, among those that were read so far."""
+
+    def iterate_jobs(self, entries: Iterable[tuple[StatusPosition, Job]]) -> Iterator[Job]:
+        """Yield the jobs of sorted entries. Each is compared with the next one before it is yielded."""
+        previous: tuple[StatusPosition, Job] | None = None
+        for entry in entries:
+            if previous is not None:
+                if previous[0][0] == entry[0][0]:
+                    self._shared_indexes.add(entry[0][0])
+                yield previous[1]
+            previous = entry
+        if previous is not None:
+            yield previous[1]
+
+    def make_token(self, job: Job) -> str:
+        """Return the page token of a job that was read and is not the first one: its ModifyIndex, with namespace and id if
+        other jobs have the same ModifyIndex.
+        """
+        if job.modify_index in self._shared_indexes:
+            return f"{job.modify_index}.{job.namespace}.{job.id}"
+        return str(job.modify_index)
+
+
+def _build_start_test(token: str, *, reverse: bool) -> Callable[[StatusPosition], bool]:
+    """Return the test of whether a position is the one in the page token, or follows it."""
+    if not token:
+        return lambda _position: True
+    start = _parse_position(token)
+    if reverse:
+        return lambda position: position[: len(start)] >= start
+    return lambda position: position[: len(start)] <= start
 
 
 def _get_position(job: Job) -> StatusPosition:
@@ -129,19 +185,76 @@ def _parse_position(token: str) -> tuple[int] | StatusPosition:
     return (index, namespace, job_id) if dot else (index,)
 
 
-def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
+class _RelatedRecords(msgspec.Struct, frozen=True):
+    """The records of a job that its status overview shows."""
+
+    children: Sequence[Job] = ()
+    """Sorted by id."""
+    allocations: Sequence[Allocation] = ()
+    """Sorted by id."""
+    latest_deployment: Deployment | None = None
+
+
+async def _prepare_overviews(
+    replica: Replica, jobs: Sequence[Job], work: SlicedWork
+) -> Callable[[Job], JobStatusOverview]:
+    """Read the related records of jobs that have many, in slices. Return the function that returns the overview of a job."""
+    prepared: dict[tuple[str, str], _RelatedRecords] = {}
+    work.restart()
+    for number, job in enumerate(jobs):
+        if not number % JOBS_PER_CHECK and work.is_slice_over():
+            await work.pause()
+        key = (job.namespace, job.id)
+        if any(has_many_records(replica, index, *key) for index in RELATED_INDEXES):
+            prepared[key] = await _read_related_in_slices(replica, job, work)
+
+    def build_view(job: Job) -> JobStatusOverview:
+        related = prepared.get((job.namespace, job.id))
+        return _build_overview(job, _read_related(replica, job) if related is None else related)
+
+    return build_view
+
+
+async def _read_related_in_slices(replica: Replica, job: Job, work: SlicedWork) -> _RelatedRecords:
+    """Return the related records of a job, as `_read_related`, in slices."""
+    key, get_id = (job.namespace, job.id), attrgetter("id")
+    latest = await find_newest_in_slices(
+        replica,
+        DEPLOYMENTS_OF_JOB,
+        *key,
+        is_selected=lambda each: each.job_create_index == job.create_index,
+        work=work,
+    )
+    if _has_children(job):
+        children = await read_in_slices(replica, CHILDREN_OF_JOB, *key, get_order=get_id, work=work)
+        return _RelatedRecords(children=children, latest_deployment=latest)
+    allocations = await read_in_slices(replica, ALLOCATIONS_OF_JOB, *key, get_order=get_id, work=work)
+    return _RelatedRecords(allocations=allocations, latest_deployment=latest)
+
+
+def _read_related(replica: Replica, job: Job) -> _RelatedRecords:
+    """Return the related records of a job, in one step."""
+    key = (job.namespace, job.id)
+    deployments = [
+        each for each in replica.list_by_index(DEPLOYMENTS_OF_JOB, *key) if each.job_create_index == job.create_index
+    ]
+    latest = max(deployments, key=get_creation_order, default=None)
+    if _has_children(job):
+        return _RelatedRecords(children=replica.list_by_index_sorted(CHILDREN_OF_JOB, *key), latest_deployment=latest)
+    return _RelatedRecords(allocations=replica.list_by_index_sorted(ALLOCATIONS_OF_JOB, *key), latest_deployment=latest)
+
+
+def _has_children(job: Job) -> bool:
+    """Return whether the job has child jobs in place of allocations."""
+    return job.is_periodic or job.is_parameterized
+
+
+def _build_overview(job: Job, related: _RelatedRecords) -> JobStatusOverview:
     """Return the status overview of a job.
 
     A periodic or parameterized job has child jobs instead of allocations, so it shows their statuses.
     """
-    is_parent = job.is_periodic or job.is_parameterized
-    key = (job.namespace, job.id)
-    children = replica.list_by_index_sorted(CHILDREN_OF_JOB, *key) if is_parent else []
-    allocations = [] if is_parent else replica.list_by_index_sorted(ALLOCATIONS_OF_JOB, *key)
-    deployments = [
-        each for each in replica.list_by_index(DEPLOYMENTS_OF_JOB, *key) if each.job_create_index == job.create_index
-    ]
-    latest = max(deployments, key=lambda each: (each.create_index, each.id), default=None)
+    is_parent, latest = _has_children(job), related.latest_deployment
     return JobStatusOverview(
         id=job.id,
         namespace=job.namespace,
@@ -153,15 +266,24 @@ def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
         version=job.version,
         submit_time=job.submit_time,
         modify_index=job.modify_index,
-        allocs=None if is_parent else _build_allocation_statuses(allocations, job),
+        allocs=None if is_parent else _build_allocation_statuses(related.allocations, job),
         group_count_sum=sum(group.count for group in job.groups),
-        child_statuses=tuple(child.status.value for child in children) if is_parent else None,
+        child_statuses=_build_child_statuses(related.children) if is_parent else None,
         parent_id=job.parent_id,
         latest_deployment=_build_latest_deployment(latest) if latest is not None else None,
         stop=job.stop,
         is_pack=PACK_META_KEY in (job.meta or {}),
         status=job.status,
     )
+
+
+def _build_child_statuses(children: Sequence[Job]) -> Any:
+    """Return the statuses of these child jobs. Many are read one by one while they are encoded."""
+
+    def iterate() -> Iterator[str]:
+        return (child.status.value for child in children)
+
+    return tuple(iterate()) if len(children) <= MAX_STATUSES_BUILT_TOGETHER else LazyList(iterate)
 
 
 def _build_allocation_statuses(allocations: Sequence[Allocation], job: Job) -> Any:

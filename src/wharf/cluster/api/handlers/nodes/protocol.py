@@ -22,6 +22,7 @@ from wharf.cluster.operations.nodes.introductions import NodeAdmission, check_no
 from wharf.cluster.operations.nodes.registration import check_node_pool_name
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
+from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.rpc.handlers.nodes import (
     DRAIN_NODE,
     RECORD_NODE_REPORT,
@@ -32,8 +33,10 @@ from wharf.cluster.server.rpc.handlers.nodes import (
 )
 from wharf.cluster.server.security.identities import build_node_spec, build_workload_specs
 from wharf.cluster.server.server import Server
+from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, NODE_POOLS
+from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, no_leader
 from wharf.contract.model.secrets import hash_secret
@@ -55,6 +58,8 @@ MAX_WHOLE_JOBS: Final = 50
 """Allocations in one reply that repeats the job of each. The memory of the reply is limited by it: a job has up to 10 MB. A node
 that repeats jobs halves its requests after a refusal.
 """
+ASSIGNMENTS_PER_CHECK: Final = 50
+"""Assignments that are built before the CPU time is checked: about a quarter of a millisecond."""
 MAX_IDENTITY_NAMES: Final = 100
 """Limits the CPU time of one request: a signature takes about a millisecond."""
 NO_LEADER_CACHE_S: Final = 1.0
@@ -145,29 +150,25 @@ class NodeProtocolActions:
         allocation is returned once, however often the body names it.
         """
         node = await authenticate_node(self._server, request)
-        replica = self._server.replica
-        body = request.decode_body(messages.AssignmentsRequest)
+        server, body = self._server, request.decode_body(messages.AssignmentsRequest)
         ids = tuple(dict.fromkeys(body.ids))
         if not body.shares_jobs and len(ids) > MAX_WHOLE_JOBS:
             raise invalid_request(
                 f"too many ids: {len(ids)}; request up to {MAX_WHOLE_JOBS} at a time, or set SharesJobs"
             )
-        assignments = []
+        budget = server.read_limits.make_list_budget()
+        work = SlicedWork(server.world, server.off_loop, budget, request.caller.owner_key)
+        assignments: list[messages.Assignment] = []
         first_ids: dict[tuple[str, str, int, int], str] = {}  # By job version, the first allocation of the reply.
-        for allocation_id in ids:
-            allocation = replica.get(ALLOCATIONS, allocation_id)
+        work.restart()
+        for number, allocation_id in enumerate(ids, start=1):
+            allocation = server.replica.get(ALLOCATIONS, allocation_id)
             if allocation is not None and allocation.node_id == node.id:
-                job = find_allocation_job(replica, allocation)
-                job_of = ""
-                if job is not None and body.shares_jobs:
-                    version = (job.namespace, job.id, job.version, job.create_index)
-                    if (first_id := first_ids.setdefault(version, allocation_id)) != allocation_id:
-                        job, job_of = None, first_id
-                fields = {name: getattr(allocation, name) for name in messages.AssignedAllocation.__struct_fields__}
-                fields["alloc_modify_index"] = get_assignment_index(replica, allocation)
                 assignments.append(
-                    messages.Assignment(allocation=messages.AssignedAllocation(**fields), job=job, job_of=job_of)
+                    _build_assignment(server.replica, allocation, first_ids if body.shares_jobs else None)
                 )
+            if not number % ASSIGNMENTS_PER_CHECK and work.is_slice_over():
+                await work.pause()
         return ActionResult(assignments)
 
     async def record_report(self, request: Request) -> ActionResult:
@@ -221,6 +222,24 @@ class NodeProtocolActions:
     async def reject_plain_channel(self, request: Request) -> ActionResult:
         await authenticate_node(self._server, request)
         raise invalid_request("the node channel is a websocket: send the request with an upgrade")
+
+
+def _build_assignment(
+    replica: Replica, allocation: Allocation, first_ids: dict[tuple[str, str, int, int], str] | None
+) -> messages.Assignment:
+    """Return the assignment of an allocation, with its job.
+
+    With `first_ids`, an assignment refers to the first one of the same job version, and repeats no job.
+    """
+    job = find_allocation_job(replica, allocation)
+    job_of = ""
+    if job is not None and first_ids is not None:
+        version = (job.namespace, job.id, job.version, job.create_index)
+        if (first_id := first_ids.setdefault(version, allocation.id)) != allocation.id:
+            job, job_of = None, first_id
+    fields = {name: getattr(allocation, name) for name in messages.AssignedAllocation.__struct_fields__}
+    fields["alloc_modify_index"] = get_assignment_index(replica, allocation)
+    return messages.Assignment(allocation=messages.AssignedAllocation(**fields), job=job, job_of=job_of)
 
 
 def _select_valid_services(
