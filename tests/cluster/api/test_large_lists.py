@@ -12,7 +12,7 @@ from tests.builders import a_job, a_parameterized_job, admitted
 from tests.cluster.api.access import an_operator
 from tests.cluster.api.test_all_reads import build_record
 from tests.cluster.api.test_read_limits import ENDED, build_large_policy, put_instance, put_job, send, store_all
-from tests.kit.cluster import OneServer
+from tests.kit.cluster import ACluster, OneServer
 from tests.kit.loop_holds import MAX_HOLD_S, LoopHolds, MeasuredCluster
 from tests.kit.state import SECRET, a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time
@@ -49,7 +49,7 @@ def put_light_job(id: str, **fields: Any) -> Any:
     return tables.JOBS.build_put(replace(build_job_template(), id=id, name=id, **fields))
 
 
-async def a_follower(cluster: MeasuredCluster) -> OneServer:
+async def a_follower(cluster: ACluster) -> OneServer:
     """Return a server that leads no more, so that only the test changes records."""
     server = await cluster.a_server()
     assert server.election.term is not None
