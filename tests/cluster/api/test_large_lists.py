@@ -14,11 +14,13 @@ from tests.cluster.api.test_all_reads import build_record
 from tests.cluster.api.test_read_limits import ENDED, build_large_policy, put_instance, put_job, send, store_all
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.loop_holds import MAX_HOLD_S, LoopHolds, MeasuredCluster
-from tests.kit.state import SECRET, a_node, an_allocation
+from tests.kit.state import SECRET, a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import SETTLED_S, an_id
 from wharf.cluster.state import tables
+from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
+from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job
 
 JOB_COUNT: Final = 60_000
@@ -29,7 +31,7 @@ ALLOCATION_COUNT: Final = 60_000
 FETCHED_COUNT: Final = 1_000
 """Allocations that a node fetches in one request."""
 OWNED_COUNT: Final = 40_000
-"""Services of the cluster, and deployments of one job."""
+"""Services of the cluster, deployments of one job, and evaluations that are linked to one."""
 ATTEMPTS: Final = 4
 """A read above the limit is sent again after a change, and the best attempt counts: CPU time grows on a busy machine."""
 POOL: Final = "large"
@@ -47,6 +49,12 @@ def build_job_template() -> Job:
 def put_light_job(id: str, **fields: Any) -> Any:
     """Return the change that stores a job like all others, without a version."""
     return tables.JOBS.build_put(replace(build_job_template(), id=id, name=id, **fields))
+
+
+def put_linked_evaluation(number: int) -> Any:
+    """Return the change that stores an evaluation of a long chain, in which each has a next one."""
+    evaluation = an_evaluation(build_job_template(), an_id(number, 2), status=EvaluationStatus.COMPLETE)
+    return tables.EVALUATIONS.build_put(replace(evaluation, next_eval=an_id(number + 1, 2)))
 
 
 async def a_follower(cluster: ACluster) -> OneServer:
@@ -69,8 +77,9 @@ async def store_cluster(server: OneServer) -> None:
         puts += [put_light_job(f"j{n:05}"), put_light_job(f"child{n:05}", parent_id="parent")]
     puts += [tables.NODES.build_put(a_node(f"n{n:05}", node_pool=POOL)) for n in range(NODE_COUNT)]
     for n in range(ALLOCATION_COUNT):
-        allocation = an_allocation(big, an_id(n, 1), node_id="node-big", **ENDED)
-        puts.append(tables.ALLOCATIONS.build_put(allocation))
+        status = {"client_status": ClientStatus.RUNNING} if n % 2 else ENDED
+        puts.append(tables.ALLOCATIONS.build_put(an_allocation(big, an_id(n, 1), node_id="node-big", **status)))
+    puts += [put_linked_evaluation(n) for n in range(OWNED_COUNT)]
     for n in range(OWNED_COUNT):
         puts.append(tables.DEPLOYMENTS.build_put(replace(deployment, id=an_id(n, 5))))
         puts.append(put_instance(f"r{n:05}", f"s{n}", node_id="n", job_id="j", alloc_id=an_id(0, 1), tags=("a",)))
@@ -94,6 +103,8 @@ READS: Final = (
     ("/v1/services", "pretty", b""),
     ("/v1/job/big/deployment", "", b""),
     (f"/v1/allocation/{an_id(0, 1)}/services", "", b""),
+    (f"/v1/evaluation/{an_id(0, 2)}", "related=true", b""),
+    ("/v1/job/big/action", "action=unknown", b""),
     ("/v1/node/node-big/desired", "", json.dumps({"IDs": [an_id(n, 1) for n in range(FETCHED_COUNT)]}).encode()),
 )  # fmt: skip
 
@@ -105,7 +116,7 @@ async def measure_best(server: OneServer, path: str, query: str, body: bytes) ->
         await store_all(server, [put_light_job("changed", priority=next(numbers) % 100)])
         await pass_time(SETTLED_S)
         reply, holds = await send(server, path, query, body=body, headers=NODE_HEADERS)
-        assert reply.status == 200, (path, reply.body[:200])
+        assert reply.status == (404 if "unknown" in query else 200), (path, reply.body[:200])
         best = holds if best is None or holds.longest_s < best.longest_s else best
         if best.longest_s <= MAX_HOLD_S:
             break
@@ -219,6 +230,20 @@ async def test_a_job_with_many_deployments_has_the_newest_one_as_its_latest() ->
 
     assert json.loads(latest.body)["ID"] == ids[-1]
     assert json.loads(statuses.body)[0]["LatestDeployment"]["ID"] == ids[-1]
+
+
+@in_virtual_time
+async def test_an_evaluation_with_many_related_ones_shows_them_oldest_first() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await a_follower(cluster)
+        await store_all(server, [put_linked_evaluation(n) for n in reversed(range(2_500))])
+        await pass_time(SETTLED_S)
+        evaluations = [server.server.replica.get(tables.EVALUATIONS, an_id(n, 2)) for n in range(2_500)]
+
+        reply, _ = await send(server, f"/v1/evaluation/{an_id(0, 2)}", "related=true")
+
+    ordered = sorted((each.create_index, each.id) for each in evaluations[1:] if each is not None)
+    assert [each["ID"] for each in json.loads(reply.body)["RelatedEvals"]] == [id for _, id in ordered]
 
 
 @in_virtual_time

@@ -71,9 +71,7 @@ class ActionExecutor:
             result = await self._off_loop.run_action(request, lambda: handler(request))
         else:
             result = await handler(request)
-        server = self._server
-        budget = server.read_limits.make_list_budget()
-        work = SlicedWork(server.world, server.off_loop, budget, request.caller.owner_key)
+        work = self._server.make_list_work(request.caller.owner_key)
         return await build_action_reply(result, work, is_pretty=is_pretty(request.query))
 
 

@@ -1,11 +1,13 @@
 """One serving process: its replica, reader, writer, event feed and clients of the leader and other servers."""
 
+from collections.abc import Hashable
+
 import msgspec
 
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.agent_interface import AgentInterface, NoAgentInterface
-from wharf.cluster.server.cpu_budget import OffLoopWorker, ReadLimits
+from wharf.cluster.server.cpu_budget import OffLoopWorker, ReadLimits, SlicedWork
 from wharf.cluster.server.events import MAX_BUFFERED_COMMITS, EventFeed
 from wharf.cluster.server.log.bootstrap import ClusterBootstrap
 from wharf.cluster.server.log.follower import Follower
@@ -91,6 +93,10 @@ class Server:
         """Forwards whole requests to other regions and members. Set by the wiring if there are any."""
         self.agent: AgentInterface = NoAgentInterface()
         """The agent that runs this server. Set by the wiring if there is one."""
+
+    def make_list_work(self, owner: Hashable) -> SlicedWork:
+        """Return work in slices within `api.max_list_cpu`. `owner`: the caller that requested it."""
+        return SlicedWork(self.world, self.off_loop, self.read_limits.make_list_budget(), owner)
 
     @property
     def owns_global_records(self) -> bool:

@@ -18,7 +18,6 @@ from wharf.cluster.operations.search import (
     search_fuzzy,
 )
 from wharf.cluster.operations.search.contexts import SEARCH_TARGETS
-from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
 from wharf.contract.wire.search import (
     FuzzyMatch,
@@ -118,7 +117,7 @@ async def _run_in_slices(server: Server, owner: Hashable, steps: Generator[None,
 
     Raises `Refusal` if it takes too long.
     """
-    work = SlicedWork(server.world, server.off_loop, server.read_limits.make_list_budget(), owner)
+    work = server.make_list_work(owner)
     step_count = 0
     work.restart()
     while True:

@@ -240,7 +240,7 @@ class ListEncoder:
 
     def make_work(self, owner: Hashable) -> SlicedWork:
         """Return the work of building and encoding a reply. `owner`: the caller whose work it is."""
-        return SlicedWork(self._server.world, self._server.off_loop, self._server.read_limits.make_list_budget(), owner)
+        return self._server.make_list_work(owner)
 
     def _build_encoder(
         self, listing: Listing[Any], *, is_pretty: bool = False, uses_record_cache: bool = True

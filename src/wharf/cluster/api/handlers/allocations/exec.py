@@ -140,7 +140,7 @@ class ExecWebSocketHandlers:
         authorized = await self._accept(request, socket)
         with self._sessions.take(authorized.caller):
             await self._server.reader.catch_up()
-            await self._run_command(self._job_actions.build_exec_request(authorized), socket)
+            await self._run_command(await self._job_actions.build_exec_request(authorized), socket)
 
     async def _accept(self, request: Request, socket: CallerSocket) -> Request:
         """Accept the websocket and return the request with its caller. Raises `Refusal` without access."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from wharf.cluster.api.index_lists import find_newest_in_slices
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.server.server import Server
@@ -22,7 +23,7 @@ class JobActionResolver:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def build_exec_request(self, request: Request) -> Request:
+    async def build_exec_request(self, request: Request) -> Request:
         """Return the exec request (a command in a running task) that runs the requested job action.
 
         Raises `Refusal` if the action or a running allocation with it is not found.
@@ -30,7 +31,7 @@ class JobActionResolver:
         name = request.get_text("action")
         if not name:
             raise invalid_request("must provide action name")
-        allocation = self._find_allocation(request, name)
+        allocation = await self._find_allocation(request, name)
         task, action = self._find_action(allocation, name, request.get_text("task"))
         command = msgspec.json.encode([action.command, *(action.args or ())]).decode()
         parameters = {"task": task.name, "command": command, "tty": request.get_flag("tty")}
@@ -48,10 +49,10 @@ class JobActionResolver:
 
         Errors of the request itself are reported first.
         """
-        self.build_exec_request(request)
+        await self.build_exec_request(request)
         raise invalid_request("commands run over a websocket: send the request with an upgrade")
 
-    def _find_allocation(self, request: Request, action_name: str) -> Allocation:
+    async def _find_allocation(self, request: Request, action_name: str) -> Allocation:
         """Return the requested allocation, else the newest running one whose tasks declare the action.
 
         Raises `Refusal` if none.
@@ -65,27 +66,30 @@ class JobActionResolver:
                 raise not_found(f'Unknown allocation "{allocation_id}" of job "{key[1]}"')
             return allocation
         group, task = request.get_text("group"), request.get_text("task")
-        declares: dict[tuple[int, str], bool] = {}
+        declares: dict[tuple[int, int, str], bool] = {}
 
         def has_action(allocation: Allocation) -> bool:
-            """Return whether a task of the allocation declares the action. All allocations of one group declare the same."""
-            job = self._get_job(allocation)
-            key = (id(job), allocation.task_group)
-            if key not in declares:
-                declares[key] = any(
+            """Return whether a task of the allocation declares the action. All allocations of one group of a version do."""
+            version = (allocation.job_create_index, allocation.job_version, allocation.task_group)
+            if version not in declares:
+                declares[version] = any(
                     action.name == action_name and task in ("", owner.name)
-                    for owner, action in _list_actions(job, allocation)
+                    for owner, action in _list_actions(self._get_job(allocation), allocation)
                 )
-            return declares[key]
+            return declares[version]
 
-        running = [
-            each
-            for each in replica.list_by_index(ALLOCATIONS_OF_JOB, *key)
-            if each.client_status is ClientStatus.RUNNING and group in ("", each.task_group) and has_action(each)
-        ]
-        if not running:
+        newest = await find_newest_in_slices(
+            replica,
+            ALLOCATIONS_OF_JOB,
+            *key,
+            is_selected=lambda each: (
+                each.client_status is ClientStatus.RUNNING and group in ("", each.task_group) and has_action(each)
+            ),
+            work=self._server.make_list_work(request.caller.owner_key),
+        )
+        if newest is None:
             raise not_found(f'no running allocation of job "{key[1]}" has the action "{action_name}"')
-        return max(running, key=lambda each: (each.create_index, each.id))
+        return newest
 
     def _find_action(self, allocation: Allocation, name: str, task: str) -> tuple[Task, TaskAction]:
         """Return the task and its action from the job version that the allocation runs.

@@ -22,7 +22,6 @@ from wharf.cluster.operations.nodes.introductions import NodeAdmission, check_no
 from wharf.cluster.operations.nodes.registration import check_node_pool_name
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
-from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.rpc.handlers.nodes import (
     DRAIN_NODE,
     RECORD_NODE_REPORT,
@@ -156,8 +155,7 @@ class NodeProtocolActions:
             raise invalid_request(
                 f"too many ids: {len(ids)}; request up to {MAX_WHOLE_JOBS} at a time, or set SharesJobs"
             )
-        budget = server.read_limits.make_list_budget()
-        work = SlicedWork(server.world, server.off_loop, budget, request.caller.owner_key)
+        work = server.make_list_work(request.caller.owner_key)
         assignments: list[messages.Assignment] = []
         first_ids: dict[tuple[str, str, int, int], str] = {}  # By job version, the first allocation of the reply.
         work.restart()
