@@ -124,8 +124,8 @@ def restore(session: Session, file: Path, paths: tuple[Path, ...], data_dir: Pat
             else f"the servers at {', '.join(session.settings.addresses)}"
         )
         if not yes:
-            question = f"Replace the whole state ({location}) with this snapshot?"
-            confirm(f"{question} Nodes stop all tasks that the snapshot does not contain.")
+            effect = "Nodes stop all tasks that the snapshot does not contain."
+            confirm(f"{effect} Replace the whole state ({location}) with this snapshot?")
         if settings is not None:
             index = asyncio.run(commands.run_restore_command(settings, file))
             click.echo(f"restored {location} (index {index})")
