@@ -25,6 +25,8 @@ from wharf.contract.model.allocations.allocation import (
     ClientStatus,
     DesiredStatus,
     DesiredTransition,
+    RescheduleEvent,
+    RescheduleTracker,
 )
 from wharf.contract.model.allocations.metrics import AllocMetric, NodeScore
 from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
@@ -297,8 +299,8 @@ def test_an_allocation_that_was_replaced_or_has_ended_does_not_count() -> None:
     )
 
     assert (list_placements(outcome), get_counts(outcome)) == (
-        [(0, None), (1, None), (2, None), (3, None)],
-        {"place": 4, "ignore": 1},
+        [(1, "a1", "is_reschedule"), (2, "a2", "is_reschedule"), (0, None), (3, None)],
+        {"place": 4, "reschedule_now": 2, "ignore": 1},
     )
 
 
@@ -473,7 +475,7 @@ def test_an_unknown_allocation_with_a_replacement_does_not_count() -> None:
     replacement = make_allocation(0, "new", previous_allocation="a0")
 
     with_it = reconcile(job, unknown, replacement)
-    without = reconcile(job, unknown, replace(replacement, client_status=COMPLETE))
+    without = reconcile(job, unknown, replace(replacement, client_status=COMPLETE, desired_status=STOP))
 
     assert (list_placements(with_it), list_stops(with_it)) == ([], [])
     assert (list_placements(without), list_stops(without)) == ([], [])
@@ -843,7 +845,7 @@ HEALTHY = AllocDeploymentStatus(healthy=True)
         pytest.param({"deployment_status": HEALTHY, "deployment_id": "d1"}, True, id="of this deployment"),
         pytest.param({"deployment_id": "d1"}, True, id="ended before its health was known"),
         pytest.param({"status": LOST, "deployment_status": HEALTHY}, True, id="lost, and not stopped"),
-        pytest.param({"deployment_id": "d1", **SICK}, False, id="unhealthy: a reason why deployments fail"),
+        pytest.param({"deployment_id": "d0", **SICK}, True, id="unhealthy, of an earlier deployment"),
         pytest.param({"desired_status": STOP, "deployment_status": HEALTHY}, False, id="stopped on request"),
         pytest.param({"next_allocation": "a0", "deployment_status": HEALTHY}, False, id="replaced already"),
     ],
@@ -856,16 +858,56 @@ def test_a_service_allocation_that_should_run_but_has_ended_is_replaced_whatever
 
     outcome = reconcile(job, make_allocation(0), has_ended, deployment=make_deployment(status))
 
-    assert list_placements(outcome) == ([(1, None)] if is_replaced else [])
+    assert list_placements(outcome) == ([(1, "a1", "is_reschedule")] if is_replaced else [])
 
 
-def test_an_ended_allocation_whose_place_is_taken_lets_no_other_missing_allocation_be_placed() -> None:
-    has_ended = make_allocation(0, "ended", status=COMPLETE)
-    job = make_job(2, update=ROLLING)
+def test_an_unhealthy_allocation_that_ended_is_not_replaced_for_its_failed_deployment() -> None:
+    has_ended = make_allocation(1, status=COMPLETE, deployment_id="d1", **SICK)
 
-    outcome = reconcile(job, has_ended, make_allocation(0), deployment=make_deployment(FAILED_DEPLOYMENT))
+    outcome = reconcile(
+        make_job(2, update=ROLLING), make_allocation(0), has_ended, deployment=make_deployment(FAILED_DEPLOYMENT)
+    )
 
     assert list_placements(outcome) == []
+
+
+REPLACED_ONCE = RescheduleTracker(
+    events=(RescheduleEvent(reschedule_time=NOW_NS - 60 * SECOND_NS, delay=30 * SECOND_NS),)
+)
+
+
+@pytest.mark.parametrize("policy", [AFTER_30_S, NEVER])
+@pytest.mark.parametrize("status", [None, FAILED_DEPLOYMENT])
+def test_each_further_replacement_of_an_ended_service_allocation_waits(
+    policy: ReschedulePolicy, status: DeploymentStatus | None
+) -> None:
+    job = make_job(1, reschedule_policy=policy)
+    deployment = make_deployment(status) if status is not None else None
+
+    def reconcile_ended(seconds: float, **fields: Any) -> GroupOutcome:
+        has_ended = make_allocation(
+            0, status=COMPLETE, reschedule_tracker=REPLACED_ONCE, **ended(seconds, failed=False), **fields
+        )
+        return reconcile(job, has_ended, deployment=deployment)
+
+    early, late = reconcile_ended(10), reconcile_ended(30)
+    waiting, due = reconcile_ended(10, followup_eval_id="waiting"), reconcile_ended(10, followup_eval_id="e1")
+
+    assert (list_placements(early), list_follow_ups(early)) == ([], [("a0", 20.0, "alloc-reschedule", True)])
+    assert (list_placements(late), list_follow_ups(late)) == ([(0, "a0", "is_reschedule")], [])
+    assert (list_placements(waiting), list_follow_ups(waiting)) == ([], [])
+    assert list_placements(due) == [(0, "a0", "is_reschedule")]
+
+
+def test_an_ended_canary_is_replaced_by_one_canary() -> None:
+    has_ended = make_canary(0, status=COMPLETE)
+    deployment = make_deployment(desired_canaries=2, placed_canaries=("c0", "c1"))
+
+    outcome = reconcile(
+        make_job(2, update=CANARY), *make_old(2), has_ended, make_canary(1), versions=OLD, deployment=deployment
+    )
+
+    assert [request.is_canary for request in outcome.placements] == [True]
 
 
 def test_a_completed_batch_allocation_is_not_placed_again_while_a_deployment_has_failed() -> None:

@@ -36,6 +36,7 @@ from wharf.cluster.state.tables import (
 )
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
+from wharf.contract.model.jobs.group_policies import RestartPolicy
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.namespaces import Namespace
@@ -581,6 +582,20 @@ async def test_no_server_leads_before_the_bootstrap_which_is_retried() -> None:
         await until(lambda: server.brain.is_leading, what="the server leads", within_s=5.0)
         assert server.replica.get(NAMESPACES, "default") is not None
         assert commit_count >= 5
+
+
+@in_virtual_time
+async def test_a_service_whose_tasks_always_end_is_replaced_with_growing_delays() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        task = a_task(driver="mock", config={"run_for": "1s"}, resources=some_resources(cpu=10, memory_mb=10))
+        no_restarts = RestartPolicy(attempts=0, mode="fail")
+        await server.client.jobs.register(a_job("shop", a_group("web", task, restart_policy=no_restarts)))
+
+        await pass_time(600)
+
+        assert 4 <= server.replica.count_records(ALLOCATIONS) <= 7
 
 
 # -- nodes

@@ -38,12 +38,7 @@ class GroupState:
         self.destructive: list[Allocation] = []
         """Of `untainted`, the allocations of an older version that must be replaced, in the order of replacement."""
         self.reschedule_now: list[Allocation] = []
-        """Failed allocations that are rescheduled now."""
-        self.ended: list[Allocation] = []
-        """Allocations of a service that ended although they should run, and that were not replaced.
-
-        An example is an allocation that servers stopped, in a log that was then restored from an earlier copy.
-        """
+        """Allocations that are rescheduled now: failed ones, and those of a service that ended although they should run."""
         self.awaiting_watcher: list[Allocation] = []
         """Failed allocations of the current deployment whose retry the leader's deployment controller has not decided."""
         self.replaced_unknown: list[tuple[Allocation, int]] = []

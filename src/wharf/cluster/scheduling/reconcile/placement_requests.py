@@ -1,6 +1,6 @@
 """The steps that request new allocations for a service or batch group, and find a name for each of them."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -9,6 +9,7 @@ from wharf.cluster.scheduling.reconcile.group_state import GroupState
 from wharf.cluster.scheduling.reconcile.input import MIGRATING_TEXT, RESCHEDULED_TEXT, UPDATING_TEXT
 from wharf.cluster.scheduling.reconcile.names import AllocationNames
 from wharf.cluster.scheduling.reconcile.outcome import AllocationStop, PlacementRequest
+from wharf.cluster.scheduling.reconcile.surplus import is_failed
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -20,8 +21,7 @@ def request_placements(
     """Request allocations: replacements of failed, unknown and `lost` ones, then `missing` new ones.
 
     Nothing is requested while placements are held back. While the deployment is paused or failed, new ones are
-    requested only if they are owed for an earlier update, or for allocations that ended although they should run. The
-    names of `counted` and migrating allocations are in use.
+    requested only if they are owed for an earlier update. The names of `counted` and migrating allocations are in use.
     """
     if not state.holds_placements:
         used_names = {allocation.name for allocation in (*counted, *state.migrating.values())}
@@ -31,40 +31,28 @@ def request_placements(
             state.outcome.placements.append(_use_free_name(request, used_names, names))
             placed += 1
         if state.is_paused or state.is_failed:
-            missing = min(missing, state.owed_count + _count_ended(state, used_names))
+            missing = min(missing, state.owed_count)
         for name in names.take_names(max(0, missing)):
             state.outcome.placements.append(_make_request(state, name, None))
             placed += 1
         state.counts["place"] += placed
 
 
-def _count_ended(state: GroupState, used_names: Container[str]) -> int:
-    """Return how many places are empty because allocations ended although they should run.
-
-    Allocations in `used_names` have taken the places of others. Unhealthy ones are left out: they ended by themselves, as
-    their replacements would, and this may be why the deployment failed.
-    """
-    return len(
-        {
-            allocation.name
-            for allocation in state.ended
-            if not allocation.is_unhealthy and allocation.name not in used_names
-        }
-    )
-
-
 def _request_rescheduled(state: GroupState, used_names: set[str], names: AllocationNames) -> int:
-    """Request replacements of the failed and unknown allocations that are retried now, and return how many.
+    """Request replacements of the failed, ended and unknown allocations that are retried now, and return how many.
 
-    Allocations of a failed deployment are not replaced. The names that the replacements use are added to `used_names`.
+    Failed allocations of a failed deployment are not replaced. The names that the replacements use are added to `used_names`.
     """
     count, deployment = 0, state.input.deployment
     for allocation in state.reschedule_now:
-        if state.is_failed and deployment is not None and allocation.deployment_id == deployment.id:
+        has_failed = is_failed(allocation)
+        if has_failed and state.is_failed and deployment is not None and allocation.deployment_id == deployment.id:
             continue
         request = _make_request(state, allocation.name, allocation, is_reschedule=True)
         request = _use_free_name(request, used_names, names)
-        state.outcome.placements.append(replace(request, stop=AllocationStop(allocation, RESCHEDULED_TEXT)))
+        if has_failed or allocation.is_server_terminal:
+            request = replace(request, stop=AllocationStop(allocation, RESCHEDULED_TEXT))
+        state.outcome.placements.append(request)
         count += 1
     for allocation, unknown_since_ns in state.replaced_unknown:
         request = _make_request(state, allocation.name, allocation, is_reschedule=True)

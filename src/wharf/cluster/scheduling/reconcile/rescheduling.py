@@ -20,6 +20,10 @@ from wharf.contract.model.times import SECOND, has_passed, to_ns
 DUE_TOLERANCE_NS: Final = SECOND
 """A retry that is due within this time from now is made now."""
 
+DISABLED_DELAY_NS: Final = 30 * SECOND
+"""How long the replacement of an ended service allocation waits if its group allows no reschedule attempts. It is the default
+delay of services."""
+
 MAX_RESCHEDULE_EVENTS: Final = 5
 """Limits the size of a reschedule tracker: how many earlier attempts it has if attempts are unlimited."""
 
@@ -151,11 +155,10 @@ def list_avoided_nodes(previous: Allocation) -> tuple[str, ...]:
 
 
 def split_retries(state: GroupState) -> None:
-    """Remove from `state.untainted` the failed allocations that are retried now, and those that have ended or were
-    replaced.
+    """Remove from `state.untainted` the allocations that are retried now, and those that have ended or were replaced.
 
-    Those that are retried now are added to `state.reschedule_now`. A retry at a later time becomes a follow-up
-    evaluation. Those that ended although they should run are added to `state.ended`.
+    Those that are retried now are added to `state.reschedule_now`: failed ones, and those of a service that ended although
+    they should run. A retry at a later time becomes a follow-up evaluation.
     """
     remaining: AllocationsById = {}
     for key, allocation in state.untainted.items():
@@ -164,10 +167,12 @@ def split_retries(state: GroupState) -> None:
         if not _is_retry_candidate(state.input, allocation):
             if not _has_ended(state.input, allocation):
                 remaining[key] = allocation
-            elif not allocation.is_server_terminal:
-                state.ended.append(allocation)
-            continue
-        due_at_ns = _get_retry_time_ns(state, allocation)
+                continue
+            if allocation.is_server_terminal or (state.is_canarying and key in state.canary_ids):
+                continue
+            due_at_ns = _get_ended_retry_time_ns(state, allocation)
+        else:
+            due_at_ns = _get_retry_time_ns(state, allocation)
         if due_at_ns is not None and due_at_ns <= state.input.now_ns:
             state.reschedule_now.append(allocation)
             continue
@@ -227,6 +232,31 @@ def _get_retry_time_ns(state: GroupState, allocation: Allocation) -> int | None:
         is_follow_up_due=bool(follow_up) and follow_up == state.input.evaluation_id,
         is_retry_pending=bool(follow_up) and state.input.is_evaluation_pending(follow_up),
     )
+
+
+def _get_ended_retry_time_ns(state: GroupState, allocation: Allocation) -> int | None:
+    """Return when an allocation of a service is replaced that ended although it should run: now or later.
+
+    This happens after a restore, if servers had stopped it since, or because its task ended with success and is not
+    restarted. The first replacement is placed at once. Each further one waits as if its predecessor had failed, even if
+    the group allows no reschedule attempts, so that tasks that always end cause no endless load. Return `None` for an
+    unhealthy allocation of a failed deployment, and if another evaluation will decide.
+    """
+    now_ns, deployment = state.input.now_ns, state.input.deployment
+    is_of_deployment = deployment is not None and allocation.deployment_id == deployment.id
+    if state.is_failed and is_of_deployment and allocation.is_unhealthy:
+        return None
+    events = list_reschedule_events(allocation)
+    if not events:
+        return now_ns
+    policy = state.group.reschedule_policy
+    failed_at = min(now_ns, get_failure_time_ns(allocation))
+    is_enabled = policy is not None and policy.is_enabled
+    delay = get_next_delay_ns(policy, events, failed_at) if policy is not None and is_enabled else DISABLED_DELAY_NS
+    follow_up = allocation.followup_eval_id
+    if failed_at + delay - now_ns <= DUE_TOLERANCE_NS or (follow_up and follow_up == state.input.evaluation_id):
+        return now_ns
+    return None if follow_up and state.input.is_evaluation_pending(follow_up) else failed_at + delay
 
 
 def waits_for_watcher(reconcile_input: ReconcileInput, allocation: Allocation) -> bool:

@@ -64,7 +64,7 @@ def stop_excess_failed(state: GroupState, free_slots: int, uncounted_ids: Contai
         elif free_slots > 0:
             rescheduled.append(allocation)
             free_slots -= 1
-        else:
+        elif allocation.client_status is not ClientStatus.COMPLETE:
             state.add_stop(AllocationStop(allocation, NOT_NEEDED_TEXT))
     state.reschedule_now = rescheduled
 
