@@ -20,10 +20,10 @@ from wharf.node.processes import is_session_leader, list_pids
 from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
 
 ROOT: Final = Path(__file__).parents[2]
-CHANNEL_CLOSED_TEXT: Final = "the node's connection was closed; retry"
-"""The text for a request that was in flight when the node agent's channel broke."""
-UNREACHABLE_TEXTS: Final = ("No path to node", CHANNEL_CLOSED_TEXT)
-"""The texts of requests that are repeated while the node agent restarts."""
+CHANNEL_CLOSED_TEXTS: Final = ("its connection to the server was lost; retry", "was closed; retry")
+"""The ends of texts for a request that was in flight when the node agent's channel broke."""
+UNREACHABLE_TEXTS: Final = ("No path to node", *CHANNEL_CLOSED_TEXTS)
+"""The ends of texts of requests that are repeated while the node agent restarts."""
 SERVER_CONFIG: Final = """\
 data_dir = "{folder}/data"
 [server]
@@ -88,7 +88,7 @@ class NodeProcess:
             except urllib.error.HTTPError as error:
                 with error:
                     text = error.read().decode()
-                assert text in UNREACHABLE_TEXTS, text
+                assert text.endswith(UNREACHABLE_TEXTS), text
                 return None
 
         return wait_until(send, what=f"the node replies to {path}")

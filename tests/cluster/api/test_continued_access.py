@@ -275,7 +275,7 @@ async def test_a_process_limits_the_number_of_its_sessions() -> None:
         await until(lambda: len(node.handler.requests) == MAX_SESSIONS, what="all commands but one")
 
         refused = await until(
-            lambda: next((caller for caller in callers if caller.received.qsize() == 2), None), what="the refusal"
+            lambda: next((caller for caller in callers if caller.is_served), None), what="the refusal"
         )
         await refused.expect("websocket.accept")
         end = await refused.expect("websocket.close")

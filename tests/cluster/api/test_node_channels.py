@@ -99,9 +99,9 @@ class OpenNode:
 
     async def open(self) -> None:
         await self.caller.expect("websocket.accept")
-        self._cluster.start(self._receive(), name="node channel")
+        self._cluster.start(self.receive_messages(), name="node channel")
 
-    async def _receive(self) -> None:
+    async def receive_messages(self) -> None:
         while (message := await self.caller.received.get())["type"] == "websocket.send":
             self.end.receive_message(message["bytes"])
 
@@ -352,7 +352,27 @@ async def test_a_disconnect_of_the_node_ends_the_command_with_a_reason() -> None
         await node.close()
 
         end = await caller.expect("websocket.close")
-        assert (1011, "the node's connection was closed; retry") == (end["code"], end["reason"])
+        text = f"node {NODE} does not answer: its connection to the server was lost; retry"
+        assert (1011, text) == (end["code"], end["reason"])
+        await caller.wait_closed()
+
+
+@in_virtual_time
+async def test_the_first_message_of_a_command_says_that_the_node_has_begun() -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node = OpenNode(cluster, server)
+        await node.caller.expect("websocket.accept")  # The node is connected, and does not read its channel yet.
+        caller = WebSocketCaller(server.api, EXEC, 'task=server&command=["sh"]')
+        await caller.expect("websocket.accept")
+        await pass_time(2.0)
+        was_silent = caller.received.empty()
+
+        cluster.start(node.receive_messages(), name="node channel")
+
+        first = await caller.received.get()
+        assert (was_silent, first) == (True, {"type": "websocket.send", "text": "{}"})
+        await node.close()
         await caller.wait_closed()
 
 

@@ -22,6 +22,7 @@ from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.server.relay import HOPS_HEADER, RequestRelay
 from wharf.cluster.server.server import Server, ServerIdentity
+from wharf.contract.client.exec import HEARTBEAT_MESSAGE
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import WebSocketRelay
 from wharf.contract.model.jobs.defaults import JobSettings
@@ -73,8 +74,14 @@ class WebSocketCaller:
     async def wait_closed(self) -> None:
         await self._running
 
+    @property
+    def is_served(self) -> bool:
+        """Whether the application has ended the websocket."""
+        return self._running.done()
+
     async def expect(self, kind: str) -> dict[str, Any]:
-        message = await self.received.get()
+        while (message := await self.received.get()).get("text") == HEARTBEAT_MESSAGE:
+            continue  # As clients do.
         assert message["type"] == kind, message
         return message
 

@@ -103,7 +103,7 @@ class Wire:
     def __init__(self) -> None:
         world = SimulatedWorld(1, now_s)
         self.node = Node()
-        self.link = NodeConnection(self._to_node)
+        self.link = NodeConnection(self._to_node, "n1")
         self.end = ChannelEndpoint(world, self.node, self._to_server)
         self.is_cut = False
 
@@ -357,7 +357,7 @@ async def test_all_callers_fail_when_the_connection_breaks() -> None:
     await wire.end.close()
 
     for waiting in (slow, read_whole_body(reply), wire.call("echo")):
-        with pytest.raises(Refusal, match="the node's connection was closed; retry"):
+        with pytest.raises(Refusal, match="the connection of node n1 was closed; retry"):
             await waiting
     assert 0 == wire.node.open_streams
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.nodes import CHANNEL_CLOSED_TEXT, NodeProcess, build_raw_job, find_termination, run_node, run_server
+from tests.node.nodes import CHANNEL_CLOSED_TEXTS, NodeProcess, build_raw_job, find_termination, run_node, run_server
 from tests.waiting import wait_until
 from wharf.contract.client import ClientSettings, Unreachable, run_command_blocking
 from wharf.contract.model.refusal import Refusal
@@ -112,7 +112,7 @@ def test_a_command_in_a_task_has_its_devices_after_a_restart_of_the_agent(node: 
         except Refusal:
             return None  # The agent is not ready yet.
         except Unreachable as error:
-            if str(error) != CHANNEL_CLOSED_TEXT:
+            if not str(error).endswith(CHANNEL_CLOSED_TEXTS):
                 raise
             return None  # The request was sent to the killed agent.
         return result.stdout.decode().strip() or None

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -17,6 +17,7 @@ from wharf.cli.common.hints import add_hint
 from wharf.cli.common.lookup import require_task
 from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.waiting_notices import announce_slow_begin, announce_wait
 from wharf.cli.completion import complete_allocations
 from wharf.world.tasks import cancel_tasks
 
@@ -97,7 +98,9 @@ def execute(
     name = require_task(found, task)
     is_tty = is_tty and sys.stdin.isatty()  # Without a terminal here, there is none to connect.
     opening = open_command(session.settings, found.id, name, words, is_tty=is_tty)
-    run_interactive_command(session, opening, is_tty=is_tty, should_forward_input=takes_input)
+    run_interactive_command(
+        session, opening, is_tty=is_tty, should_forward_input=takes_input, node_name=found.node_name
+    )
 
 
 def run_interactive_command(
@@ -106,14 +109,24 @@ def run_interactive_command(
     *,
     is_tty: bool,
     should_forward_input: bool,
+    node_name: str = "",
 ) -> NoReturn:
-    """Run the remote command to its end and exit with its exit code. Raises CliError if a server refuses it."""
+    """Run the remote command to its end and exit with its exit code. Raises CliError if a server refuses it.
+
+    `node_name` is the node of the task if it is known.
+    """
     from wharf.contract.model.refusal import Refusal
 
     should_forward_input = should_forward_input or is_tty or _is_input_piped()
     try:
         code = asyncio.run(
-            _run_remote_command(session, connection, is_tty=is_tty, should_forward_input=should_forward_input)
+            _run_remote_command(
+                session,
+                connection,
+                is_tty=is_tty,
+                should_forward_input=should_forward_input,
+                node_name=node_name,
+            )
         )
     except Refusal as refusal:
         exit_code = find_start_exit_code(refusal.text)
@@ -162,11 +175,17 @@ async def _run_remote_command(
     *,
     is_tty: bool,
     should_forward_input: bool,
+    node_name: str,
 ) -> int:
     """Copy input and output between this process and the remote command until it ends; return its exit code."""
-    async with connection as running:
+    async with AsyncExitStack() as exit_stack:
+        with announce_wait(f"a reply from {', '.join(session.settings.addresses)}"):
+            running = await exit_stack.enter_async_context(connection)
         with _raw_terminal(is_tty), _forward_terminal_size(session, running, is_tty):
-            tasks = [session.world.start_task(_send_heartbeats(running), name="exec heartbeat")]
+            tasks = [
+                session.world.start_task(_send_heartbeats(running), name="exec heartbeat"),
+                session.world.start_task(announce_slow_begin(running, node_name, is_tty=is_tty), name="notice"),
+            ]
             if should_forward_input:
                 tasks.append(session.world.start_task(_forward_input(running), name="exec input"))
             elif not is_tty:

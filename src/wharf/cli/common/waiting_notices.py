@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
+    from wharf.contract.client import RunningCommand
     from wharf.contract.client.transport import ClientReply, ClientRequest, SyncTransport
     from wharf.world import World
 
@@ -153,6 +154,19 @@ def _describe_node(reply: "ClientReply") -> str:
         return f"node {msgspec.json.decode(reply.body, type=NodeName).NodeName} has not answered the server yet"
     except msgspec.MsgspecError:
         return ""
+
+
+async def announce_slow_begin(running: "RunningCommand", node: str, *, is_tty: bool) -> None:
+    """Print a line to stderr if the node has not begun to run a command within `NOTICE_DELAY_S`. `node` is its name or empty.
+
+    `is_tty`: the terminal is in raw mode, in which a new line does not begin at the left by itself.
+    """
+    try:
+        async with asyncio.timeout(NOTICE_DELAY_S):
+            await running.begun_event.wait()
+    except TimeoutError:
+        text = f"waiting for {f'node {node}' if node else 'the node'}, which has not answered yet, to run the command"
+        click.echo(f"{text}; Ctrl-C ends the command" + "\r" * is_tty, err=True)
 
 
 class NodeNotices:

@@ -59,6 +59,8 @@ class RunningCommand:
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
         self.exit_code: int | None = None
+        self.begun_event = asyncio.Event()
+        """Set by `read_output` when the first message has arrived: the node has begun to run the command."""
 
     async def read_output(self) -> AsyncIterator[OutputChunk]:
         """Yield the output until the command ends, then set `exit_code`.
@@ -66,6 +68,7 @@ class RunningCommand:
         Raises `RequestRefused` if the command cannot be run, and `Unreachable` if the connection breaks before its end.
         """
         while (message := await self._socket.receive()) is not None:
+            self.begun_event.set()
             output = msgspec.json.decode(message, type=ExecOutput)
             if output.stdout is not None and output.stdout.data:
                 yield OutputChunk("stdout", base64.b64decode(output.stdout.data))

@@ -18,6 +18,8 @@ NORMAL_CLOSE_CODE: Final = 1000
 GOING_AWAY_CODE: Final = 1001
 POLICY_VIOLATION_CODE: Final = 1008
 INTERNAL_ERROR_CODE: Final = 1011
+LOST_CODES: Final = (1005, 1006)
+"""What HTTP servers report if no close frame with a code has arrived."""
 MAX_REASON_BYTES: Final = 120
 """Limits the reason of a close frame, which the websocket protocol limits to 123 bytes."""
 HANDSHAKE_REPLY_EXTENSION: Final = "websocket.http.response"
@@ -36,6 +38,8 @@ class CallerSocket:
         self._connection: WebSocketConnection | None = (scope.get("extensions") or {}).get(WEBSOCKET_EXTENSION)
         self._disconnected_event = asyncio.Event()
         self.is_open = False
+        self.is_lost = False
+        """Whether the connection ended without a close frame of the caller, which may be frozen or unreachable."""
 
     async def accept(self) -> None:
         """Complete the handshake: the websocket is open after this."""
@@ -69,6 +73,7 @@ class CallerSocket:
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
             self.is_open = False
+            self.is_lost = message.get("code") in LOST_CODES
             return None
         text: str | None = message.get("text")
         if text is not None:

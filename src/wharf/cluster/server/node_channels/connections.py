@@ -98,8 +98,11 @@ class NodeConnection:
     The code that reads the connection calls `receive` for each message, and `disconnect` at its end.
     """
 
-    def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], node_name: str) -> None:
         self._send = send
+        self._node_name = node_name
+        self._disconnect_text = ""
+        """Why calls fail after the end of the connection."""
         self._pending_calls: dict[int, _ChannelCall] = {}
         self._last_number = 0
         self.disconnected_event = asyncio.Event()
@@ -158,11 +161,20 @@ class NodeConnection:
             case channel.ChannelRefusal(_, code, text, reason):
                 self._fail(message.id, call, Refusal(code, text, reason))
 
-    def disconnect(self) -> None:
-        """Fail every call in flight, because the connection is closed."""
+    def disconnect(self, *, is_lost: bool = False) -> None:
+        """Fail every call in flight, because the connection is closed.
+
+        `is_lost`: without a word of the node, such as because it is frozen or cannot be reached.
+        """
+        if not self._disconnect_text:
+            self._disconnect_text = (
+                f"node {self._node_name} does not answer: its connection to the server was lost; retry"
+                if is_lost
+                else f"the connection of node {self._node_name} was closed; retry"
+            )
         self.disconnected_event.set()
         for number, call in list(self._pending_calls.items()):
-            self._fail(number, call, _build_disconnect_refusal())
+            self._fail(number, call, self._build_disconnect_refusal())
 
     @staticmethod
     def _begin_reply(call: _ChannelCall, message: channel.WholeReply | channel.StreamBegin) -> None:
@@ -217,8 +229,11 @@ class NodeConnection:
     async def _send_message(self, message: channel.MessageToNode) -> None:
         """Send a message. Raises `Refusal` if the connection is closed."""
         if self.disconnected_event.is_set():
-            raise _build_disconnect_refusal()
+            raise self._build_disconnect_refusal()
         await self._send(channel.encode_message(message))
+
+    def _build_disconnect_refusal(self) -> Refusal:
+        return Refusal(RefusalCode.UNAVAILABLE, self._disconnect_text)
 
     def _remove_call(self, number: int, call: _ChannelCall) -> None:
         """Mark the call as over and remove it."""
@@ -250,10 +265,6 @@ class ConnectionStream:
     async def send(self, data: bytes) -> None:
         """Send input to the node."""
         await self._send_message(data)
-
-
-def _build_disconnect_refusal() -> Refusal:
-    return Refusal(RefusalCode.UNAVAILABLE, "the node's connection was closed; retry")
 
 
 class LocalNodeChannels:

@@ -43,6 +43,9 @@ from wharf.contract.wire.credentials import TOKEN_HEADER, read_credentials, read
 from wharf.world.tasks import run_until_first
 
 HANDSHAKE_VERSION: Final = 1
+BEGIN_MESSAGE: Final = "{}"
+"""The first message to the caller: the node has begun to run the command, which may write nothing for hours. Clients take a
+message without content as a heartbeat."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 """How long a client may take to send its token as the first message. Until then, it may be anyone."""
 MAX_SESSIONS: Final = 512
@@ -165,6 +168,7 @@ class ExecWebSocketHandlers:
             async with AsyncExitStack() as exit_stack:
                 try:
                     stream = await self._exec.open_exec(request, allocation)
+                    await socket.send(BEGIN_MESSAGE)
                 except NoNodePath:
                     stream = _RelayedStream(await self._open_relayed_socket(request, allocation.node_id, exit_stack))
                 await self._relay(request, socket, stream)

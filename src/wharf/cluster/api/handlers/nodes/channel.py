@@ -38,7 +38,7 @@ class NodeChannelHandler:
         self._channels.check_capacity(node.id)
         await socket.accept()
         socket.stop_counting()  # Many nodes may share an address, and each has a secret.
-        connection = NodeConnection(socket.send)
+        connection = NodeConnection(socket.send, node.name or node.id)
         self._channels.add_connection(node.id, connection)
         try:
             receiving, closing, replaced = await run_until_first(
@@ -48,6 +48,8 @@ class NodeChannelHandler:
                 replaced=connection.disconnected_event.wait(),
             )
         finally:
+            if socket.is_lost:
+                connection.disconnect(is_lost=True)
             self._channels.remove_connection(node.id, connection)
         if not replaced.cancelled():
             await socket.close_at_once(POLICY_VIOLATION_CODE, REPLACED_TEXT)
