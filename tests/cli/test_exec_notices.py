@@ -1,6 +1,5 @@
 """What `wharf alloc exec` prints while a node does not answer, and at the end."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -9,6 +8,7 @@ from typing import Any
 import click
 import pytest
 
+from tests.waiting import wait_on_loop_until
 from wharf.cli.alloc.exec import run_interactive_command
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.waiting_notices import NOTICE_DELAY_S
@@ -16,25 +16,26 @@ from wharf.contract.client import ClientSettings
 from wharf.contract.client.exec import RunningCommand
 from wharf.world import RealWorld
 
+WORLD = RealWorld()
 NOTICE = "waiting for node n7, which has not answered yet, to run the command; Ctrl-C ends the command"
 LOST = "node n7 does not answer: its connection to the server was lost; retry"
 
 
 class SlowSocket:
-    """The websocket of a command: its messages, then a pause of `silent_s`, then its end with `close_reason`."""
+    """The websocket of a command: its messages, then silence for longer than a notice takes, then its end."""
 
-    subprotocol = None
+    subprotocol: str | None = None
     close_code = 1011
+    close_reason = LOST
 
-    def __init__(self, *messages: str, silent_s: float, close_reason: str) -> None:
+    def __init__(self, *messages: str) -> None:
         self._messages = list(messages)
-        self._silent_s = silent_s
-        self.close_reason = close_reason
+        self._ends_at_s = WORLD.monotonic_s() + NOTICE_DELAY_S * 1.5
 
     async def receive(self) -> str | None:
         if self._messages:
             return self._messages.pop(0)
-        await asyncio.sleep(self._silent_s)
+        await wait_on_loop_until(lambda: WORLD.monotonic_s() >= self._ends_at_s, what="the time of a notice has passed")
         return None
 
     async def send(self, message: str | bytes) -> None:
@@ -52,7 +53,7 @@ def run_command(socket: SlowSocket) -> None:
     async def open_command() -> AsyncIterator[RunningCommand]:
         yield RunningCommand(socket)
 
-    session: Any = SimpleNamespace(world=RealWorld(), settings=ClientSettings())
+    session: Any = SimpleNamespace(world=WORLD, settings=ClientSettings())
     run_interactive_command(session, open_command(), is_tty=False, should_forward_input=False, node_name="n7")
 
 
@@ -60,13 +61,13 @@ def test_a_command_at_a_frozen_node_says_what_it_waits_for_and_ends_with_the_nam
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(CliError) as caught:
-        run_command(SlowSocket(silent_s=NOTICE_DELAY_S * 1.5, close_reason=LOST))
+        run_command(SlowSocket())
 
     assert (capsys.readouterr().err, str(caught.value.message)) == (f"{NOTICE}\n", LOST)
 
 
 def test_a_command_that_the_node_has_begun_may_be_silent_without_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(click.ClickException):
-        run_command(SlowSocket("{}", silent_s=NOTICE_DELAY_S * 1.5, close_reason=LOST))
+        run_command(SlowSocket("{}"))
 
     assert capsys.readouterr().err == ""
