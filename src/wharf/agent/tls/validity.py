@@ -5,16 +5,19 @@ import datetime
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from cryptography import x509
 
 from wharf.agent.errors import StartupError
-from wharf.agent.process_context import ProcessContext
 from wharf.cluster.api.settings import TlsSettings
 from wharf.contract.model.times import SECOND
 from wharf.world import World
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+    from wharf.agent.process_context import ProcessContext
 
 MAX_WARNING_TIME: Final = datetime.timedelta(days=14)
 """The longest time before the end of a certificate in which warnings are given: time to renew it by hand."""
@@ -90,7 +93,7 @@ class CertificateWatch:
             await asyncio.sleep(LOG_INTERVAL_S)
 
 
-def start_certificate_watch(context: ProcessContext) -> asyncio.Task[None]:
+def start_certificate_watch(context: "ProcessContext") -> asyncio.Task[None]:
     """Start to log the ends of certificates. One process of each agent does so."""
     watch = CertificateWatch(context.world, context.order.settings.tls)
     context.add_reload_handler(lambda new: watch.reload(new.tls))
@@ -127,10 +130,12 @@ def read_certificate_files(tls: TlsSettings) -> Iterator[CertificateFile]:
         )
 
 
-def _read_certificates(path: str) -> list[x509.Certificate]:
+def _read_certificates(path: str) -> "list[x509.Certificate]":
     """Return the certificates of a file; none if it cannot be read, which building the TLS contexts reports."""
     if not path:
         return []
+    from cryptography import x509  # Loads slowly, and is needed only with TLS.
+
     try:
         with Path(path).open("rb") as file:
             return x509.load_pem_x509_certificates(file.read(MAX_CERTIFICATE_FILE_BYTES))
