@@ -395,7 +395,7 @@ async def build_role(draft: Draft) -> Json:
 
 @builds("acl.method.create", "acl.method.update")
 async def build_method(draft: Draft) -> Json:
-    config: Json = dict(AUTH_METHOD["Config"])  # type: ignore[call-overload]
+    config: Json = dict(AUTH_METHOD["Config"])  # type: ignore[arg-type]
     config["BoundAudiences"] = [f"audience{number:04}" for number in range(draft.size.count(4_999, parts=2))]
     config["ClaimMappings"] = {f"claim{number}": f"name{number}" for number in range(draft.size.count(1_000, parts=4))}
     draft.values["name"] = "accepted"

@@ -1,32 +1,53 @@
-"""A text for users repeats at most 200 characters of its input: every text of every body, one at a time.
+"""A text for users repeats at most 200 characters of its input: every text of every body, every id and every parameter.
 
 Texts for users are errors, and errors and warnings in replies with status 200.
 """
 
 import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
 from msgspec import inspect
 
 from tests.bounded_work.worst_bodies import Path, build_body
-from tests.bounded_work.worst_requests import BODY_ENDPOINTS, build_target
+from tests.bounded_work.worst_requests import BODY_ENDPOINTS, ENDLESS_REPLIES, SHUTTING_DOWN, build_target
 from tests.builders import a_job
 from tests.cluster.api.test_websocket_relay import EXEC, shake_hands
+from tests.fuzz.rounds import IS_FULL_RUN
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
 from wharf.contract.client import ClientReply
 from wharf.contract.model.body_limits import MAX_ECHOED_CHARS, MAX_REPORTED_PROBLEMS
 from wharf.contract.model.message_texts import format_message, list_message_fields
-from wharf.contract.wire.endpoint_table import ENDPOINTS
+from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint
 
-INPUT = "zq " * 1_000
+INPUT = "zq " * (20_000 if IS_FULL_RUN else 1_000)
+"""A value of 60 kB in `make fuzz`. Its words are short, so that only the rules for quotes and lines cut it."""
+TARGET_STEP = 1 if IS_FULL_RUN else 17
+"""One of this number of ids and parameters is sent. All take 20 s of CPU time."""
+PATH_INPUT = "zq " * 12_000
+"""The longest value of a path or parameter: as a part of a URL it has 60 kB."""
 MAX_DEPTH = 12
+QUERY_NAMES = (
+    "namespace",
+    "region",
+    "filter",
+    "prefix",
+    "next_token",
+    "per_page",
+    "reverse",
+    "index",
+    "wait",
+    "stale",
+    "pretty",
+)
+"""Parameters that endpoints of a kind share."""
 
 
 def iter_text_paths(kind: inspect.Type, path: Path = (), parents: frozenset[type] = frozenset()) -> Iterator[Path]:
@@ -64,6 +85,7 @@ def list_texts_for_users(reply: ClientReply) -> list[str]:
     return [text for text in [*texts, *(body.get("ValidationErrors") or [])] if isinstance(text, str)]
 
 
+@pytest.mark.fuzz
 @in_virtual_time
 async def test_a_text_for_users_repeats_at_most_200_characters_of_any_text_of_a_body() -> None:
     too_long, statuses = [], Counter[int]()
@@ -82,6 +104,45 @@ async def test_a_text_for_users_repeats_at_most_200_characters_of_any_text_of_a_
                     if (length := find_longest_echo(text)) > MAX_ECHOED_CHARS or text.endswith("\n"):
                         too_long.append((endpoint.name, reply.status, path, length))
     assert (statuses[4] > 100, statuses[2] > 30) == (True, True)
+    assert too_long == []
+
+
+SHORT_REPLIES = [
+    endpoint
+    for endpoint in ENDPOINTS
+    if endpoint.name not in (*ENDLESS_REPLIES, *SHUTTING_DOWN) and not endpoint.unsupported_reason
+]
+
+
+def iter_long_targets(endpoint: Endpoint) -> Iterator[tuple[str, str, str]]:
+    """Yield paths and queries with one long value: each id of the path, and each parameter."""
+    target, values = build_target(endpoint, defaultdict(lambda: ("web",)))
+    for name in values:
+        long_target, _ = build_target(endpoint, {**dict.fromkeys(values, ("web",)), name: (PATH_INPUT,)})
+        yield name, long_target, ""
+    for name in (*(parameter.name for parameter in endpoint.parameters), *QUERY_NAMES):
+        yield name, target, f"{name}={quote(PATH_INPUT)}"
+
+
+@pytest.mark.fuzz
+@in_virtual_time
+async def test_an_error_repeats_at_most_200_characters_of_any_id_or_parameter() -> None:
+    too_long, statuses, echo_count = [], Counter[int](), 0
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(a_job("web"))
+        targets = [(endpoint, *each) for endpoint in SHORT_REPLIES for each in iter_long_targets(endpoint)]
+        for endpoint, name, target, query in targets[::TARGET_STEP]:
+            reply = await send_raw(server.api, endpoint.method, target, query=query)
+            if reply.status < 400:
+                continue
+            text = reply.body.decode()
+            statuses[reply.status] += 1
+            echo_count += PATH_INPUT[:50] in text
+            if (length := find_longest_echo(text)) > MAX_ECHOED_CHARS or text.endswith("\n") or len(text) > 2_000:
+                too_long.append((endpoint.name, reply.status, name, length, len(text)))
+    assert statuses[400] > 300 // TARGET_STEP, statuses
+    assert echo_count > 30 // TARGET_STEP
     assert too_long == []
 
 

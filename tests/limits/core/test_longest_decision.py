@@ -3,14 +3,21 @@
 import gc
 import time
 
+import pytest
+
+from tests.fuzz.rounds import IS_FULL_RUN
 from tests.limits.builders import NOON_MS, InMemoryLimiter, a_user
 from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.counting.recent_results import MAX_REMEMBERED_RESULTS
 from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.request import RequestFacts
 
-CALLER_COUNT = 3 * MAX_REMEMBERED_RESULTS + 1_000
-"""So many that results are dropped, and that the counters outgrow several sizes of a dict."""
+pytestmark = pytest.mark.fuzz
+
+CALLER_COUNT = 1_000_000 if IS_FULL_RUN else 3 * MAX_REMEMBERED_RESULTS + 1_000
+"""So many that results are dropped, and that the counters outgrow several sizes of a dict. A million takes 20 s or more, so only
+`make fuzz` and `make bench` have so many.
+"""
 LIMIT_MS = 5.0
 ROUND_COUNT = 5
 """Other load can lengthen a single decision. The shortest of the rounds' longest decisions counts."""
