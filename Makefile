@@ -52,7 +52,7 @@ check: environment ## check format, lint, types, import rules and banned calls
 lock: environment ## write requirements/*.txt from requirements/*.in (UPGRADE=1: newest versions)
 	@exec tools/lock.sh
 
-bench: environment programs ## run all benchmarks; print a table and write JSON to benchmarks/results/
+bench: environment programs ## run all benchmarks; print a table, write JSON to benchmarks/results/, fail if a target is missed
 	@exec $(PYTHON_HERE) -m benchmarks $(ARGS)
 
 simulate: environment ## run the simulated cluster with SEEDS=300 new seeds

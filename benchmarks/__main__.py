@@ -1,6 +1,7 @@
 """Runs benchmarks, which are the modules of this package with a function `measure() -> Figures`.
 
-python -m benchmarks                        run all; print a table and write JSON to benchmarks/results/
+python -m benchmarks                        run all; print a table and write JSON to benchmarks/results/. Exit 1 if a target is missed
+                                            by more than a factor of two
 python -m benchmarks engines_sqlite         run the named benchmarks
 python -m benchmarks --json FILE            write JSON to this file
 """
@@ -11,6 +12,7 @@ import pkgutil
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,7 +24,10 @@ RESULTS_FOLDER = Path(__file__).parent / "results"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named benchmarks, print their figures, and write them as JSON. Return the exit status."""
+    """Run the named benchmarks, print their figures, and write them as JSON.
+
+    Return the exit status: 1 if a figure misses its target by more than noise.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("modules", nargs="*", help="names of benchmarks; all if omitted")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the figures to this file")
@@ -38,7 +43,19 @@ def main(arguments: list[str]) -> int:
         figures_by_module[name] = figures
         print_table(figures)
     write_results(figures_by_module, options.json)
-    return 0
+    failures = list_failures(figures_by_module)
+    print("".join(f"\nMISSED by more than noise: {failure}" for failure in failures))
+    return 1 if failures else 0
+
+
+def list_failures(figures_by_module: Mapping[str, Figures]) -> list[str]:
+    """Return a sentence for each figure that misses its target by more than noise."""
+    return [
+        f"{module}, {name}: {failure}"
+        for module, figures in figures_by_module.items()
+        for name, figure in figures.items()
+        if (failure := figure.describe_failure())
+    ]
 
 
 def write_results(figures_by_module: dict[str, Figures], path: Path | None) -> None:

@@ -1,6 +1,11 @@
 """A figure: a measured value with its unit, its baseline and its target."""
 
+from typing import Final
+
 import msgspec
+
+NOISE_FACTOR: Final = 2.0
+"""A busy or slower machine takes up to twice as long. A figure that misses its target by more is a failure."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,6 +30,18 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return (self.at_least is None or relative_value >= self.at_least) and (
             self.at_most is None or relative_value <= self.at_most
         )
+
+    def describe_failure(self) -> str:
+        """Return a sentence if the value misses its target by more than noise, else "". A target of 0 has no noise."""
+        value = self.compute_relative_value()
+        words = "" if self.baseline is None else f" of the baseline of {self.baseline:,.6g} {self.unit}"
+        if self.at_least is not None and value * NOISE_FACTOR < self.at_least:
+            return (
+                f"{value:,.6g}{words or f' {self.unit}'} is less than half of the target, at least {self.at_least:,.6g}"
+            )
+        if self.at_most is not None and value > self.at_most * NOISE_FACTOR:
+            return f"{value:,.6g}{words or f' {self.unit}'} is more than twice the target, at most {self.at_most:,.6g}"
+        return ""
 
 
 Figures = dict[str, Figure]
