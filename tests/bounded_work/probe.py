@@ -2,7 +2,8 @@
 
 import asyncio
 import http.client
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
@@ -214,7 +215,17 @@ class Probe:
             "longest holds:",
             *(f"  {request}: {cost}" for request, cost in by_hold),
         ]
-        return "\n".join([*lines, "most CPU time:", *(f"  {request}: {cost}" for request, cost in by_cpu)])
+        lines += ["most CPU time:", *(f"  {request}: {cost}" for request, cost in by_cpu)]
+        return "\n".join([*lines, "replies:", *self._describe_replies()])
+
+    def _describe_replies(self) -> Iterator[str]:
+        """Yield for each endpoint how many requests got which status, and the size of the largest accepted body."""
+        for name in dict.fromkeys(request.endpoint for request, _ in self.costs):
+            costs = [cost for request, cost in self.costs if request.endpoint == name]
+            statuses = Counter(cost.status for cost in costs)
+            accepted = max((cost.body_bytes for cost in costs if cost.status < 300), default=0)
+            counts = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
+            yield f"  {name}: {counts}; largest accepted body {accepted:,} bytes"
 
 
 @asynccontextmanager
