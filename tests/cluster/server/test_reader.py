@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from simulation.loop import SimulatedLoop
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault, choose_no_fault, end_feed_and_refuse
-from wharf.cluster.server.log.reader import ReadResult
+from wharf.cluster.server.log.reader import WOKEN_READS_PER_ITERATION, ReadResult
 from wharf.cluster.state import Replica
 from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import JOBS, LEADER, NAMESPACES
@@ -311,6 +312,40 @@ async def test_a_replica_that_is_behind_never_returns_a_lower_index() -> None:
         newer = await store_namespace(first, "a", "two")
 
         assert (await waiting).index == newer
+
+
+async def count_woken_reads(count: int) -> list[int]:
+    """Let one write wake blocking queries. Return how many read in each iteration of the loop."""
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        index = await store_namespace(server, "a")
+        await server.server.follower.wait_until_applied(index)
+        reads, inner = 0, read_namespace("a")
+
+        def count_and_read(replica: Replica) -> ReadResult:
+            nonlocal reads
+            reads += 1
+            found: ReadResult = inner(replica)
+            return found
+
+        waiting = [cluster.start(read_blocking(server, count_and_read, index), name="waits") for _ in range(count)]
+        await pass_time(1.0)
+        writing = cluster.start(store_namespace(server, "a", "told"), name="writes")
+        counts: list[int] = []
+        while not (writing.done() and all(each.done() for each in waiting)):
+            reads_before = reads
+            await asyncio.sleep(0)
+            counts.append(reads - reads_before)
+        assert {(await each).index for each in waiting} == {await writing}
+        return counts
+
+
+def test_of_the_blocking_queries_that_one_write_wakes_only_some_read_in_each_iteration_of_the_loop() -> None:
+    loop = SimulatedLoop(1, is_shuffled=False)
+
+    counts = loop.run_until_complete(count_woken_reads(500))
+
+    assert (sum(counts), max(counts)) == (500, WOKEN_READS_PER_ITERATION)
 
 
 @in_virtual_time
