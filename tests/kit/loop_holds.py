@@ -7,6 +7,7 @@ process, and servers tune it separately.
 
 import asyncio
 import gc
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,23 +48,26 @@ class LoopHolds:
     longest_s: float = 0.0
     longest_name: str = ""
     """Describes the callback with the longest hold."""
+    longest_causes: str = ""
+    """What the kernel did during the longest hold: it shows a machine that is short of memory."""
     total_s: float = 0.0
     """The CPU time of all callbacks."""
     count: int = 0
 
-    def add(self, handle: asyncio.Handle, duration_s: float) -> None:
-        """Record one callback and its CPU time."""
+    def add(self, handle: asyncio.Handle, duration_s: float, began: resource.struct_rusage) -> None:
+        """Record one callback and its CPU time. `began`: the resources that the thread had used before."""
         self.count += 1
         self.total_s += duration_s
         if duration_s > self.longest_s:
             self.longest_s, self.longest_name = duration_s, _describe(handle)
+            self.longest_causes = _describe_usage(began, resource.getrusage(resource.RUSAGE_THREAD))
 
     def require_short(self, what: str) -> None:
         """Fail if a callback held the loop for longer than permitted."""
         limit_s = MAX_HOLD_S * NOISE_FACTOR
         assert self.longest_s <= limit_s, (
             f"{what} held the event loop for {self.longest_s * 1e3:.1f} ms of CPU time, more than "
-            f"{limit_s * 1e3:.0f} ms: {self.longest_name}"
+            f"{limit_s * 1e3:.0f} ms: {self.longest_name} ({self.longest_causes})"
         )
 
 
@@ -71,6 +75,15 @@ def _describe(handle: asyncio.Handle) -> str:
     """Return the task of the callback, or the callback itself."""
     task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]  # Has no public name.
     return f"{task.get_name()}: {task.get_coro()!r}" if isinstance(task, asyncio.Task) else repr(handle)
+
+
+def _describe_usage(began: resource.struct_rusage, ended: resource.struct_rusage) -> str:
+    """Return what the kernel did for this thread between two measurements."""
+    kernel_s, faults = ended.ru_stime - began.ru_stime, ended.ru_minflt + ended.ru_majflt
+    return (
+        f"{kernel_s * 1e3:.1f} ms of it in the kernel, {faults - began.ru_minflt - began.ru_majflt} page faults, "
+        f"{ended.ru_nivcsw - began.ru_nivcsw} switches to other programs"
+    )
 
 
 @contextmanager
@@ -82,12 +95,12 @@ def measure_holds() -> Iterator[LoopHolds]:
     def run_measured(handle: asyncio.Handle) -> None:
         context: Context = handle._context  # type: ignore[attr-defined]  # Has no public name.
         began_as_other = context.get(_is_work_of_others, False)
-        began_s = time.thread_time()
+        began, began_s = resource.getrusage(resource.RUSAGE_THREAD), time.thread_time()
         try:
             run_handle(handle)
         finally:
             if not (began_as_other or context.get(_is_work_of_others, False)):
-                holds.add(handle, time.thread_time() - began_s)
+                holds.add(handle, time.thread_time() - began_s, began)
 
     was_enabled, verified = gc.isenabled(), RecordDecoder.should_verify_adopted
     gc.disable()
