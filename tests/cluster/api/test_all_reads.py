@@ -134,7 +134,7 @@ def list_queries(endpoint: Endpoint) -> list[str]:
     flags = [f"{each.name}=true" for each in endpoint.parameters if each.kind.name == "FLAG"]
     queries = ["&".join(flags), "&".join([*flags, "pretty"])]
     if endpoint.list_features is not None:
-        queries.append("namespace=*&reverse=true")
+        queries += ["namespace=*&reverse=true", "namespace=*&per_page=1"]
         if endpoint.list_features.can_filter:
             queries += [f"namespace=*&filter={quote(expression)}" for expression in ('ID != "zzz"', 'Name != "zzz"')]
     return queries

@@ -343,7 +343,7 @@ async def count_woken_reads(count: int) -> list[int]:
 def test_of_the_blocking_queries_that_one_write_wakes_only_some_read_in_each_iteration_of_the_loop() -> None:
     loop = SimulatedLoop(1, is_shuffled=False)
 
-    counts = loop.run_until_complete(count_woken_reads(500))
+    counts: list[int] = loop.run_until_complete(count_woken_reads(500))
 
     assert (sum(counts), max(counts)) == (500, WOKEN_READS_PER_ITERATION)
 
