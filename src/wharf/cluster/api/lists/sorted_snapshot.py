@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 MAX_SORTED_TOGETHER: Final = 1_000
 """Records that are sorted in one step, which takes about a millisecond."""
-RECORDS_PER_CHECK: Final = 100
-"""Records whose positions are computed before the CPU time is checked: about a tenth of a millisecond."""
+RECORDS_PER_CHECK: Final = 500
+"""Records whose positions are computed before the CPU time is checked: about half a millisecond."""
 RELEASED_PER_CHECK: Final = 10
 """Sorted parts that are released before the CPU time is checked: about half a millisecond."""
 
@@ -31,15 +31,16 @@ class SortedSnapshot(Generic[R]):
     def __init__(
         self,
         snapshot: TableSnapshot[R],
-        get_position: Callable[[R], Any],
+        build_entries: Callable[[list[R]], list[tuple[Any, R]]],
         iterate_records: Callable[[Iterable[tuple[Any, R]]], Iterator[R]],
         *,
         reverse: bool,
     ) -> None:
-        """`get_position` returns the sort key of a record, or `None` if the record is left out. `iterate_records` returns
-        the records of sorted pairs of position and record."""
+        """`build_entries` returns pairs of position and record, for those of the records that belong to the list.
+        `iterate_records` returns the records of sorted pairs.
+        """
         self._snapshot = snapshot
-        self._get_position = get_position
+        self._build_entries = build_entries
         self._iterate_records = iterate_records
         self._reverse = reverse
         self._parts: list[list[tuple[Any, R]]] = []
@@ -47,14 +48,10 @@ class SortedSnapshot(Generic[R]):
 
     async def sort(self, work: SlicedWork) -> None:
         """Read and sort the records in slices. Other tasks run in between."""
-        get_position = self._get_position
         entries: list[tuple[Any, R]] = []
         try:
             while records := self._snapshot.read_next(RECORDS_PER_CHECK):
-                for record in records:
-                    position = get_position(record)
-                    if position is not None:
-                        entries.append((position, record))
+                entries += self._build_entries(records)
                 if len(entries) >= MAX_SORTED_TOGETHER:
                     self._add_part(entries)
                     entries = []

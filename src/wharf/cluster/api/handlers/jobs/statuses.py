@@ -50,7 +50,6 @@ MAX_STATUSES_BUILT_TOGETHER: Final = 500
 
 JOBS_PER_CHECK: Final = 50
 """Jobs whose related records are counted before the CPU time is checked: about a tenth of a millisecond."""
-RELATED_INDEXES: Final = (CHILDREN_OF_JOB, ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB)
 
 StatusPosition = tuple[int, str, str]
 """The sort key of a job: its ModifyIndex, then namespace and id, because one write can change several jobs."""
@@ -72,16 +71,13 @@ def list_job_statuses(replica: Replica, request: Request, options: QueryOptions)
         return listing
 
     def open_sorted(token: str, reverse: bool) -> SortedSnapshot[Job]:
-        is_included = _build_start_test(token, reverse=reverse)
-
-        def get_position(job: Job) -> StatusPosition | None:
-            if not is_selected(job):
-                return None
-            position = _get_position(job)
-            return position if is_included(position) else None
-
-        jobs = TableSnapshot(replica, JOBS, prefix=key_prefix)
-        return SortedSnapshot(jobs, get_position, order.iterate_jobs, reverse=not reverse)
+        build_entries = _build_entry_builder(token, reverse=reverse)
+        return SortedSnapshot(
+            TableSnapshot(replica, JOBS, prefix=key_prefix),
+            lambda jobs: build_entries(filter(is_selected, jobs)),
+            order.iterate_jobs,
+            reverse=not reverse,
+        )
 
     return replace(listing, open_sorted=open_sorted)
 
@@ -116,9 +112,7 @@ def _build_listing(
 
     def iterate(token: str, reverse: bool) -> Iterable[Job]:
         """Return the jobs from the position in the page token on."""
-        is_included = _build_start_test(token, reverse=reverse)
-        positions = ((_get_position(job), job) for job in iterate_jobs())
-        entries = [entry for entry in positions if is_included(entry[0])]
+        entries = _build_entry_builder(token, reverse=reverse)(iterate_jobs())
         return order.iterate_jobs(sorted(entries, key=itemgetter(0), reverse=not reverse))
 
     return Listing(
@@ -159,19 +153,19 @@ class _ChangeOrder:
         return str(job.modify_index)
 
 
-def _build_start_test(token: str, *, reverse: bool) -> Callable[[StatusPosition], bool]:
-    """Return the test of whether a position is the one in the page token, or follows it."""
-    if not token:
-        return lambda _position: True
-    start = _parse_position(token)
-    if reverse:
-        return lambda position: position[: len(start)] >= start
-    return lambda position: position[: len(start)] <= start
+def _build_entry_builder(token: str, *, reverse: bool) -> Callable[[Iterable[Job]], list[tuple[StatusPosition, Job]]]:
+    """Return the function that returns those of some jobs that the page token names or that follow it, with their positions."""
+    start = _parse_position(token) if token else None
 
+    def build_entries(jobs: Iterable[Job]) -> list[tuple[StatusPosition, Job]]:
+        entries = [((job.modify_index, job.namespace, job.id), job) for job in jobs]
+        if start is None:
+            return entries
+        if reverse:
+            return [entry for entry in entries if entry[0][: len(start)] >= start]
+        return [entry for entry in entries if entry[0][: len(start)] <= start]
 
-def _get_position(job: Job) -> StatusPosition:
-    """Return the sort key of a job in the list."""
-    return job.modify_index, job.namespace, job.id
+    return build_entries
 
 
 def _parse_position(token: str) -> tuple[int] | StatusPosition:
@@ -205,7 +199,8 @@ async def _prepare_overviews(
         if not number % JOBS_PER_CHECK and work.is_slice_over():
             await work.pause()
         key = (job.namespace, job.id)
-        if any(has_many_records(replica, index, *key) for index in RELATED_INDEXES):
+        related = CHILDREN_OF_JOB if _has_children(job) else ALLOCATIONS_OF_JOB
+        if has_many_records(replica, related, *key) or has_many_records(replica, DEPLOYMENTS_OF_JOB, *key):
             prepared[key] = await _read_related_in_slices(replica, job, work)
 
     def build_view(job: Job) -> JobStatusOverview:
