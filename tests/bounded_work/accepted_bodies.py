@@ -298,7 +298,7 @@ async def build_eligibility(draft: Draft) -> Json:
 async def build_fetch(draft: Draft) -> Json:
     draft.values["node_id"] = NODE_ID
     ids = draft.all_ids["alloc_id"]
-    return {"IDs": (list(ids) * 5_000)[: min(5_000, draft.size.max_bytes // 42)], "SharesJobs": True}
+    return {"IDs": (list(ids) * 1_000)[: min(1_000, draft.size.max_bytes // 42)], "SharesJobs": True}
 
 
 @builds("node.report")

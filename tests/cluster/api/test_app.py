@@ -684,7 +684,7 @@ async def test_an_allocation_that_a_node_requests_many_times_is_returned_once() 
 
         for shares_jobs in (False, True):
             fetched = await server.client.node_agents.fetch_assignments(
-                node.id, node.secret_id, [allocation.id] * 5_000, shares_jobs=shares_jobs
+                node.id, node.secret_id, [allocation.id] * 1_000, shares_jobs=shares_jobs
             )
 
             assert [each.allocation.id for each in fetched] == [allocation.id]

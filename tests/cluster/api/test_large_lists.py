@@ -105,7 +105,7 @@ READS: Final = (
     (f"/v1/allocation/{an_id(0, 1)}/services", "", b""),
     (f"/v1/evaluation/{an_id(0, 2)}", "related=true", b""),
     ("/v1/job/big/action", "action=unknown", b""),
-    ("/v1/node/node-big/desired", "", json.dumps({"IDs": [an_id(n, 1) for n in range(FETCHED_COUNT)]}).encode()),
+    ("/v1/node/node-big/desired", "", json.dumps({"SharesJobs": True, "IDs": [an_id(n, 1) for n in range(FETCHED_COUNT)]}).encode()),
 )  # fmt: skip
 
 

@@ -262,10 +262,10 @@ class ReadExecutor:
             return await self.list_encoder.encode(shared, result, is_pretty=is_pretty)
         if self._takes_long(result.value):
             task = shared.encoding_tasks.get(is_pretty)
-            if task is None:
-                building = self._build_and_encode(shared, result, is_pretty=is_pretty)
-                task = shared.encoding_tasks[is_pretty] = self._server.world.start_task(building, name="reply")
-            return await asyncio.shield(task)
+            if task is not None:
+                return await asyncio.shield(task)
+            building = self._build_and_encode(shared, result, is_pretty=is_pretty)
+            return await shared.encode_once(self._server.world, building, is_pretty=is_pretty)
         if isinstance(result.value, Refusal):
             encoded = EncodedRead(result.index, refusal=result.value)
         else:

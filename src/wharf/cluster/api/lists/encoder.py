@@ -40,7 +40,7 @@ from wharf.cluster.api.results import RecordList
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.server import Server
 from wharf.contract.model.body_limits import cut_echo
-from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.languages.filters import Filter, iterate_record_selectors
 
 MAX_RECORDS_CHOSEN_TOGETHER: Final = 1_000
@@ -67,36 +67,46 @@ class ListEncoder:
         the others still get the body. A short page is encoded at once, without a task.
         """
         task = shared.encoding_tasks.get(is_pretty)
-        if task is None:
-            world, options, tests = self._server.world, shared.options, self._build_tests(listing, shared)
-            record_filter = self._get_filter(shared)
-            if record_filter is not None:
-                tests += _build_detail_tests(shared, listing, record_filter)
-            cache_spec = None
-            if record_filter is None:
-                cache_spec = _get_whole_list_spec(listing, options, tests, is_pretty=is_pretty)
-            cached_list = None if cache_spec is None else self.cached_lists.get(cache_spec.name)
-            if cached_list is not None:
-                refreshing = self._refresh_cached_list(shared, listing, cached_list, cached_list.take_changes())
-                task = world.start_task(refreshing, name="list")
-            else:
-                if listing.choose is not None:
-                    listing = await self._choose_records(listing, tests, record_filter, shared.request)
-                    tests, record_filter = [], None
-                page = self._make_page(listing, tests, record_filter, shared.request, per_page=options.per_page)
-                page.read_from(listing, options.next_token, is_reversed=options.is_reversed)
-                if page.is_small and listing.prepare_view is None:
-                    return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
-                if cache_spec is not None:
-                    new_list = CachedList(self._server.replica, cache_spec)
-                    encoding = self._fill_cached_list(shared, listing, page, cache_spec, new_list)
-                else:
-                    encoding = self._encode_page(shared, listing, page, is_pretty=is_pretty)
-                task = world.start_task(encoding, name="list")
-                task.add_done_callback(lambda _: page.close())
-            shared.encoding_tasks[is_pretty] = task
-            task.add_done_callback(lambda done: _drop_refused_task(shared, done, is_pretty=is_pretty))
-        return await asyncio.shield(task)
+        if task is not None:
+            return await asyncio.shield(task)
+        options, tests = shared.options, self._build_tests(listing, shared)
+        record_filter = self._get_filter(shared)
+        if record_filter is not None:
+            tests += _build_detail_tests(shared, listing, record_filter)
+        cache_spec = None
+        if record_filter is None:
+            cache_spec = _get_whole_list_spec(listing, options, tests, is_pretty=is_pretty)
+        cached_list = None if cache_spec is None else self.cached_lists.get(cache_spec.name)
+        if cached_list is not None:
+            encoding = self._refresh_cached_list(shared, listing, cached_list, cached_list.take_changes())
+        else:
+            if listing.choose is not None:
+                listing = await self._choose_records(listing, tests, record_filter, shared.request)
+                tests, record_filter = [], None
+            page = self._make_page(listing, tests, record_filter, shared.request, per_page=options.per_page)
+            page.read_from(listing, options.next_token, is_reversed=options.is_reversed)
+            if page.is_small and listing.prepare_view is None:
+                return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
+            encoding = self._encode_long_list(shared, listing, page, cache_spec, is_pretty=is_pretty)
+        return await shared.encode_once(self._server.world, encoding, is_pretty=is_pretty)
+
+    async def _encode_long_list(
+        self,
+        shared: SharedReply,
+        listing: Listing[Any],
+        page: ListPage,
+        cache_spec: ListCacheSpec | None,
+        *,
+        is_pretty: bool,
+    ) -> EncodedRead:
+        """Encode the page in steps, and store a whole list in the cache if `cache_spec` is given."""
+        try:
+            if cache_spec is None:
+                return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
+            new_list = CachedList(self._server.replica, cache_spec)
+            return await self._fill_cached_list(shared, listing, page, cache_spec, new_list)
+        finally:
+            page.close()
 
     async def encode_records(self, record_list: RecordList, shared: SharedReply, *, is_pretty: bool) -> ReplyBody:
         """Return all records of a list that has no pages and no filter, encoded in slices."""
@@ -278,12 +288,6 @@ class ListEncoder:
             return encoded, None
 
         return encode_records
-
-
-def _drop_refused_task(shared: SharedReply, task: asyncio.Task[EncodedRead], *, is_pretty: bool) -> None:
-    """Let the next caller start again if this task was refused because the server was busy."""
-    if not task.cancelled() and isinstance(task.exception(), Overloaded):
-        shared.encoding_tasks.pop(is_pretty, None)
 
 
 def _get_whole_list_spec(

@@ -4,7 +4,8 @@ Callers share a result if their query keys and their rights are equal. Evaluatio
 """
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Coroutine, Hashable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +18,9 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Replica
 from wharf.contract.model.acl.permissions import AnyToken, VariablePermission
-from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.refusal import Overloaded, Refusal
 from wharf.contract.wire.endpoint_table import Endpoint
+from wharf.world import World
 
 REPLY_PARAMETERS: Final = frozenset(("index", "wait", "stale", "region", "pretty"))
 """Query parameters that select how to reply; all others select what to read and are part of the query key."""
@@ -50,6 +52,34 @@ class SharedReply:
         self.options = options
         self.encoded: dict[bool, EncodedRead] = {}  # Key: whether the JSON is indented.
         self.encoding_tasks: dict[bool, asyncio.Task[EncodedRead]] = {}
+
+    async def encode_once(
+        self, world: World, encoding: Coroutine[Any, Any, EncodedRead], *, is_pretty: bool
+    ) -> EncodedRead:
+        """Run the encoding that further callers wait for, and return what it returns.
+
+        It runs in a task of its own: if this caller disconnects, the others still get the body. A copy of the process that
+        serves one request has no event loop and no other callers, so it needs no task.
+        """
+        if not has_event_loop():
+            return await encoding
+        task = self.encoding_tasks[is_pretty] = world.start_task(encoding, name="reply")
+        task.add_done_callback(partial(self._drop_refused_task, is_pretty))
+        return await asyncio.shield(task)
+
+    def _drop_refused_task(self, is_pretty: bool, task: asyncio.Task[EncodedRead]) -> None:
+        """Let the next caller start again if this task was refused because the server was busy."""
+        if not task.cancelled() and isinstance(task.exception(), Overloaded):
+            self.encoding_tasks.pop(is_pretty, None)
+
+
+def has_event_loop() -> bool:
+    """Return whether an event loop runs. It does not in a copy of the process that serves one request."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class SharedReplyCache:

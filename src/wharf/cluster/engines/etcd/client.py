@@ -221,9 +221,10 @@ class EtcdClient:
                     await self._authenticate(channel)
                 return channel
             self._members.on_failure(channel.position)
+        tls_problem = "" if self.is_closed else await self._tls_diagnosis.find_problem()
         if self.is_closed:
             raise LogUnavailable(f"the connection to {self._settings.describe()} is closed")
-        if tls_problem := await self._tls_diagnosis.find_problem():
+        if tls_problem:
             kind = LogMisconfigured if self._tls_diagnosis.is_lasting else LogUnavailable
             raise kind(f"{self._settings.describe()} cannot be used: {tls_problem}")
         raise LogUnavailable(f"{self._settings.describe()} cannot be reached; is it running, and is the address right?")

@@ -33,8 +33,8 @@ class LongestTtl:
         self._settings = settings
         self._observed_s = 0.0
         """The longest TTL that nodes may have, as far as this server knows. A restored log may contain a shorter one."""
-        self._observed_at = (0, 0)
-        """The epoch of the log and the version of the record that were observed last."""
+        self._last_seen = (0, 0.0)
+        """The epoch of the log and the stored TTL that were observed last. Other fields of the record change too."""
         self._excess_since_s = math.inf
         """The time at which the stored TTL became much too long in this term; infinity if it is not."""
         follower.load_listeners.append(self._observe)
@@ -93,8 +93,8 @@ class LongestTtl:
 
     def _observe(self) -> None:
         """Observe the stored TTL after each change. If the log was replaced by a copy, a longer one from before still counts."""
-        position = (self._follower.replica.epoch, self._follower.replica.get_version(CLUSTER_FORMAT))
-        if position != self._observed_at:
-            is_replaced = position[0] != self._observed_at[0]
-            self._observed_s = max(self._observed_s if is_replaced else 0.0, self._get_stored_s())
-            self._observed_at = position
+        epoch, stored_s = self._follower.replica.epoch, self._get_stored_s()
+        if (epoch, stored_s) != self._last_seen:
+            is_replaced = epoch != self._last_seen[0]
+            self._observed_s = max(self._observed_s if is_replaced else 0.0, stored_s)
+            self._last_seen = epoch, stored_s
