@@ -70,7 +70,7 @@ class FleetUpdater:
         self.cache = self._prepared_cache
 
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
-        """Apply the changes of nodes and allocations in a batch to the cache, and record freed node classes."""
+        """Apply the changes of a batch to the cache, and record freed node classes."""
         del batch  # The changed records have all that is needed.
         replica = self._follower.replica
         nodes: list[RecordChange[Node]] = []
@@ -80,6 +80,9 @@ class FleetUpdater:
                 allocations.append((key, before, after))
             elif table == NODES.name:
                 nodes.append((key, before, after))
+            elif table == EVALUATIONS.name:
+                # Also on a server that does not lead: it may lead later, and reservations that ended must be gone then.
+                self.cache.update_reservation(replica, key, after)
             elif table == HOST_VOLUMES.name and after is not None and before is not None:
                 self._record_ready_volume(before, after)
         if not nodes and not allocations:
@@ -182,10 +185,9 @@ class LeaderQueues:
         self.have_members_changed = True
 
     def _update_evaluation(self, evaluation: Evaluation) -> None:
-        """Update the queues and the reservations after an evaluation changed."""
+        """Update the queues after an evaluation changed."""
         self.broker.update(evaluation)
         self.blocked.update(evaluation)
-        self.fleet_updater.cache.update_reservation(self._follower.replica, evaluation.id, evaluation)
 
     def _finish_load(self) -> Iterator[None]:
         """Rebuild the queues after the replica was reloaded, while this server leads."""
@@ -224,7 +226,6 @@ class LeaderQueues:
                 case None if table == EVALUATIONS.name:
                     self.broker.remove(key)
                     self.blocked.remove(key)
-                    self.fleet_updater.cache.update_reservation(self._follower.replica, key, None)
                 case None if table == JOBS.name:
                     self.blocked.retry_all()  # A blocked job may have waited for the deleted one.
                 case None if table == NODES.name:
