@@ -1,6 +1,8 @@
 """What `wharf alloc exec` prints while a node does not answer, and at the end."""
 
-from collections.abc import AsyncIterator
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +13,11 @@ import pytest
 from tests.waiting import wait_on_loop_until
 from wharf.cli.alloc.exec import run_interactive_command
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.waiting_notices import NOTICE_DELAY_S
 from wharf.contract.client import ClientSettings
 from wharf.contract.client.exec import RunningCommand
+from wharf.contract.wire.allocations.exec import encode_input
 from wharf.world import RealWorld
 
 WORLD = RealWorld()
@@ -30,12 +34,12 @@ class SlowSocket:
 
     def __init__(self, *messages: str) -> None:
         self._messages = list(messages)
-        self._ends_at_s = WORLD.monotonic_s() + NOTICE_DELAY_S * 1.5
 
     async def receive(self) -> str | None:
         if self._messages:
             return self._messages.pop(0)
-        await wait_on_loop_until(lambda: WORLD.monotonic_s() >= self._ends_at_s, what="the time of a notice has passed")
+        ends_at_s = WORLD.monotonic_s() + NOTICE_DELAY_S * 1.5
+        await wait_on_loop_until(lambda: WORLD.monotonic_s() >= ends_at_s, what="the time of a notice has passed")
         return None
 
     async def send(self, message: str | bytes) -> None:
@@ -48,13 +52,13 @@ class SlowSocket:
         return
 
 
-def run_command(socket: SlowSocket) -> None:
+def run_command(socket: SlowSocket, *, is_tty: bool = False) -> None:
     @asynccontextmanager
     async def open_command() -> AsyncIterator[RunningCommand]:
         yield RunningCommand(socket)
 
     session: Any = SimpleNamespace(world=WORLD, settings=ClientSettings())
-    run_interactive_command(session, open_command(), is_tty=False, should_forward_input=False, node_name="n7")
+    run_interactive_command(session, open_command(), is_tty=is_tty, should_forward_input=False, node_name="n7")
 
 
 def test_a_command_at_a_frozen_node_says_what_it_waits_for_and_ends_with_the_name_of_the_node(
@@ -71,3 +75,48 @@ def test_a_command_that_the_node_has_begun_may_be_silent_without_a_line(capsys: 
         run_command(SlowSocket("{}"))
 
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The other end of a terminal that is the standard input of this process: what is written there is typed."""
+    master, slave = os.openpty()
+    with os.fdopen(master, "wb", buffering=0) as keys, os.fdopen(slave, "r") as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        yield keys.fileno()
+
+
+class TypingSocket(SlowSocket):
+    """A slow websocket. The user types Ctrl-C when its messages have been read and the terminal is in raw mode."""
+
+    def __init__(self, keyboard: int, *messages: str) -> None:
+        super().__init__(*messages)
+        self._keyboard = keyboard
+        self.sent: list[str | bytes] = []
+
+    async def receive(self) -> str | None:
+        if not self._messages:
+            os.write(self._keyboard, b"\x03")
+        return await super().receive()
+
+    async def send(self, message: str | bytes) -> None:
+        self.sent.append(message)
+
+
+def test_ctrl_c_on_a_terminal_ends_a_command_that_the_node_has_not_begun(
+    keyboard: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(click.exceptions.Exit) as caught:
+        run_command(TypingSocket(keyboard), is_tty=True)
+
+    assert caught.value.exit_code == INTERRUPTED_EXIT_CODE
+    assert capsys.readouterr().err == "stopped; the command in the task is stopped too\n"
+
+
+def test_ctrl_c_on_a_terminal_is_input_of_a_command_that_the_node_has_begun(keyboard: int) -> None:
+    socket = TypingSocket(keyboard, "{}")
+
+    with pytest.raises(CliError):
+        run_command(socket, is_tty=True)
+
+    assert encode_input(b"\x03").decode() in socket.sent

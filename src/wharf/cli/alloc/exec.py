@@ -38,6 +38,8 @@ _NOT_EXECUTABLE: Final = re.compile(
 """Why a node cannot start a command, in the words of the node."""
 READ_CHUNK_BYTES: Final = 2048
 """How many bytes of standard input are read and sent at a time."""
+INTERRUPT_KEY: Final = b"\x03"
+"""What a terminal in raw mode sends for Ctrl-C, in place of a signal."""
 
 
 class ExecCommand(QuietServerCommand):
@@ -187,7 +189,7 @@ async def _run_remote_command(
                 session.world.start_task(announce_slow_begin(running, node_name, is_tty=is_tty), name="notice"),
             ]
             if should_forward_input:
-                tasks.append(session.world.start_task(_forward_input(running), name="exec input"))
+                tasks.append(session.world.start_task(_forward_input(running, is_tty=is_tty), name="exec input"))
             elif not is_tty:
                 await running.close_input()
             try:
@@ -207,12 +209,17 @@ async def _send_heartbeats(running: "RunningCommand") -> None:
         await running.send_heartbeat()
 
 
-async def _forward_input(running: "RunningCommand") -> None:
-    """Send standard input to the remote command, at most 16 chunks ahead, and close its input at the end."""
+async def _forward_input(running: "RunningCommand", *, is_tty: bool) -> None:
+    """Send standard input to the remote command, at most 16 chunks ahead, and close its input at the end.
+
+    On a terminal, Ctrl-C interrupts this process until the node has begun to run the command, which then receives it.
+    """
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
     free_slots = threading.Semaphore(16)
     _start_input_thread(asyncio.get_running_loop(), chunks.put_nowait, free_slots)
     while chunk := await chunks.get():
+        if is_tty and INTERRUPT_KEY in chunk and not running.begun_event.is_set():
+            signal.raise_signal(signal.SIGINT)
         await running.write(chunk)
         free_slots.release()
     await running.close_input()

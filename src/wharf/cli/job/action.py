@@ -35,17 +35,24 @@ def action(
     from wharf.contract.client import open_action
 
     is_tty = is_tty and sys.stdin.isatty()
+    allocation = find_allocation(session, alloc_id) if alloc_id else None
     opening = open_action(
         session.settings,
         found.id,
         name,
         namespace=found.namespace,
-        alloc_id=find_allocation(session, alloc_id).id if alloc_id else "",
+        alloc_id=allocation.id if allocation else "",
         group=group,
         task=task,
         is_tty=is_tty,
     )
-    run_interactive_command(session, opening, is_tty=is_tty, should_forward_input=takes_input)
+    run_interactive_command(
+        session,
+        opening,
+        is_tty=is_tty,
+        should_forward_input=takes_input,
+        node_name=allocation.node_name if allocation else "",
+    )
 
 
 def _print_actions(session: Session, job_id: str, namespace: str) -> None:
