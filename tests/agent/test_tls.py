@@ -5,7 +5,7 @@ import signal
 import socket
 import ssl
 import urllib.request
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tests.agent.processes import ANSWERED_WITHIN_S, run, running
 from tests.agent.test_processes import write_agent_config
 from tests.waiting import wait_until
 from wharf.agent.errors import StartupError
+from wharf.agent.startup import check_reloaded_files
 from wharf.agent.tls.certificates import create_certificates, make_certificate, read_authority, write_pair
 from wharf.agent.tls.contexts import (
     build_client_tls_context,
@@ -26,6 +27,7 @@ from wharf.agent.tls.contexts import (
 )
 from wharf.agent.tls.validity import CertificateWatch
 from wharf.cluster.api.settings import TlsSettings
+from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import HOUR
 from wharf.world import RealWorld
 
@@ -322,6 +324,37 @@ def test_the_watch_reports_a_certificate_before_and_after_its_end(
 
     beginning = f"tls.cert_file {tls.cert_file} {problem} "
     assert found.startswith(beginning) if problem else found == ""
+
+
+def test_a_certificate_that_only_openssl_can_read_has_no_known_end_and_is_used(tls_folder: Path) -> None:
+    certificate = ssl.PEM_cert_to_DER_cert((tls_folder / "server.pem").read_text())
+    file = tls_folder / "unknown-version.pem"
+    file.write_text(ssl.DER_cert_to_PEM_cert(certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x03", 1)))
+    tls = TlsSettings(http=True, cert_file=str(file), key_file=str(tls_folder / "server-key.pem"))
+
+    check_tls_files(tls, now_ns=RealWorld().now_ns())
+
+    assert CertificateWatch(RealWorld(), tls).find_problem() == ""
+
+
+@pytest.mark.parametrize(
+    ("running_files", "new_files", "is_refused"),
+    [
+        ((), ("cert_file", "key_file"), True),
+        (("ca_file",), ("ca_file", "cert_file", "key_file"), False),
+        (("ca_file", "cert_file", "key_file"), ("ca_file",), True),
+    ],
+)
+def test_a_reload_refuses_a_client_certificate_that_it_cannot_add_or_remove(
+    tls_folder: Path, running_files: tuple[str, ...], new_files: tuple[str, ...], is_refused: bool
+) -> None:
+    files = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem"}
+
+    def make_settings(names: tuple[str, ...]) -> AgentSettings:
+        return AgentSettings(tls=TlsSettings(**{name: str(tls_folder / files[name]) for name in names}))  # type: ignore[arg-type] # All are paths.
+
+    with pytest.raises(StartupError, match="restart the agent") if is_refused else nullcontext():
+        check_reloaded_files(make_settings(running_files), make_settings(new_files), now_ns=RealWorld().now_ns())
 
 
 def test_health_and_the_check_of_the_configuration_report_a_certificate_that_has_ended(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from wharf.agent.supervision.channel import NewSettings, ProcessOrder, ReloadRep
 from wharf.agent.supervision.control import ControlReply, DebugReply, ProcessReport, listen_for_commands
 from wharf.agent.supervision.process_tree import ProcessSpec, ProcessTree
 from wharf.agent.supervision.supervisor import SpawnSpec, Supervisor
-from wharf.agent.tls.contexts import check_tls_files
+from wharf.agent.tls.contexts import check_tls_files, require_reloadable_certificate
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.engines.store.shared_index import create_shared_index
 from wharf.cluster.server.agent_interface import format_stacks
@@ -276,7 +276,7 @@ class AgentProcess:
         difference = compare_settings(self.settings, new_settings)
         settings = apply_live_settings(self.settings, new_settings)
         try:
-            check_reloaded_files(settings, now_ns=self._world.now_ns())
+            check_reloaded_files(self.settings, settings, now_ns=self._world.now_ns())
         except (CommandError, StartupError) as error:
             log.error("the configuration was not reloaded", extra={"problems": str(error)})
             return ReloadReply(0, problem=str(error)), None
@@ -345,11 +345,12 @@ class AgentProcess:
             log.error("no snapshot was saved", extra={"part": part, "how": how, "why": why or "see the lines above"})
 
 
-def check_reloaded_files(settings: AgentSettings, *, now_ns: int) -> None:
-    """Raise `CommandError` or `StartupError` if a file that a reload reads cannot be used.
+def check_reloaded_files(running: AgentSettings, settings: AgentSettings, *, now_ns: int) -> None:
+    """Raise `CommandError` or `StartupError` if a file that a reload reads cannot be used, or not without a restart.
 
     A reload calls this before its first change, because it applies either everything or nothing.
     """
+    require_reloadable_certificate(running.tls, settings.tls)
     check_tls_files(settings.tls, now_ns=now_ns)
     if settings.server.enabled:
         from wharf.agent.keyring_file import read_wrapping_keys  # Loads slowly, and is needed only for a reload.

@@ -84,6 +84,17 @@ def check_tls_files(tls: TlsSettings, *, now_ns: int) -> None:
     require_valid_certificates(tls, now_ns=now_ns)
 
 
+def require_reloadable_certificate(running: TlsSettings, tls: TlsSettings) -> None:
+    """Raise `StartupError` if a reload cannot add or remove the certificate of an agent without a TLS port.
+
+    A context keeps its certificate, and an agent that has set no file has no context.
+    """
+    if running.cert_file and not tls.cert_file:
+        raise StartupError("tls.cert_file was removed: restart the agent, because a reload cannot remove a certificate")
+    if tls.cert_file and not running.cert_file and not running.ca_file:
+        raise StartupError("tls.cert_file is new: restart the agent, because a reload only renews certificates")
+
+
 def get_server_scheme(tls: TlsSettings) -> str:
     """Return the scheme of server addresses that have none: servers of one cluster have the same settings."""
     return "https" if tls.http else "http"
@@ -97,16 +108,19 @@ def build_client_tls_context(tls: TlsSettings) -> ssl.SSLContext | None:
     """
     if not tls.http and not tls.ca_file and not tls.cert_file:
         return None
-    if tls.ca_file:
-        context = build_empty_client_context()
-        load_authority(context, tls)
-    else:
-        context = build_client_context()
+    context = build_empty_client_context() if tls.ca_file else build_client_context()
     # The authority alone decides who belongs to the cluster: certificates would otherwise have to name every address.
     context.check_hostname = tls.verify_server_hostname or not tls.ca_file
+    _load_client_files(context, tls)
+    return context
+
+
+def _load_client_files(context: ssl.SSLContext, tls: TlsSettings) -> None:
+    """Load the authority and this agent's certificate, if they are set. Raises `StartupError`."""
+    if tls.ca_file:
+        load_authority(context, tls)
     if tls.http or tls.cert_file:
         load_certificate(context, tls)
-    return context
 
 
 def reload_client_tls(context: ssl.SSLContext | None, tls: TlsSettings) -> None:
@@ -114,11 +128,9 @@ def reload_client_tls(context: ssl.SSLContext | None, tls: TlsSettings) -> None:
     if context is None:
         return
     try:
-        build_client_tls_context(tls)  # If a file cannot be used, this fails before the context has changed.
-        if tls.http or tls.cert_file:
-            load_certificate(context, tls)
-        if tls.ca_file:
-            load_authority(context, tls)
+        # If a file cannot be used, this fails before the context has changed. It reads no certificates of the system.
+        _load_client_files(build_empty_client_context(), tls)
+        _load_client_files(context, tls)
     except StartupError as error:
         log.error("client certificate not reloaded; the previous one stays in use", extra={"why": str(error)})
 

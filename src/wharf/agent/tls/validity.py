@@ -5,7 +5,7 @@ import datetime
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -15,8 +15,6 @@ from wharf.contract.model.times import SECOND
 from wharf.world import World
 
 if TYPE_CHECKING:
-    from cryptography import x509
-
     from wharf.agent.process_context import ProcessContext
 
 MAX_WARNING_TIME: Final = datetime.timedelta(days=14)
@@ -113,33 +111,43 @@ def read_certificate_files(tls: TlsSettings) -> Iterator[CertificateFile]:
 
     The own certificate ends with the first of its chain. Authorities end when the last of them ends, because one is enough.
     """
-    if own := _read_certificates(tls.cert_file):
+    if own := _read_validities(tls.cert_file):
         yield CertificateFile(
             "tls.cert_file",
             tls.cert_file,
-            begins_at=max(each.not_valid_before_utc for each in own),
-            ends_at=min(each.not_valid_after_utc for each in own),
+            begins_at=max(each.begins_at for each in own),
+            ends_at=min(each.ends_at for each in own),
         )
-    if authorities := _read_certificates(tls.ca_file):
-        last = max(authorities, key=lambda each: each.not_valid_after_utc)
+    if authorities := _read_validities(tls.ca_file):
         yield CertificateFile(
             "tls.ca_file",
             tls.ca_file,
-            begins_at=min(each.not_valid_before_utc for each in authorities),
-            ends_at=last.not_valid_after_utc,
+            begins_at=min(each.begins_at for each in authorities),
+            ends_at=max(each.ends_at for each in authorities),
         )
 
 
-def _read_certificates(path: str) -> "list[x509.Certificate]":
-    """Return the certificates of a file; none if it cannot be read, which building the TLS contexts reports."""
+class _Validity(NamedTuple):
+    """The time in which one certificate is valid."""
+
+    begins_at: datetime.datetime
+    ends_at: datetime.datetime
+
+
+def _read_validities(path: str) -> list[_Validity]:
+    """Return the validity of each certificate of a file.
+
+    The list is empty if the file cannot be read. Building the TLS contexts reports this, unless OpenSSL can use the file.
+    """
     if not path:
         return []
     from cryptography import x509  # Loads slowly, and is needed only with TLS.
 
     try:
         with Path(path).open("rb") as file:
-            return x509.load_pem_x509_certificates(file.read(MAX_CERTIFICATE_FILE_BYTES))
-    except (OSError, ValueError):
+            certificates = x509.load_pem_x509_certificates(file.read(MAX_CERTIFICATE_FILE_BYTES))
+        return [_Validity(each.not_valid_before_utc, each.not_valid_after_utc) for each in certificates]
+    except (OSError, ValueError, x509.InvalidVersion):
         return []
 
 
