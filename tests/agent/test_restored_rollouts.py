@@ -11,7 +11,7 @@ from tests.agent.test_damaged_data_folders import write_config
 from tests.waiting import wait_until
 
 COUNT = 4
-DEADLINE_S = 8
+DEADLINE_S = 15
 SECOND_NS = 1_000_000_000
 
 

@@ -21,8 +21,8 @@ FULL_REQUEST_COUNT: Final = int(os.environ.get("FUZZ_REQUESTS", "100000"))
 """Requests of a full run: `make fuzz REQUESTS=1000000`."""
 MAX_REQUEST_CPU_S: Final = 1.0
 """The CPU time of one request on the loop and in workers: the default of `api.max_request_cpu`."""
-MAX_ERROR_BYTES: Final = 16_000
-"""The longest error: 20 problems of at most 600 characters, and what is around them."""
+MAX_ERROR_CHARS: Final = 16_000
+"""The longest error: 20 problems of at most 600 characters, and what is around them. A character may have several bytes."""
 DOCUMENTED_CODES: Final = frozenset((RefusalCode.NO_LEADER.value, RefusalCode.NOT_IMPLEMENTED.value))
 """Documented refusals with a 5xx status: no known leader, and unsupported endpoints."""
 STALE_READ_TEXT: Final = b"behind requested index"
@@ -66,8 +66,9 @@ REPORTED_BY_STATUS: Final = frozenset(("agent.health",))
 
 def find_problem(request: FuzzRequest, answer: Answer) -> str:
     """Return why the reply is not allowed, or "" if it is."""
-    if answer.status >= 400 and (answer.body.endswith(b"\n") or len(answer.body) > MAX_ERROR_BYTES):
-        return f"{answer.status} with {len(answer.body)} bytes that end with {answer.body[-30:]!r}"
+    text = answer.body.decode(errors="replace") if answer.status >= 400 else ""
+    if text.endswith("\n") or len(text) > MAX_ERROR_CHARS:
+        return f"{answer.status} with {len(text)} characters that end with {text[-30:]!r}"
     if answer.status < 500 or (answer.status == 500 and request.endpoint in REPORTED_BY_STATUS):
         return ""
     code = answer.headers.get(CODE_HEADER, "")
