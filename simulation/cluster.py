@@ -20,16 +20,16 @@ from simulation.observed_log import ObservedLog
 from simulation.process import Process
 from simulation.rpc_transport import SimulatedRpcTransport, make_brain_address, make_brain_app
 from simulation.task_runs import TaskRunLog
+from wharf.agent.roles.brain import build_collection_settings
 from wharf.agent.roles.election import build_election
+from wharf.agent.roles.server import build_search_limits
 from wharf.cluster.api.app import Api
-from wharf.cluster.controllers.collection import CollectionSettings
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.election import Election
 from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.memory.faults import EngineOperation, Fault, FaultInjector
 from wharf.cluster.engines.memory.log import ETCD_WRITE_LIMITS
 from wharf.cluster.engines.port import LogUnavailable
-from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.collection import CollectionDuty, VolumeDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
@@ -43,10 +43,10 @@ from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.pulse import PulseSender
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import RecordDecoder
+from wharf.config.settings import AgentSettings
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.refusal import Refusal
-from wharf.contract.model.times import HOUR
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
@@ -62,17 +62,8 @@ IMPATIENT_HEARTBEAT_SETTINGS: Final = HeartbeatSettings(
 )
 """The settings of odd seeds. Deadlines pass although servers have faults all the time, so that many nodes are lost."""
 JOB_SETTINGS: Final = JobSettings()
-COLLECTION_SETTINGS: Final = CollectionSettings(
-    interval_s=300.0,
-    evaluation_retention_ns=HOUR,
-    batch_evaluation_retention_ns=24 * HOUR,
-    job_retention_ns=4 * HOUR,
-    deployment_retention_ns=HOUR,
-    node_retention_ns=24 * HOUR,
-)
-SEARCH_LIMITS: Final = SearchLimits(
-    is_fuzzy_enabled=True, max_examined_records=100_000, max_results=100, min_query_bytes=2
-)
+COLLECTION_SETTINGS: Final = build_collection_settings(AgentSettings())
+SEARCH_LIMITS: Final = build_search_limits(AgentSettings())
 DATACENTERS: Final = ("dc1", "dc2")
 
 

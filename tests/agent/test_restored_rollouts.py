@@ -71,9 +71,10 @@ def test_a_backup_of_a_rollout_that_is_restored_after_its_deadline_has_all_alloc
             lambda: get_deployment(agent, 0)["Status"] == "successful", what="the first version runs", within_s=90
         )
         agent.put("/v1/jobs", build_service("second"))
-        wait_until(lambda: len(list_running(agent, 1)) == 1, what="one allocation is replaced", within_s=60)
+        wait_until(lambda: list_running(agent, 1), what="one allocation is replaced", within_s=60)
         run_command(agent, "operator", "snapshot", "save", "backup.snap")
         saved = get_deployment(agent, 1)
+        assert saved["Status"] == "running", "the backup was saved after the rollout"
         wait_until(lambda: get_deployment(agent, 1)["Status"] == "successful", what="the rollout ends", within_s=90)
         wait_until(lambda: has_deadline_passed(saved), what="the deadline of the backup has passed", within_s=60)
 

@@ -82,6 +82,17 @@ LEAVE_TIMEOUT_S: Final = 1.0
 """How long stopping may wait to give up leadership."""
 
 
+def build_heartbeat_settings(settings: AgentSettings) -> HeartbeatSettings:
+    """Return when nodes must send heartbeats."""
+    server = settings.server
+    return HeartbeatSettings(
+        min_ttl_s=server.min_heartbeat_ttl.seconds,
+        grace_s=server.heartbeat_grace.seconds,
+        failover_ttl_s=server.failover_heartbeat_ttl.seconds,
+        max_per_second=server.max_heartbeats_per_second,
+    )
+
+
 def build_collection_settings(settings: AgentSettings) -> CollectionSettings:
     """Return how long ended jobs, evaluations, deployments and nodes are retained."""
     server = settings.server
@@ -100,26 +111,21 @@ async def run(context: ProcessContext) -> None:
     disable_grpc_fork_support()
     server = build_server(context)
     election = build_election(server, folder=compute_folder_id(Path(context.order.data_folder)))
-    settings = context.order.settings.server
+    settings = context.order.settings
     brain = Brain(
         context.world,
         server.engine,
         server.follower,
         server.writer,
         election,
-        heartbeats=HeartbeatSettings(
-            min_ttl_s=settings.min_heartbeat_ttl.seconds,
-            grace_s=settings.heartbeat_grace.seconds,
-            failover_ttl_s=settings.failover_heartbeat_ttl.seconds,
-            max_per_second=settings.max_heartbeats_per_second,
-        ),
+        heartbeats=build_heartbeat_settings(settings),
         bootstrap=server.bootstrap,
     )
-    SecretsDuty(brain, server.access.keyring, build_secrets_settings(context.order.settings))
+    SecretsDuty(brain, server.access.keyring, build_secrets_settings(settings))
     DeploymentDuty(context.world, brain, server.job_settings)
     DrainDuty(context.world, brain)
     PeriodicLaunchDuty(context.world, brain, server.job_settings)
-    CollectionDuty(context.world, brain, build_collection_settings(context.order.settings))
+    CollectionDuty(context.world, brain, build_collection_settings(settings))
     QuotaDuty(brain)
     IsolationDuty(brain)
     VolumeDuty(brain)

@@ -19,6 +19,7 @@ from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.cpu_budget import ReadLimits
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import DamagedRecord, NewerFormat
+from wharf.config.settings import AgentSettings
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.world.tasks import wait_for_event
 
@@ -65,6 +66,17 @@ def get_brain_socket(context: ProcessContext) -> Path:
     return Path(context.order.data_folder) / BRAIN_SOCKET
 
 
+def build_search_limits(settings: AgentSettings) -> SearchLimits:
+    """Return how much a search may examine and return."""
+    search = settings.server.search
+    return SearchLimits(
+        is_fuzzy_enabled=search.fuzzy_enabled,
+        max_examined_records=search.limit_query,
+        max_results=search.limit_results,
+        min_query_bytes=search.min_term_length,
+    )
+
+
 def build_server(context: ProcessContext) -> Server:
     """Return the server of this process, with the configured settings and not yet opened."""
     settings = context.order.settings
@@ -76,7 +88,6 @@ def build_server(context: ProcessContext) -> Server:
         address=context.order.advertised_address,
         door_secret=context.order.door_secret,
     )
-    search = settings.server.search
     server = Server(
         context.world,
         build_engine(context.order.settings, context.world, index_descriptor=context.order.index_descriptor),
@@ -89,12 +100,7 @@ def build_server(context: ProcessContext) -> Server:
             max_source_bytes=settings.server.job_max_source_size.bytes,
             versions_kept=settings.server.job_tracked_versions,
         ),
-        search_limits=SearchLimits(
-            is_fuzzy_enabled=search.fuzzy_enabled,
-            max_examined_records=search.limit_query,
-            max_results=search.limit_results,
-            min_query_bytes=search.min_term_length,
-        ),
+        search_limits=build_search_limits(settings),
         scheduler=settings.server.default_scheduler_config.configuration(),
     )
     configure_access(context, server)
