@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.__main__ import list_failures
+from benchmarks.__main__ import list_failures, measure_again_if_missed
 from benchmarks.figures import Figure
 
 
@@ -34,3 +34,19 @@ def test_a_target_that_is_met_or_missed_by_noise_is_no_failure(figure: Figure) -
 )
 def test_a_target_that_is_missed_by_more_than_noise_is_named(figure: Figure, text: str) -> None:
     assert list_failures({"module": {"figure": figure}}) == [f"module, figure: {text}"]
+
+
+@pytest.mark.parametrize(("values_ms", "reported_ms"), [([11.0, 4.0], 4.0), ([11.0, 12.0], 12.0), ([9.0, 11.0], 9.0)])
+def test_a_missed_target_is_measured_again_and_the_second_value_counts(
+    values_ms: list[float], reported_ms: float
+) -> None:
+    runs = iter(values_ms)
+
+    figures = measure_again_if_missed(
+        lambda: {
+            "doubtful": Figure(value=next(runs), unit="ms", at_most=5.0),
+            "met": Figure(value=1.0, unit="ms", at_most=5.0),
+        }
+    )
+
+    assert [figure.value for figure in figures.values()] == [reported_ms, 1.0]
