@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -10,9 +9,6 @@ from wharf.cli.common.errors import report_startup_errors
 from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.terminal import style
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
-
-if TYPE_CHECKING:
-    from wharf.config.settings import AgentSettings
 
 KEY_WIDTH = 44
 VALUE_WIDTH = 28
@@ -42,8 +38,10 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
     environment are included. The exit code is 0 if the configuration is valid, else 1.
     """
     with report_startup_errors():
+        from wharf.agent.tls.contexts import check_tls_files
         from wharf.config.configuration import load_configuration
         from wharf.config.ineffective import list_warnings
+        from wharf.world import RealWorld
 
         if not paths and not more_paths:
             raise click.UsageError("missing configuration: `wharf config check PATH`")
@@ -52,23 +50,11 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
             from wharf.agent.http.limits import check_limits_file
 
             check_limits_file(configuration.settings)
-        _check_tls_files(configuration.settings)
+        check_tls_files(configuration.settings.tls, now_ns=RealWorld().now_ns())
         for warning in list_warnings(configuration):
             click.echo(f"note: {warning}", err=True)
         count = len(configuration.files)
         click.echo(f"{count} file{'s are' if count != 1 else ' is'} valid")
-
-
-def _check_tls_files(settings: "AgentSettings") -> None:
-    """Raise `ClickException` if a TLS file cannot be used, or if a certificate has ended."""
-    from wharf.agent.errors import StartupError
-    from wharf.agent.tls.contexts import check_tls_files
-    from wharf.world import RealWorld
-
-    try:
-        check_tls_files(settings.tls, now_ns=RealWorld().now_ns())
-    except StartupError as error:
-        raise click.ClickException(str(error)) from error
 
 
 @click.command

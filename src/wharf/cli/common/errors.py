@@ -106,12 +106,12 @@ def _escape(text: str) -> str:
 @contextlib.contextmanager
 def report_startup_errors() -> Iterator[None]:
     """Turn errors of the configuration and of the agent into a ClickException with the same text."""
-    from wharf.agent.errors import CommandError
+    from wharf.agent.errors import CommandError, StartupError
     from wharf.config.errors import ConfigurationError
 
     try:
         yield
-    except (ConfigurationError, CommandError) as error:
+    except (ConfigurationError, CommandError, StartupError) as error:
         raise click.ClickException(str(error)) from error
 
 
