@@ -12,7 +12,11 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.agent.errors import StartupError
 from wharf.agent.keyring_file import load_keyring
+from wharf.agent.startup import check_reloaded_files
+from wharf.cluster.server.settings import KeyringSettings, ServerSettings
 from wharf.cluster.state.tables import KEYRING
+from wharf.config.settings import AgentSettings
+from wharf.world import RealWorld
 
 
 @in_virtual_time
@@ -123,3 +127,14 @@ def test_a_missing_or_invalid_keyring_file_is_reported_with_the_remedy(
             assert message in str(caught.value)
 
     restart()
+
+
+def test_a_reload_refuses_a_keyring_file_at_a_path_that_the_system_refuses(tmp_path: Path) -> None:
+    file = tmp_path / "keyring.key"
+    file.symlink_to("x" * 300)  # Longer than a file name may be.
+    settings = AgentSettings(
+        data_dir=str(tmp_path), server=ServerSettings(enabled=True), keyring=KeyringSettings(file=str(file))
+    )
+
+    with pytest.raises(StartupError, match="cannot be read: File name too long"):
+        check_reloaded_files(settings, settings, now_ns=RealWorld().now_ns())

@@ -28,7 +28,7 @@ def load_keyring(server: Server, file: Path) -> None:
 
     Call once the replica is loaded. Raises `StartupError`.
     """
-    if not file.exists():
+    if not os.path.lexists(file):
         _create_keyring_file(server, file)
     ring = Keyring(server.world, None)
     keys = [WrappingKey(secret, origin=str(file)) for secret in read_wrapping_keys(file)]

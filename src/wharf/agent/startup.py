@@ -356,7 +356,7 @@ def check_reloaded_files(running: AgentSettings, settings: AgentSettings, *, now
         from wharf.agent.keyring_file import read_wrapping_keys  # Loads slowly, and is needed only for a reload.
 
         keyring_file = get_keyring_file(settings)
-        if keyring_file.exists():  # If it is missing, the children create it or log why they cannot.
+        if os.path.lexists(keyring_file):  # If it is missing, the children create it or log why they cannot.
             read_wrapping_keys(keyring_file)
         if settings.limits.enabled:
             from wharf.agent.http.limits import check_limits_file  # Loads slowly, and is needed only with limits.
