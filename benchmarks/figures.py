@@ -33,14 +33,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def describe_failure(self) -> str:
         """Return a sentence if the value misses its target by more than noise, else "". A target of 0 has no noise."""
-        value = self.compute_relative_value()
-        words = "" if self.baseline is None else f" of the baseline of {self.baseline:,.6g} {self.unit}"
-        if self.at_least is not None and value * NOISE_FACTOR < self.at_least:
-            return (
-                f"{value:,.6g}{words or f' {self.unit}'} is less than half of the target, at least {self.at_least:,.6g}"
-            )
-        if self.at_most is not None and value > self.at_most * NOISE_FACTOR:
-            return f"{value:,.6g}{words or f' {self.unit}'} is more than twice the target, at most {self.at_most:,.6g}"
+        unit = self.unit if self.baseline is None else f"of the baseline of {self.baseline:,.6g} {self.unit}"
+        measured = f"{self.compute_relative_value():,.6g} {unit}"
+        if self.at_least is not None and self.compute_relative_value() * NOISE_FACTOR < self.at_least:
+            return f"{measured} is less than half of the target, at least {self.at_least:,.6g}"
+        if self.at_most is not None and self.compute_relative_value() > self.at_most * NOISE_FACTOR:
+            return f"{measured} is more than twice the target, at most {self.at_most:,.6g}"
         return ""
 
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Final
 
 from wharf.cli.common.server_commands import Session
 
-MAX_SHORT_JOBS_NAMED: Final = 3
-"""How many jobs with too few allocations the text below a list of jobs names."""
-
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.model.deployments import Deployment
     from wharf.contract.wire.jobs.messages import JobStub
     from wharf.contract.wire.nodes.messages import NodeListStub
+
+MAX_SHORT_JOBS_NAMED: Final = 3
+"""How many jobs with too few allocations the text below a list of jobs names."""
 
 
 def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: bool = False) -> str:
