@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -82,9 +83,15 @@ def test_a_command_that_the_node_has_begun_may_be_silent_without_a_line(capsys: 
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The other end of a terminal that is the standard input of this process: what is written there is typed."""
     master, slave = os.openpty()
-    with os.fdopen(master, "wb", buffering=0) as keys, os.fdopen(slave, "r") as terminal:
-        monkeypatch.setattr(sys, "stdin", terminal)
-        yield keys.fileno()
+    with os.fdopen(slave, "r") as terminal:
+        with os.fdopen(master, "wb", buffering=0) as keys:
+            monkeypatch.setattr(sys, "stdin", terminal)
+            yield keys.fileno()
+        for thread in threading.enumerate():
+            if (
+                thread.name == "standard input"
+            ):  # It reads until the other end is closed, and must not read that of the next test.
+                thread.join(timeout=30)
 
 
 class TypingSocket(SlowSocket):
