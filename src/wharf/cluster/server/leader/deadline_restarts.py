@@ -7,6 +7,7 @@ which restore was handled, so a leader that ends meanwhile leaves the rest to it
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -17,7 +18,7 @@ from wharf.cluster.operations.nodes import drains
 from wharf.cluster.server.leader.term import CHANGES_PER_JOB, LeaderTerm
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.state.tables import DEPLOYMENTS, NODES
-from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,10 @@ class DeadlineRestarts:
         self._term = term
 
     async def run(self) -> None:
-        """Restart the deadlines, and retry until that succeeds or the leadership is lost."""
+        """Restart the deadlines, and retry until that succeeds or the leadership is lost.
+
+        A deployment or drain that is too large to be written keeps its deadline.
+        """
         began_ns = self._world.now_ns()
         while self._term.is_leading:
             try:
@@ -75,9 +79,26 @@ class DeadlineRestarts:
         size = max(1, min(MAX_DEPLOYMENTS_PER_WRITE, self._term.max_changes // CHANGES_PER_JOB))
         count = 0
         for start in range(0, len(ids), size):
-            decide = partial(stored_deadlines.restart_deployments, deployment_ids=ids[start : start + size])
-            count += await self._term.execute_if_due(decide) or 0
+            count += await self._restart_together(ids[start : start + size])
         return count
+
+    async def _restart_together(self, ids: Sequence[str]) -> int:
+        """Restart the deadlines of these deployments in one write, or in several if they are too large for one.
+
+        Return how many deployments changed.
+        """
+        try:
+            return (
+                await self._term.execute_if_due(partial(stored_deadlines.restart_deployments, deployment_ids=ids)) or 0
+            )
+        except Refusal as refusal:
+            if refusal.code is not RefusalCode.TOO_LARGE:
+                raise
+            if len(ids) == 1:
+                log.warning("deadlines of deployment not restarted deployment=%s reason=%s", ids[0], refusal)
+                return 0
+        middle = len(ids) // 2
+        return await self._restart_together(ids[:middle]) + await self._restart_together(ids[middle:])
 
     async def _restart_drains(self) -> int:
         """Restart the deadlines of all drains. Return how many drains changed."""
@@ -86,5 +107,10 @@ class DeadlineRestarts:
             ids += [node.id for node in nodes if node.drain_strategy is not None]
             await asyncio.sleep(0)
         for node_id in ids:
-            await self._term.execute_if_due(partial(drains.restart_force_deadline, node_id=node_id))
+            try:
+                await self._term.execute_if_due(partial(drains.restart_force_deadline, node_id=node_id))
+            except Refusal as refusal:
+                if refusal.code is not RefusalCode.TOO_LARGE:
+                    raise
+                log.warning("deadline of drain not restarted node=%s reason=%s", node_id, refusal)
         return len(ids)
