@@ -131,6 +131,16 @@ def test_a_limited_policy_remembers_its_interval_and_an_unlimited_one_the_last_f
     assert (delays(limited), delays(unlimited)) == ([5, 6, 7, 5], [3, 4, 5, 6, 7, 5])
 
 
+@pytest.mark.parametrize("attempts", [0, 3])
+def test_a_limited_policy_remembers_few_replacements_of_allocations_that_always_end(attempts: int) -> None:
+    policy = a_policy(unlimited=False, attempts=attempts, interval=24 * 3600 * SECOND_NS)
+
+    tracker = build_tracker(make_failed(*make_events(*[5] * 100)), a_group(reschedule_policy=policy), FAILED_AT_NS)
+
+    earlier_ids = [event.prev_alloc_id for event in tracker.events or ()][:-1]
+    assert earlier_ids == ["a95", "a96", "a97", "a98", "a99"]
+
+
 def test_the_newest_event_names_the_replaced_allocation_and_its_node() -> None:
     tracker = build_tracker(make_failed(), a_group(reschedule_policy=a_policy()), FAILED_AT_NS)
 

@@ -25,7 +25,7 @@ DISABLED_DELAY_NS: Final = 30 * SECOND
 delay of services."""
 
 MAX_RESCHEDULE_EVENTS: Final = 5
-"""Limits the size of a reschedule tracker: how many earlier attempts it has if attempts are unlimited."""
+"""Limits the size of a reschedule tracker: how many earlier attempts it has, unless the policy counts more."""
 
 
 def decide_retry(
@@ -139,7 +139,9 @@ def build_tracker(
         if policy.unlimited:
             events = events[-MAX_RESCHEDULE_EVENTS:]
         else:
-            events = tuple(event for event in events if _counts(event, policy, now_ns))
+            # Replacements of ended allocations are not limited to the attempts, but count as such.
+            recent = tuple(event for event in events if _counts(event, policy, now_ns))
+            events = recent[-max(policy.attempts, MAX_RESCHEDULE_EVENTS) :]
     event = RescheduleEvent(
         reschedule_time=now_ns, prev_alloc_id=previous.id, prev_node_id=previous.node_id, delay=delay
     )
