@@ -11,8 +11,12 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.engines.port import Batch, WriteLimits
+from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
-from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.cluster.server.leader.node_write_batcher import NodeWriteKind
+from wharf.cluster.state import Replica
+from wharf.cluster.state.tables import ALLOCATIONS, NODE_POOLS, NODES
+from wharf.contract.model.log import Cause, CauseKind, Condition, Write
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import Refusal
 
@@ -156,6 +160,31 @@ async def test_a_system_job_runs_on_every_node_of_a_fleet_that_becomes_ready_at_
         await asyncio.gather(*send_heartbeats(server, *range(NODES_AT_ONCE)))
 
         await until(lambda: server.replica.count_records(ALLOCATIONS) == NODES_AT_ONCE, what="all are placed")
+
+
+@in_virtual_time
+async def test_requests_that_were_decided_on_different_states_are_not_committed_together() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await asyncio.gather(*register(server, 0, 1))
+        outdated = Condition(NODE_POOLS.name, "default", 0)
+        current = server.replica.build_key_condition(NODE_POOLS, "default")
+
+        def rename(node_id: str, condition: Condition) -> Awaitable[NodeWriteResult | None]:
+            """Write the node, on condition that the pool has not changed."""
+
+            def decide(snapshot: Replica, _context: DecisionContext) -> Decision[NodeWriteResult]:
+                stored = snapshot.get(NODES, node_id)
+                assert stored is not None
+                renamed = replace(stored, name="renamed")
+                write = Write(UPDATED, Cause(CauseKind.NODE, node_id), [NODES.build_put(renamed)], [condition])
+                return Decision(write, NodeWriteResult)
+
+            return server.brain.node_monitor.write_batcher.add(NodeWriteKind.STATUS, node_id, decide)
+
+        await asyncio.gather(rename("node-0", outdated), rename("node-1", current))
+
+        assert [node.id for node in server.replica.iter_all(NODES) if node.name == "renamed"] in ([], ["node-1"])
 
 
 @in_virtual_time

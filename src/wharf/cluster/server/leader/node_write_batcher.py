@@ -212,7 +212,8 @@ class _BatchWrite:
         self._max_changes = max_changes
 
     def add(self, request: _PendingNodeWrite, write: Write, decision: Decision[NodeWriteResult]) -> bool:
-        """Add the write of a request, unless it evaluates a job that another request already evaluates.
+        """Add the write of a request, unless it evaluates a job that another request already evaluates, or was decided
+        on another version of a record than another request.
 
         Return whether there was space for it.
         """
@@ -229,9 +230,12 @@ class _BatchWrite:
                     evaluated_jobs[job] = None
         if evaluated_jobs.keys() & self._evaluated_jobs.keys():
             return True
+        conditions = {(each.table, each.key): each for each in write.conditions}
+        if any(self._conditions.get(key, condition) != condition for key, condition in conditions.items()):
+            return True
         all_derived_changes = {**self._derived_changes, **derived_changes}
         derived_count = sum(all_derived_changes.values())
-        all_conditions = {**self._conditions, **{(each.table, each.key): each for each in write.conditions}}
+        all_conditions = {**self._conditions, **conditions}
         if max(len(self._changes) + len(write.changes), len(all_conditions)) + derived_count > self._max_changes:
             return False
         self._derived_changes = all_derived_changes
