@@ -899,6 +899,24 @@ def test_each_further_replacement_of_an_ended_service_allocation_waits(
     assert list_placements(due) == [(0, "a0", "is_reschedule")]
 
 
+def test_an_allocation_that_ended_and_waits_for_its_replacement_is_given_up_before_running_ones() -> None:
+    has_ended = make_allocation(
+        0, status=COMPLETE, reschedule_tracker=REPLACED_ONCE, **ended(10, failed=False), followup_eval_id="waiting"
+    )
+
+    outcome = reconcile(make_job(2), has_ended, make_allocation(1), make_allocation(2))
+
+    assert (list_stops(outcome), list_placements(outcome)) == ([], [])
+
+
+def test_a_completed_batch_allocation_counts_when_others_are_surplus() -> None:
+    done = make_allocation(0, status=COMPLETE, **ended(10, failed=False))
+
+    outcome = reconcile(make_job(2, batch=True), done, make_allocation(1), make_allocation(2))
+
+    assert [stop[0] for stop in list_stops(outcome)] == ["a2"]
+
+
 def test_an_ended_canary_is_replaced_by_one_canary() -> None:
     has_ended = make_canary(0, status=COMPLETE)
     deployment = make_deployment(desired_canaries=2, placed_canaries=("c0", "c1"))

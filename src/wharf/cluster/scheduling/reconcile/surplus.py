@@ -23,7 +23,12 @@ def stop_surplus(state: GroupState, canaries: AllocationsById) -> None:
     surplus = len(running) + len(state.migrating) - state.group.count
     if surplus <= 0:
         return
-    for is_migrating, key in _order_surplus(running, state.migrating, canaries, is_canarying=state.is_canarying):
+    order = _order_surplus(running, state.migrating, canaries, is_canarying=state.is_canarying)
+    if (
+        not state.input.is_batch
+    ):  # An ended allocation of a batch job is done. One of a service waits for its replacement.
+        order[:0] = [(False, key) for key, each in running.items() if each.client_status is ClientStatus.COMPLETE]
+    for is_migrating, key in order:
         if surplus <= 0:
             break
         allocation = (state.migrating if is_migrating else state.untainted).pop(key, None)
