@@ -280,3 +280,20 @@ async def test_a_node_fetches_at_most_1000_assignments_at_a_time() -> None:
         reply, _ = await send(server, "/v1/node/node-big/desired", body=body, headers=NODE_HEADERS)
 
     assert (reply.status, b"1000" in reply.body or b"1,000" in reply.body) == (400, True), reply.body
+
+
+@pytest.mark.parametrize("path", ["/v1/namespace/large", f"/v1/node/pool/{POOL}"])
+@in_virtual_time
+async def test_the_deletion_of_a_namespace_or_pool_of_many_stopped_jobs_does_not_hold_the_loop(path: str) -> None:
+    async with MeasuredCluster() as cluster:
+        server = await a_follower(cluster)
+        pool = replace(build_record(tables.NODE_POOLS.record_type), name=POOL)
+        namespace = replace(build_record(tables.NAMESPACES.record_type), name="large", quota="")
+        jobs = [put_light_job(f"j{n:05}", namespace="large", stop=True) for n in range(JOB_COUNT)]
+        await store_all(server, [tables.NODE_POOLS.build_put(pool), tables.NAMESPACES.build_put(namespace), *jobs])
+        await pass_time(SETTLED_S)
+
+        reply, holds = await send(server, path, method="DELETE")
+
+    assert reply.status == 200, reply.body
+    holds.require_short(path)

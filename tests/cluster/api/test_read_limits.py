@@ -70,7 +70,13 @@ class SentReply:
 
 
 async def send(
-    server: OneServer, path: str, query: str = "", *, body: bytes = b"", headers: dict[str, str] | None = None
+    server: OneServer,
+    path: str,
+    query: str = "",
+    *,
+    method: str = "",
+    body: bytes = b"",
+    headers: dict[str, str] | None = None,
 ) -> tuple[SentReply, LoopHolds]:
     """Send a request in a task of its own, and return the reply and the holds of the loop."""
     messages: list[Any] = []
@@ -86,7 +92,7 @@ async def send(
     async def collect(message: Any) -> None:
         messages.append(message)
 
-    scope = build_scope("POST" if body else "GET", path, query=query, headers=headers or {})
+    scope = build_scope(method or ("POST" if body else "GET"), path, query=query, headers=headers or {})
     with measure_holds() as holds:
         await asyncio.get_running_loop().create_task(server.api(scope, receive, collect))
     return SentReply(messages), holds

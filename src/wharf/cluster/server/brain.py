@@ -84,7 +84,7 @@ class Brain:
         self._writer = writer
         self._election = election
         self._bootstrap = bootstrap
-        self.term = LeaderTerm(world, engine.limits, follower, writer)
+        self.term = LeaderTerm(engine.limits, follower, writer)
         self.node_monitor = NodeMonitor(
             world,
             follower,

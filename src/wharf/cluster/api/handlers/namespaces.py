@@ -66,6 +66,7 @@ class NamespaceActions:
         index = await self._server.writer.execute(
             lambda snapshot, _context: namespaces.delete_namespace(snapshot, name, region=region, cause=request.id),
             max_attempts=DELETION_ATTEMPTS,
+            is_long=True,
         )
         return ActionResult(index=index)
 

@@ -159,6 +159,7 @@ class NodePoolActions:
         index = await self._server.writer.execute(
             lambda snapshot, _context: node_pools.delete_node_pool(snapshot, name, region=region, cause=request.id),
             max_attempts=DELETION_ATTEMPTS,
+            is_long=True,
         )
         return ActionResult(index=index)
 

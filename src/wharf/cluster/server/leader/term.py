@@ -7,7 +7,6 @@ Every write of the leader goes through `LeaderTerm`. It adds a condition on the 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -24,7 +23,6 @@ from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal, no_leader
 from wharf.contract.model.state_machines.machine import InvalidTransition
 from wharf.contract.model.times import DecisionContext
-from wharf.world import World
 
 T = TypeVar("T")
 
@@ -40,8 +38,7 @@ CHANGES_PER_NODE: Final = 2
 class LeaderTerm:
     """Knows whether this server leads, and makes the writes that only the leader may make."""
 
-    def __init__(self, world: World, limits: WriteLimits, follower: Follower, writer: Writer) -> None:
-        self._world = world
+    def __init__(self, limits: WriteLimits, follower: Follower, writer: Writer) -> None:
         self.leadership: Leadership | None = None
         """Set while this server believes that it leads."""
         self.write_lock = asyncio.Lock()
@@ -106,7 +103,7 @@ class LeaderTerm:
             if is_long and self.is_leading:
                 # A refusal counts only after a barrier. `Writer.execute` decides again after one.
                 with contextlib.suppress(Refusal, InvalidTransition):
-                    first_decision = await self._decide_off_loop(operation)
+                    first_decision = await self._writer.decide_off_loop(operation)
 
             def as_leader(snapshot: Replica, context: DecisionContext) -> Decision[T]:
                 nonlocal first_decision
@@ -121,12 +118,6 @@ class LeaderTerm:
 
             return await self._writer.execute(as_leader)
 
-    async def _decide_off_loop(self, operation: Callable[[Replica, DecisionContext], T]) -> T:
-        """Run an operation on the thread for long computations, while the replica does not change."""
-        decide = partial(operation, self._follower.replica, self._writer.read_clock())
-        async with self._follower.apply_lock:
-            return await self._world.run_off_loop(decide)
-
     async def execute_if_due(
         self, operation: Callable[[Replica, DecisionContext], Decision[T] | None], *, is_long: bool = False
     ) -> T | None:
@@ -140,7 +131,7 @@ class LeaderTerm:
             current_decision: Decision[T] | None = None
             try:
                 if is_long:
-                    current_decision = await self._decide_off_loop(operation)
+                    current_decision = await self._writer.decide_off_loop(operation)
                 else:
                     current_decision = operation(self._follower.replica, self._writer.read_clock())
                 if current_decision is None or current_decision.write is None:

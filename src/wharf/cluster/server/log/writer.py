@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from wharf.cluster.engines.port import (
@@ -56,10 +57,17 @@ class Writer:
         """Return the time and the id generator for one decision."""
         return DecisionContext(self._world.now_ns(), self._world.new_id)
 
-    async def execute(self, operation: WriteOperation[T], *, max_attempts: int = MAX_ATTEMPTS) -> T:
+    async def decide_off_loop(self, operation: Callable[[Replica, DecisionContext], T]) -> T:
+        """Run an operation on the thread for long computations, while the replica does not change."""
+        async with self._follower.apply_lock:
+            return await self._world.run_off_loop(partial(operation, self._follower.replica, self.read_clock()))
+
+    async def execute(
+        self, operation: WriteOperation[T], *, max_attempts: int = MAX_ATTEMPTS, is_long: bool = False
+    ) -> T:
         """Run the operation on the replica and commit its write; repeat this after a conflict, in all `max_attempts` times.
 
-        Return the operation's reply.
+        Return the operation's reply. `is_long`: it reads many records, so it runs on the thread for long computations.
 
         A refusal, or a decision without a write, has no condition that the log could check. It is accepted only if the
         replica had passed a barrier first. Raises `Refusal`. In a preview, the decision is recorded instead of
@@ -70,7 +78,11 @@ class Writer:
         attempts = 0
         while True:
             try:
-                decision = operation(self._follower.replica, self.read_clock())
+                decision = (
+                    await self.decide_off_loop(operation)
+                    if is_long
+                    else operation(self._follower.replica, self.read_clock())
+                )
             except Refusal:
                 if is_current:
                     raise
