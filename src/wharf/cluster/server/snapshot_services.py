@@ -96,8 +96,11 @@ class SnapshotWriter(Writer):
         super().__init__(server.world, server.engine, server.follower)
         self._snapshot = snapshot
 
-    async def execute(self, operation: WriteOperation[T], *, max_attempts: int = MAX_ATTEMPTS) -> T:
-        del max_attempts  # After a conflict, the api process executes the request again.
+    async def execute(
+        self, operation: WriteOperation[T], *, max_attempts: int = MAX_ATTEMPTS, is_long: bool = False
+    ) -> T:
+        # After a conflict, the api process executes the request again. This process executes nothing else meanwhile.
+        del max_attempts, is_long
         preview = get_current_preview()
         try:
             decision: Decision[T] = operation(self._follower.replica, self.read_clock())
