@@ -23,6 +23,8 @@ enabled = true
 enabled = true
 gc_max_allocs = 2
 gc_interval = "200ms"
+gc_disk_usage_threshold = 100
+gc_inode_usage_threshold = 100
 stop_on_shutdown = true
 [client.drivers.raw_exec]
 enabled = true
