@@ -78,35 +78,22 @@ class ListEncoder:
             cache_spec = _get_whole_list_spec(listing, options, tests, is_pretty=is_pretty)
         cached_list = None if cache_spec is None else self.cached_lists.get(cache_spec.name)
         if cached_list is not None:
-            encoding = self._refresh_cached_list(shared, listing, cached_list, cached_list.take_changes())
-        else:
-            if listing.choose is not None:
-                listing = await self._choose_records(listing, tests, record_filter, shared.request)
-                tests, record_filter = [], None
-            page = self._make_page(listing, tests, record_filter, shared.request, per_page=options.per_page)
-            page.read_from(listing, options.next_token, is_reversed=options.is_reversed)
-            if page.is_small and listing.prepare_view is None:
-                return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
-            encoding = self._encode_long_list(shared, listing, page, cache_spec, is_pretty=is_pretty)
-        return await shared.encode_once(self._server.world, encoding, is_pretty=is_pretty)
-
-    async def _encode_long_list(
-        self,
-        shared: SharedReply,
-        listing: Listing[Any],
-        page: ListPage,
-        cache_spec: ListCacheSpec | None,
-        *,
-        is_pretty: bool,
-    ) -> EncodedRead:
-        """Encode the page in steps, and store a whole list in the cache if `cache_spec` is given."""
-        try:
-            if cache_spec is None:
-                return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
+            refreshing = self._refresh_cached_list(shared, listing, cached_list, cached_list.take_changes())
+            return await shared.encode_once(self._server.world, refreshing, is_pretty=is_pretty)
+        if listing.choose is not None:
+            listing = await self._choose_records(listing, tests, record_filter, shared.request)
+            tests, record_filter = [], None
+        page = self._make_page(listing, tests, record_filter, shared.request, per_page=options.per_page)
+        page.read_from(listing, options.next_token, is_reversed=options.is_reversed)
+        if page.is_small and listing.prepare_view is None:
+            return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
+        if cache_spec is not None:
+            # Created before anything is awaited: it must get every change since the page was opened.
             new_list = CachedList(self._server.replica, cache_spec)
-            return await self._fill_cached_list(shared, listing, page, cache_spec, new_list)
-        finally:
-            page.close()
+            encoding = self._fill_cached_list(shared, listing, page, cache_spec, new_list)
+        else:
+            encoding = self._encode_page(shared, listing, page, is_pretty=is_pretty)
+        return await shared.encode_once(self._server.world, encoding, is_pretty=is_pretty, on_end=page.close)
 
     async def encode_records(self, record_list: RecordList, shared: SharedReply, *, is_pretty: bool) -> ReplyBody:
         """Return all records of a list that has no pages and no filter, encoded in slices."""

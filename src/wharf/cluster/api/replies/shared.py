@@ -4,7 +4,7 @@ Callers share a result if their query keys and their rights are equal. Evaluatio
 """
 
 import asyncio
-from collections.abc import Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Any, Final
 
@@ -54,16 +54,25 @@ class SharedReply:
         self.encoding_tasks: dict[bool, asyncio.Task[EncodedRead]] = {}
 
     async def encode_once(
-        self, world: World, encoding: Coroutine[Any, Any, EncodedRead], *, is_pretty: bool
+        self,
+        world: World,
+        encoding: Coroutine[Any, Any, EncodedRead],
+        *,
+        is_pretty: bool,
+        on_end: Callable[[], None] = lambda: None,
     ) -> EncodedRead:
-        """Run the encoding that further callers wait for, and return what it returns.
+        """Run the encoding that further callers wait for, and return what it returns. `on_end` is called in any case.
 
         It runs in a task of its own: if this caller disconnects, the others still get the body. A copy of the process that
         serves one request has no event loop and no other callers, so it needs no task.
         """
         if not has_event_loop():
-            return await encoding
+            try:
+                return await encoding
+            finally:
+                on_end()
         task = self.encoding_tasks[is_pretty] = world.start_task(encoding, name="reply")
+        task.add_done_callback(lambda _: on_end())  # Also if the task is cancelled before it begins.
         task.add_done_callback(partial(self._drop_refused_task, is_pretty))
         return await asyncio.shield(task)
 
