@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from wharf.agent.errors import CommandError
-from wharf.contract.model.times import SECOND
+from wharf.contract.model.times import SECOND, to_datetime
 from wharf.world import RealWorld
 
 AUTHORITY_FILES_NAME: Final = "wharf-ca"
@@ -122,7 +122,7 @@ def _check_host(name: str) -> None:
 
 def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days: int) -> None:
     """Raise `CommandError` if the authority has expired, or expires before a certificate that is valid for `days`."""
-    now = _to_datetime(now_ns)
+    now = to_datetime(now_ns // SECOND * SECOND)
     ends_at = authority.certificate.not_valid_after_utc
     left_days = (ends_at - now).days
     if left_days < 1:
@@ -248,7 +248,7 @@ def _start_certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now_ns: int, days: int
 ) -> x509.CertificateBuilder:
     """Return a builder for a certificate with names, key, serial number and validity, but without extensions."""
-    now = _to_datetime(now_ns)
+    now = to_datetime(now_ns // SECOND * SECOND)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -258,11 +258,6 @@ def _start_certificate(
         .not_valid_before(now - BACKDATING)
         .not_valid_after(now + datetime.timedelta(days=days))
     )
-
-
-def _to_datetime(now_ns: int) -> datetime.datetime:
-    """Return the time in whole seconds, as certificates store it."""
-    return datetime.datetime.fromtimestamp(now_ns // SECOND, tz=datetime.UTC)
 
 
 def _build_key_usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -11,7 +11,7 @@ import msgspec
 
 from wharf.agent.errors import StartupError
 from wharf.cluster.api.settings import TlsSettings
-from wharf.contract.model.times import SECOND
+from wharf.contract.model.times import to_datetime
 from wharf.world import World
 
 if TYPE_CHECKING:
@@ -149,8 +149,3 @@ def _read_validities(path: str) -> list[_Validity]:
         return [_Validity(each.not_valid_before_utc, each.not_valid_after_utc) for each in certificates]
     except (OSError, ValueError, x509.InvalidVersion):
         return []
-
-
-def to_datetime(now_ns: int) -> datetime.datetime:
-    """Return a time as certificates store it."""
-    return datetime.datetime.fromtimestamp(now_ns // SECOND, tz=datetime.UTC)

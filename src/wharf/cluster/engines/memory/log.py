@@ -115,7 +115,8 @@ class MemoryLog:
 
     def _is_met(self, condition: Condition) -> bool:
         if condition.is_prefix:
-            return not any(
+            # Compared first, because the search reads every record of the log.
+            return self._last_changes.get(condition.table, 0) <= condition.version or not any(
                 record.version > condition.version
                 for (table, key), record in self._records.items()
                 if table == condition.table and key.startswith(condition.key)
