@@ -148,7 +148,7 @@ async def test_a_call_that_is_killed_takes_no_other_call_with_it() -> None:
 
 @on_a_real_loop
 async def test_a_call_of_another_owner_does_not_wait_for_all_calls_of_the_first() -> None:
-    worker = ForkedWorker(WORLD)
+    worker = ForkedWorker(WORLD, queue_timeout_s=WITHIN_S)
     order: list[str] = []
 
     async def run(owner: str) -> None:

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import pytest
+
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import put
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.engines.memory.faults import EngineOperation, Fault, RefuseFault
+from wharf.cluster.engines.port import WriteLimits
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, CLUSTER_FORMAT, DEPLOYMENTS, NODES
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.deployments import Deployment
@@ -219,3 +222,27 @@ async def test_a_restored_drain_gets_its_whole_deadline_again() -> None:
         assert restored.drain_strategy.force_deadline is not None
         left_ns = to_ns(restored.drain_strategy.force_deadline) - server.world.now_ns()
         assert 590 * SECOND < left_ns <= 600 * SECOND
+
+
+def make_large_job(number: int) -> Job:
+    """Return a job that no node can run, whose deployment has 40 groups: about 8 kB."""
+    groups = [a_group(f"web-{index}", a_task(driver="mock"), update=UpdatePolicy()) for index in range(40)]
+    return a_job(f"large-{number}", *groups, datacenters=("none",))
+
+
+@in_virtual_time
+@pytest.mark.parametrize("max_bytes", [15_000, 7_000])
+async def test_a_leader_schedules_although_restored_deployments_do_not_fit_in_one_write(max_bytes: int) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        for number in range(3):
+            await server.client.jobs.register(make_large_job(number))
+        await until(lambda: server.replica.count_records(DEPLOYMENTS) == 3, what="each job has a deployment")
+        copy = cluster.log.make_copy()
+        server.server.engine.limits = WriteLimits(bytes=max_bytes)
+
+        await restore_copy_later(cluster, server, copy, seconds=3_600)
+        await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"), update=None)))
+
+        await until(lambda: len(list_running(server, version=0)) == 1, what="the leader places an allocation")

@@ -196,6 +196,11 @@ class BlockedQueue:
         marked = (self._waiting[evaluation_id] for evaluation_id in self._marked)
         return (order or sort_by_age)(marked, max_evaluations)
 
+    def cancel_retry(self, evaluation_id: str) -> None:
+        """Leave an evaluation blocked until capacity is freed again."""
+        self._marked.pop(evaluation_id, None)
+        self._conflicted.pop(evaluation_id, None)
+
     def _has_missed_capacity(self, evaluation: Evaluation) -> bool:
         """Return whether capacity that the evaluation could use was freed after the snapshot on which it was decided."""
         if self._last_freed_index <= evaluation.snapshot_index:

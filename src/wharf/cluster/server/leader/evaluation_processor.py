@@ -177,8 +177,14 @@ class EvaluationProcessor:
         """
         try:
             await self._plan_and_commit(evaluation, plan)
-        except Refusal:
-            raise
+        except Refusal as refusal:
+            if refusal.code is not RefusalCode.TOO_LARGE:
+                raise
+            # Not even its failure fits in a write. It waits, so that others are processed meanwhile.
+            log.warning(
+                "evaluation not finished evaluation=%s job=%s reason=%s", evaluation.id, evaluation.job_id, refusal
+            )
+            return not self._queues.broker.redeliver_later(evaluation, self._world.now_ns())
         except InvalidTransition as error:
             await self._fail(evaluation, self._writer.refuse_transition(error).text)
         except Exception as error:  # One failed evaluation must not stop all others.
@@ -268,10 +274,13 @@ class EvaluationProcessor:
                     meanwhile = partial(self._pre_planner.plan_next, remaining)
                     outcome = await self._term.commit(checked.write, meanwhile=meanwhile)
             except Refusal as refusal:
-                if refusal.code is not RefusalCode.TOO_LARGE or max_changes <= MIN_PART_CHANGES:
+                if refusal.code is not RefusalCode.TOO_LARGE:
                     raise
                 if plan.all_at_once:
                     rejection = f"the plan does not fit in one write, as AllAtOnce requires: {refusal.text}"
+                    break
+                if max_changes <= MIN_PART_CHANGES:
+                    rejection = f"even a small part of the plan does not fit in one write: {refusal.text}"
                     break
                 max_changes = max(
                     MIN_PART_CHANGES, max_changes // 2

@@ -27,18 +27,21 @@ from wharf.cluster.server.leader.term import CHANGES_PER_JOB, LeaderTerm
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.writer import Writer
 from wharf.cluster.state.tables import EVALUATIONS, SCHEDULER_CONFIGURATION
-from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 from wharf.contract.model.log import Cause, CauseKind
-from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.state_machines.machine import InvalidTransition
 from wharf.contract.model.times import SECOND
 from wharf.world import World
+from wharf.world.log_limit import LogLimit
 from wharf.world.tasks import wait_for_event
 
 log = logging.getLogger(__name__)
 
 MAX_UNBLOCKED_PER_PASS: Final = 50
 """How many blocked evaluations are retried in one write."""
+MAX_SETTLED_PER_PASS: Final = 500
+"""The statuses and summaries of how many jobs are written in one write. Limits how long this holds the loop."""
 MAX_CONSECUTIVE_RETRIES: Final = 500
 """After this many retries of blocked evaluations, new evaluations are processed first."""
 
@@ -46,6 +49,23 @@ MAX_WAIT_S: Final = 60.0
 """Limits how late a delayed evaluation is processed after a change of the wall clock."""
 RETRY_DELAY_S: Final = 0.5
 """How long to wait after a write that the log did not accept."""
+
+
+class BatchSize:
+    """How many items to change in one write. Records differ in size, so it is found out by trying.
+
+    Halved after a write that was too large for the log, doubled after one that was not.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self.current = self._largest = max(1, largest)
+
+    def grow(self) -> None:
+        self.current = min(self._largest, self.current * 2)
+
+    def shrink(self, tried: int) -> None:
+        """Continue with half of the items that were too large together."""
+        self.current = max(1, tried // 2)
 
 
 class LeaderLoop:
@@ -71,11 +91,14 @@ class LeaderLoop:
         self._processor = processor
         self._consecutive_retries = 0
         """How many blocked evaluations were retried in a row. Each new evaluation that is processed lowers it."""
+        self._retry_size = BatchSize(min(MAX_UNBLOCKED_PER_PASS, term.max_evaluations))
+        self._settle_size = BatchSize(min(MAX_SETTLED_PER_PASS, term.max_changes // CHANGES_PER_JOB))
+        self._log_limit = LogLimit(world)
 
     async def run(self) -> None:
         """Do pending work, or wait for some, while this server leads.
 
-        Failed writes are retried after `RETRY_DELAY_S`.
+        After a write that the log did not accept, nothing is done for `RETRY_DELAY_S`, whatever else is due.
         """
         began_s = self._world.cpu_s()
         while self._term.is_leading:
@@ -90,8 +113,8 @@ class LeaderLoop:
                     self._writer.refuse_transition(refusal)
                 else:
                     log.warning("leader write failed, will retry reason=%s", refusal.text)
-                did_work = False
-                asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._queues.wake_event.set)
+                await asyncio.sleep(RETRY_DELAY_S)
+                did_work = True  # It is still to be done.
             if not did_work:
                 await self._wait()
                 began_s = self._world.cpu_s()
@@ -148,10 +171,10 @@ class LeaderLoop:
     async def _write_derived_state(self) -> None:
         """Write the statuses and summaries of jobs that other processes changed; as many jobs as fit in one write.
 
-        If that fails, the jobs stay in the queue.
+        If that fails, the jobs stay in the queue; but not a job that is too large for a write alone.
         """
         unsettled = self._queues.unsettled_jobs
-        jobs = list(islice(unsettled, max(1, self._term.max_changes // CHANGES_PER_JOB)))
+        jobs = list(islice(unsettled, self._settle_size.current))
         for job in jobs:
             del unsettled[job]
         is_done = False
@@ -159,6 +182,15 @@ class LeaderLoop:
             async with self._term.write_lock:
                 write = build_derived_write(self._follower.replica, jobs, Cause(CauseKind.TIMER, "settle"))
                 is_done = write is None or not isinstance(await self._term.commit(write), WriteConflict)
+                self._settle_size.grow()
+        except Refusal as refusal:
+            if refusal.code is not RefusalCode.TOO_LARGE:
+                raise
+            self._settle_size.shrink(len(jobs))
+            is_done = len(jobs) == 1
+            if is_done:
+                namespace, job_id = jobs[0]
+                log.warning("status of job not updated namespace=%s job=%s reason=%s", namespace, job_id, refusal)
         finally:
             if not is_done:
                 self._queues.unsettled_jobs |= dict.fromkeys(jobs)
@@ -197,13 +229,14 @@ class LeaderLoop:
                 self._queues.changed_nodes[node_id] = None
 
     async def _retry_blocked(self) -> None:
-        """Unblock evaluations that can use freed capacity, in retry order, as many as fit in one write."""
+        """Unblock evaluations that can use freed capacity, in retry order, as many as fit in one write.
+
+        One that is too large for a write alone stays blocked until capacity is freed again.
+        """
         async with self._term.write_lock:
             replica, blocked, broker = self._follower.replica, self._queues.blocked, self._queues.broker
             retry_order = RetryOrder(replica, self._queues.fleet_updater.cache)
-            selected = blocked.select_retries(
-                min(MAX_UNBLOCKED_PER_PASS, self._term.max_evaluations), retry_order.sort_evaluations
-            )
+            selected = blocked.select_retries(self._retry_size.current, retry_order.sort_evaluations)
             still_blocked = [
                 latest
                 for entry in selected
@@ -221,9 +254,27 @@ class LeaderLoop:
             try:
                 write = evaluations.unblock_evaluations(replica, still_blocked, self._writer.read_clock())
                 is_done = not isinstance(await self._term.commit(write), WriteConflict)
+                self._retry_size.grow()
+            except Refusal as refusal:
+                if refusal.code is not RefusalCode.TOO_LARGE:
+                    raise
+                self._retry_size.shrink(len(still_blocked))
+                if len(still_blocked) == 1:
+                    blocked.cancel_retry(still_blocked[0].id)
+                    self._log_too_large(still_blocked[0], refusal)
             finally:
                 if not is_done:
                     broker.release_slots(still_blocked)
+
+    def _log_too_large(self, evaluation: Evaluation, refusal: Refusal) -> None:
+        """Log that the evaluation cannot be retried. Freed capacity may cause this often."""
+        if self._log_limit.count_event(evaluation.id) is not None:
+            log.warning(
+                "blocked evaluation not retried evaluation=%s job=%s reason=%s",
+                evaluation.id,
+                evaluation.job_id,
+                refusal,
+            )
 
     async def _update_reservations(self) -> bool:
         """Release node reservations that no longer help, and reserve nodes for evaluations that have waited too long.
