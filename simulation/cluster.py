@@ -22,7 +22,7 @@ from simulation.rpc_transport import SimulatedRpcTransport, make_brain_address, 
 from simulation.task_runs import TaskRunLog
 from wharf.agent.roles.brain import build_collection_settings
 from wharf.agent.roles.election import build_election
-from wharf.agent.roles.server import build_search_limits
+from wharf.agent.roles.server import build_job_settings, build_search_limits
 from wharf.cluster.api.app import Api
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
 from wharf.cluster.engines.election import Election
@@ -45,7 +45,6 @@ from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import RecordDecoder
 from wharf.config.settings import AgentSettings
 from wharf.contract.client import NO_RETRIES, AsyncClient
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.refusal import Refusal
 from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
@@ -61,7 +60,7 @@ IMPATIENT_HEARTBEAT_SETTINGS: Final = HeartbeatSettings(
     min_ttl_s=2.0, grace_s=1.0, failover_ttl_s=4.0, max_per_second=50.0
 )
 """The settings of odd seeds. Deadlines pass although servers have faults all the time, so that many nodes are lost."""
-JOB_SETTINGS: Final = JobSettings()
+JOB_SETTINGS: Final = build_job_settings(AgentSettings())
 COLLECTION_SETTINGS: Final = build_collection_settings(AgentSettings())
 SEARCH_LIMITS: Final = build_search_limits(AgentSettings())
 DATACENTERS: Final = ("dc1", "dc2")

@@ -25,6 +25,22 @@ def a_task(name: str = "server", **fields: Any) -> Task:
     return Task(name=name, **all_fields)
 
 
+def some_job_settings(**fields: Any) -> JobSettings:
+    """Return the settings of a server with an empty configuration."""
+    all_fields = {
+        "region": "global",
+        "node_pool": "default",
+        "default_priority": 50,
+        "max_priority": 100,
+        "max_count": 50_000,
+        "memory_oversubscription": False,
+        "max_source_bytes": 1_000_000,
+        "versions_kept": 6,
+        **fields,
+    }
+    return JobSettings(**all_fields)
+
+
 def some_resources(cpu: int = 100, memory_mb: int = 64, **fields: Any) -> Resources:
     """Return the resources of a small task."""
     return Resources(cpu=cpu, memory_mb=memory_mb, **fields)
@@ -80,7 +96,7 @@ def a_check(**fields: Any) -> ServiceCheck:
 
 def admitted(job: Job, settings: JobSettings | None = None) -> Job:
     """Return the job as the server stores it."""
-    return add_implied_constraints(canonicalize_job(job, settings or JobSettings()))
+    return add_implied_constraints(canonicalize_job(job, settings or some_job_settings()))
 
 
 def a_constraint(left: str, right: str = "", operand: str = "=") -> Constraint:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from tests.builders import some_job_settings
 from tests.fuzz.generated_requests import HOST, RequestMaterial
 from tests.fuzz.server_records import BOOTSTRAP, create_records
 from tests.kit.cluster import OneServer
@@ -25,7 +26,6 @@ from wharf.cluster.server.request_worker import RequestWorker
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.tables import IDEMPOTENCY_KEYS
 from wharf.config.settings import AgentSettings
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.log import CauseKind
 
 REQUEST_CAUSES = frozenset((CauseKind.REQUEST, CauseKind.NODE, CauseKind.OPERATOR))
@@ -113,7 +113,7 @@ class Target:
             self.server.world,
             engine,
             ServerIdentity("fresh", "fresh"),
-            job_settings=JobSettings(),
+            job_settings=some_job_settings(),
             search_limits=USUAL_SEARCH_LIMITS,
         )
         await engine.open()

@@ -43,6 +43,8 @@ SEED = 7
 
 # Settings that differ from their defaults, so that tests fail if code does not pass a setting on.
 JOB_SETTINGS = JobSettings(
+    region="global",
+    node_pool="default",
     default_priority=45,
     max_priority=90,
     max_count=40_000,

@@ -46,6 +46,7 @@ from wharf.world import SimulatedWorld
 T = TypeVar("T")
 
 SETTINGS = JobSettings(
+    node_pool="default",
     region="north",
     default_priority=45,
     max_priority=90,

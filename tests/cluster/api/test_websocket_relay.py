@@ -12,6 +12,7 @@ from websockets.asyncio.server import Server as EchoServer
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.http11 import Request, Response
 
+from tests.builders import some_job_settings
 from tests.kit.cluster import ACluster
 from tests.kit.in_memory_relay import InMemoryRelay
 from tests.kit.settings import USUAL_SEARCH_LIMITS
@@ -25,7 +26,6 @@ from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.contract.client.exec import HEARTBEAT_MESSAGE
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import WebSocketRelay
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import RealWorld
 
@@ -119,7 +119,7 @@ def build_relay(*addresses: str, http_relay: InMemoryRelay | None = None) -> Reg
         WORLD,
         engine,
         ServerIdentity("e1", "e1", region="east"),
-        job_settings=JobSettings(region="east"),
+        job_settings=some_job_settings(region="east"),
         search_limits=USUAL_SEARCH_LIMITS,
     )
     server.relay = RequestRelay(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_job, a_task, some_resources
+from tests.builders import a_group, a_job, a_task, some_job_settings, some_resources
 from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from tests.kit.state import SECOND_NS
 from wharf.cluster.operations import deployments
@@ -21,7 +21,6 @@ from wharf.contract.model.allocations.allocation import (
 )
 from wharf.contract.model.deployments import DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationTrigger
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy, UpdatePolicy
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
@@ -254,7 +253,7 @@ def test_a_rollback_to_a_version_with_canaries_waits_for_promotion_and_survives_
         )
     )
     cluster.settle()
-    cluster.lead(registration.revert_job(cluster.replica, "default", "shop", 0, cluster.moment, JobSettings()))
+    cluster.lead(registration.revert_job(cluster.replica, "default", "shop", 0, cluster.moment, some_job_settings()))
     cluster.settle()
     waiting = cluster.deployment()
     (canary,) = [each for each in cluster.list_active() if each.job_version == 2]

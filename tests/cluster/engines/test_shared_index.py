@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import some_job_settings
 from tests.cluster.engines.contract import a_write, commit, put
 from tests.kit.settings import USUAL_SEARCH_LIMITS
 from tests.waiting import wait_on_loop_until
@@ -20,7 +21,6 @@ from wharf.cluster.engines.store.shared_index import SharedIndex, create_shared_
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.cluster import Leader
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.world import RealWorld
 
@@ -135,7 +135,11 @@ async def test_a_default_read_waits_until_the_replica_has_the_published_index(
 ) -> None:
     async with serving(tmp_path, shared_index), attached(tmp_path, shared_index) as engine:
         server = Server(
-            WORLD, engine, ServerIdentity("m1", "m1"), job_settings=JobSettings(), search_limits=USUAL_SEARCH_LIMITS
+            WORLD,
+            engine,
+            ServerIdentity("m1", "m1"),
+            job_settings=some_job_settings(),
+            search_limits=USUAL_SEARCH_LIMITS,
         )
         following = asyncio.ensure_future(server.follower.run())
         await server.bootstrap_cluster()

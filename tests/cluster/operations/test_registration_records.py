@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task, some_resources
+from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task, some_job_settings, some_resources
 from tests.kit.state import SETTINGS, AState, Refused
 from wharf.cluster.operations.jobs import periodic
 from wharf.cluster.operations.jobs import registration as jobs
@@ -20,7 +20,6 @@ from wharf.cluster.state.tables import (
     SCHEDULER_CONFIGURATION,
     SUBMISSIONS_OF_JOB,
 )
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Parameterized, Submission
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
@@ -75,7 +74,7 @@ def test_a_source_that_is_too_large_is_discarded_with_a_warning_and_the_job_is_r
 
 def test_all_texts_of_a_source_count_for_its_size() -> None:
     state = AState()
-    settings = JobSettings(max_source_bytes=10)
+    settings = some_job_settings(max_source_bytes=10)
 
     registration = jobs.JobRegistration(job=a_job(), submission=make_source("123"))
     result = state.do(jobs.register_job(state.replica, registration, state.moment, settings))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_system_job
+from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_system_job, some_job_settings
 from tests.kit.state import SETTINGS, AState
 from wharf.cluster.operations.jobs import registration, scaling, versions
 from wharf.cluster.state.tables import (
@@ -176,7 +176,7 @@ def test_the_current_modify_index_is_accepted() -> None:
 def test_without_a_limit_any_count_is_accepted() -> None:
     state = make_state()
 
-    scale(state, 60_000, settings=JobSettings(max_count=0))
+    scale(state, 60_000, settings=some_job_settings(max_count=0))
 
     assert state.job().groups[0].count == 60_000
 
@@ -320,7 +320,7 @@ def test_a_count_must_be_within_the_scaling_policy_of_the_group(count: int, is_a
 @pytest.mark.parametrize(("max_count", "is_accepted"), [(0, True), (5, False), (6, True)])
 def test_the_total_count_of_a_job_may_reach_its_configured_maximum(max_count: int, is_accepted: bool) -> None:
     state = make_state()
-    settings = JobSettings(max_count=max_count)
+    settings = some_job_settings(max_count=max_count)
 
     if is_accepted:
         scale(state, 5, settings=settings)

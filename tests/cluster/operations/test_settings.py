@@ -13,6 +13,7 @@ import pytest
 
 from wharf.cluster import controllers, operations, scheduling
 from wharf.contract import model
+from wharf.contract.model.jobs.defaults import JobSettings
 
 SETTING_TYPE = re.compile(r"\b\w+(Settings|Limits)\b")
 SETTING_NAME = re.compile(r"(max|min)_\w+|\w+_(ttl|retention|interval|deadline)(_\w+)?|versions_kept|settings|limits")
@@ -80,3 +81,7 @@ def test_no_record_of_the_packages_that_decide_has_a_default_for_a_setting(packa
     }
 
     assert defaulted == {}
+
+
+def test_the_settings_of_jobs_have_no_defaults() -> None:
+    assert list_defaulted_fields(JobSettings) == []

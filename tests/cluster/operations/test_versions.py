@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_job
+from tests.builders import a_group, a_job, some_job_settings
 from tests.kit.state import SETTINGS, AState, Refused
 from wharf.cluster.operations.jobs import registration as jobs
 from wharf.cluster.operations.jobs import versions
 from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_VERSIONS, SUBMISSIONS_OF_JOB, VERSIONS_OF_JOB
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, Submission, VersionTag
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
@@ -72,7 +71,7 @@ def test_the_configured_number_of_versions_is_stored() -> None:
     state = AState()
     for priority in range(1, 6):
         registration = jobs.JobRegistration(job=a_job(priority=priority))
-        state.do(jobs.register_job(state.replica, registration, state.moment, JobSettings(versions_kept=2)))
+        state.do(jobs.register_job(state.replica, registration, state.moment, some_job_settings(versions_kept=2)))
 
     assert [each.version for each in versions.list_versions(state.replica, "default", "shop")] == [4, 3]
 
@@ -334,7 +333,7 @@ def test_a_much_lower_version_limit_deletes_versions_in_steps() -> None:
     def register(priority: int, stored: int) -> int:
         """Register the job and return the number of stored versions."""
         registration = jobs.JobRegistration(job=a_job(priority=priority))
-        state.do(jobs.register_job(state.replica, registration, state.moment, JobSettings(versions_kept=stored)))
+        state.do(jobs.register_job(state.replica, registration, state.moment, some_job_settings(versions_kept=stored)))
         return len(versions.list_versions(state.replica, "default", "shop"))
 
     for priority in range(1, 41):

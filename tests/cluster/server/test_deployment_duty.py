@@ -2,12 +2,11 @@
 
 import pytest
 
-from tests.builders import a_group, a_job, a_task, some_resources
+from tests.builders import a_group, a_job, a_task, some_job_settings, some_resources
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.operations.jobs.versions import list_versions
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy, RestartPolicy, UpdatePolicy
 
 SECOND_NS = 1_000_000_000
@@ -41,7 +40,7 @@ async def test_a_deployment_of_a_first_version_completes_after_a_restore() -> No
 @in_virtual_time
 async def test_an_automatic_rollback_retains_as_many_versions_as_configured(versions_kept: int) -> None:
     async with ACluster() as cluster:
-        server = await cluster.a_server(job_settings=JobSettings(versions_kept=versions_kept))
+        server = await cluster.a_server(job_settings=some_job_settings(versions_kept=versions_kept))
         await cluster.ready_nodes(server, 1)
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         update = UpdatePolicy(

@@ -5,14 +5,13 @@ import json
 import msgspec
 import pytest
 
-from tests.builders import a_group, a_job, a_task
+from tests.builders import a_group, a_job, a_task, some_job_settings
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, now_s
 from tests.spec.server_requests import register
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, EXPLAIN_JOB, DryRunJobRequest, ExplainJobRequest
 from wharf.cluster.server.worker_process import WorkerFunction
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
@@ -53,7 +52,7 @@ async def test_a_dry_run_changes_nothing_and_names_no_id_that_will_be_used() -> 
         before = server.replica.index
         job = a_job("huge", a_group("web", a_task(driver="mock"), count=3), namespace="default")
         request = DryRunJobRequest(
-            index=before, job=msgspec.Raw(msgspec.msgpack.encode(job)), settings=JobSettings(), with_diff=True
+            index=before, job=msgspec.Raw(msgspec.msgpack.encode(job)), settings=some_job_settings(), with_diff=True
         )
 
         result = await server.server.leader.call_member("m1", DRY_RUN_JOB, request)

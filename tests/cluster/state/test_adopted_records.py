@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_job, a_task
+from tests.builders import a_group, a_job, a_task, some_job_settings
 from wharf.cluster.state import BatchApplication, Replica, Table
 from wharf.cluster.state.codec import encode_record
 from wharf.cluster.state.tables import (
@@ -43,7 +43,6 @@ from wharf.contract.model.cluster import NodeCapacityVersion
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger, SchedulerType
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus, JobSummary
 from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
 from wharf.contract.model.log import WRITE_INDEX, Batch, Cause, CauseKind, DeleteRecord, PutRecord, Write
@@ -138,7 +137,7 @@ def test_an_adopted_node_capacity_version_equals_the_decoded_one() -> None:
     [
         pytest.param(
             canonicalize_job(
-                a_job("shop", a_group("web", a_task(config={"args": ["a", 1, 1.0, True, None]}))), JobSettings()
+                a_job("shop", a_group("web", a_task(config={"args": ["a", 1, 1.0, True, None]}))), some_job_settings()
             ),
             id="a job",
         ),
@@ -182,7 +181,7 @@ def test_what_a_registration_and_its_plan_write_is_adopted_as_others_decode_it(r
 
 
 def test_an_adopted_job_and_its_version_are_one_record() -> None:
-    replica, job = Replica(ALL_TABLES), canonicalize_job(a_job("shop"), JobSettings())
+    replica, job = Replica(ALL_TABLES), canonicalize_job(a_job("shop"), some_job_settings())
 
     apply_write(replica, JOBS.build_put(job), JOB_VERSIONS.build_put(job), is_own=True)
 
@@ -190,7 +189,7 @@ def test_an_adopted_job_and_its_version_are_one_record() -> None:
 
 
 def test_an_adopted_job_whose_status_changed_keeps_its_groups() -> None:
-    replica, job = Replica(ALL_TABLES), canonicalize_job(a_job("shop"), JobSettings())
+    replica, job = Replica(ALL_TABLES), canonicalize_job(a_job("shop"), some_job_settings())
     apply_write(replica, JOBS.build_put(job), is_own=True)
     stored = replica.get(JOBS, "default", "shop")
     assert stored is not None
@@ -235,7 +234,7 @@ def test_only_written_records_of_adopted_tables_are_adopted() -> None:
 
 def test_an_adopted_record_under_two_keys_is_not_mixed_up_with_a_record_in_between() -> None:
     replica = Replica(ALL_TABLES)
-    job = replace(canonicalize_job(a_job("own"), JobSettings()), create_index=WRITE_INDEX)
+    job = replace(canonicalize_job(a_job("own"), some_job_settings()), create_index=WRITE_INDEX)
     own = replace(apply_and_read(job, is_own=False), create_index=WRITE_INDEX, modify_index=WRITE_INDEX)
     other = replace(own, id="other", name="other")
     write = Write("plan", Cause(CauseKind.EVALUATION, "e1"), [JOBS.build_put(own), JOB_VERSIONS.build_put(own)])

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from tests.builders import SECOND, a_check, a_group, a_job, a_service, a_task
+from tests.builders import SECOND, a_check, a_group, a_job, a_service, a_task, some_job_settings
 from tests.contract.model.submissions import jobs
 from wharf.contract.model.decoding import convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.group_policies import (
     DisconnectPolicy,
     MigratePolicy,
@@ -50,7 +49,7 @@ FULL_MIGRATE = MigratePolicy(
 
 def submitted(**fields: Any) -> Job:
     """Decode a job from JSON and return its canonical form."""
-    return canonicalize_job(convert_object(Job, {"ID": "shop", **fields}).value, JobSettings())
+    return canonicalize_job(convert_object(Job, {"ID": "shop", **fields}).value, some_job_settings())
 
 
 def first_group(job: Job) -> TaskGroup:
@@ -84,7 +83,7 @@ def test_default_policies_depend_on_the_job_type(
 def test_a_job_built_in_code_gets_the_same_policies_as_a_decoded_one(job_type: str) -> None:
     read = submitted(Type=job_type, TaskGroups=one_group())
     built = canonicalize_job(
-        a_job("shop", a_group("web", a_task("t", driver="d", config=None)), type=job_type), JobSettings()
+        a_job("shop", a_group("web", a_task("t", driver="d", config=None)), type=job_type), some_job_settings()
     )
     tasks = first_group(read).tasks
 
@@ -114,7 +113,7 @@ def test_an_empty_job_gets_the_defaults(field: str, expected: object) -> None:
 
 
 def test_server_settings_provide_defaults() -> None:
-    settings = JobSettings(region="eu", node_pool="gpu", default_priority=40)
+    settings = some_job_settings(region="eu", node_pool="gpu", default_priority=40)
 
     job = canonicalize_job(a_job(), settings)
 
@@ -122,7 +121,7 @@ def test_server_settings_provide_defaults() -> None:
 
 
 def test_an_explicit_region_is_not_replaced() -> None:
-    assert canonicalize_job(a_job(region="us"), JobSettings(region="eu")).region == "us"
+    assert canonicalize_job(a_job(region="us"), some_job_settings(region="eu")).region == "us"
 
 
 def test_groups_inherit_the_update_block_field_by_field() -> None:
@@ -271,7 +270,7 @@ def test_variables_in_service_names_are_replaced(name: str, of_group: str, of_ta
 
     group = first_group(
         canonicalize_job(
-            a_job("shop", a_group("web", a_task("t", services=(service,)), services=(service,))), JobSettings()
+            a_job("shop", a_group("web", a_task("t", services=(service,)), services=(service,))), some_job_settings()
         )
     )
 
@@ -311,7 +310,9 @@ def test_a_check_inherits_from_its_service() -> None:
 )
 def test_templates_get_their_defaults(template: Template, expected: tuple[object, ...]) -> None:
     task = (
-        first_group(canonicalize_job(a_job("shop", a_group("web", a_task(templates=(template,)))), JobSettings())).tasks
+        first_group(
+            canonicalize_job(a_job("shop", a_group("web", a_task(templates=(template,)))), some_job_settings())
+        ).tasks
         or ()
     )[0]
     canonical = (task.templates or ())[0]
@@ -336,7 +337,9 @@ def test_templates_get_their_defaults(template: Template, expected: tuple[object
 )
 def test_artifacts_get_a_destination(artifact: Artifact, expected: str) -> None:
     task = (
-        first_group(canonicalize_job(a_job("shop", a_group("web", a_task(artifacts=(artifact,)))), JobSettings())).tasks
+        first_group(
+            canonicalize_job(a_job("shop", a_group("web", a_task(artifacts=(artifact,)))), some_job_settings())
+        ).tasks
         or ()
     )[0]
 
@@ -345,7 +348,7 @@ def test_artifacts_get_a_destination(artifact: Artifact, expected: str) -> None:
 
 def test_ports_belong_to_the_default_host_network() -> None:
     network = NetworkResource(dynamic_ports=(Port(label="http"),), reserved_ports=())
-    group = first_group(canonicalize_job(a_job("shop", a_group(networks=(network,))), JobSettings()))
+    group = first_group(canonicalize_job(a_job("shop", a_group(networks=(network,))), some_job_settings()))
 
     assert group.networks == (NetworkResource(dynamic_ports=(Port(label="http", host_network="default"),)),)
 
@@ -353,7 +356,7 @@ def test_ports_belong_to_the_default_host_network() -> None:
 def test_volumes_of_an_unknown_type_are_dropped_and_others_get_their_name() -> None:
     volumes = {"data": VolumeRequest(type="host", source="d"), "odd": VolumeRequest(type="nfs")}
 
-    group = first_group(canonicalize_job(a_job("shop", a_group(volumes=volumes)), JobSettings()))
+    group = first_group(canonicalize_job(a_job("shop", a_group(volumes=volumes)), some_job_settings()))
 
     assert group.volumes == {"data": VolumeRequest(name="data", type="host", source="d")}
 
@@ -364,7 +367,7 @@ def test_periodic_and_parameterized_blocks_get_their_defaults() -> None:
             periodic=Periodic(spec_type="", time_zone="", specs=()),
             parameterized_job=Parameterized(payload="", meta_required=()),
         ),
-        JobSettings(),
+        some_job_settings(),
     )
 
     assert job.periodic == Periodic(
@@ -388,22 +391,22 @@ def test_tasks_inherit_vault_and_consul_namespaces_from_the_job() -> None:
 
 
 def test_a_canonical_job_is_returned_unchanged_without_copying_its_tasks() -> None:
-    job = canonicalize_job(a_job("shop", a_group("web", a_task(services=()), services=None)), JobSettings())
+    job = canonicalize_job(a_job("shop", a_group("web", a_task(services=()), services=None)), some_job_settings())
 
-    assert canonicalize_job(job, JobSettings()) is job
+    assert canonicalize_job(job, some_job_settings()) is job
 
 
 @settings(max_examples=150, deadline=None)
 @given(jobs)
 def test_the_canonical_form_of_a_canonical_job_is_itself(submitted_job: dict[str, Any]) -> None:
-    once = add_implied_constraints(canonicalize_job(convert_object(Job, submitted_job).value, JobSettings()))
+    once = add_implied_constraints(canonicalize_job(convert_object(Job, submitted_job).value, some_job_settings()))
 
-    assert add_implied_constraints(canonicalize_job(once, JobSettings())) == once
+    assert add_implied_constraints(canonicalize_job(once, some_job_settings())) == once
 
 
 def test_an_update_block_of_zeros_is_not_treated_as_missing() -> None:
     job = canonicalize_job(
-        convert_object(Job, {"ID": "web", "Update": {"MaxParallel": 0, "Stagger": 0}}).value, JobSettings()
+        convert_object(Job, {"ID": "web", "Update": {"MaxParallel": 0, "Stagger": 0}}).value, some_job_settings()
     )
 
     assert job.update is not None
@@ -413,22 +416,24 @@ def test_an_update_block_of_zeros_is_not_treated_as_missing() -> None:
 @settings(max_examples=150, deadline=None)
 @given(jobs)
 def test_resubmitting_a_stored_job_does_not_change_it(submitted_job: dict[str, Any]) -> None:
-    stored = add_implied_constraints(canonicalize_job(convert_object(Job, submitted_job).value, JobSettings()))
+    stored = add_implied_constraints(canonicalize_job(convert_object(Job, submitted_job).value, some_job_settings()))
     shown = msgspec.json.decode(msgspec.json.encode(stored))
 
-    assert add_implied_constraints(canonicalize_job(convert_object(Job, shown).value, JobSettings())) == stored
+    assert add_implied_constraints(canonicalize_job(convert_object(Job, shown).value, some_job_settings())) == stored
 
 
 @settings(max_examples=100, deadline=None)
 @given(jobs)
 def test_every_decodable_job_can_be_validated(submitted_job: dict[str, Any]) -> None:
-    findings = validate_job(canonicalize_job(convert_object(Job, submitted_job).value, JobSettings()), JobSettings())
+    findings = validate_job(
+        canonicalize_job(convert_object(Job, submitted_job).value, some_job_settings()), some_job_settings()
+    )
 
     assert findings.is_valid == (findings.text == "")
 
 
 def test_a_check_built_in_code_can_be_encoded_as_json() -> None:
     service = a_service(port_label="http", checks=(a_check(),))
-    job = canonicalize_job(a_job("shop", a_group("web", services=(service,))), JobSettings())
+    job = canonicalize_job(a_job("shop", a_group("web", services=(service,))), some_job_settings())
 
     assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import some_job_settings
 from tests.contract.model.submissions import jobs
 from wharf.contract.model.decoding import DecodingError, convert_object, decode_record
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
-from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.implied_constraints import add_implied_constraints
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation import validate_job
@@ -47,8 +47,8 @@ def test_a_specification_with_a_random_change_is_decoded_or_refused(
     except DecodingError as refusal:
         problems = refusal.problems
     else:
-        admitted = add_implied_constraints(canonicalize_job(read_job, JobSettings()))
-        validate_job(admitted, JobSettings())
+        admitted = add_implied_constraints(canonicalize_job(read_job, some_job_settings()))
+        validate_job(admitted, some_job_settings())
         # A decoded record can be stored: it can be encoded for the log.
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(admitted), type=Job) == admitted
         return

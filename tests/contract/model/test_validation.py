@@ -16,6 +16,7 @@ from tests.builders import (
     a_system_job,
     a_task,
     admitted,
+    some_job_settings,
     some_resources,
 )
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
@@ -58,7 +59,7 @@ TOO_LARGE = MAX_RESOURCE_AMOUNT + 1
 
 
 def list_problems(job: Job, settings: JobSettings | None = None) -> list[tuple[str, str]]:
-    findings = validate_job(canonicalize_job(job, JobSettings()), settings or JobSettings())
+    findings = validate_job(canonicalize_job(job, some_job_settings()), settings or some_job_settings())
     return [(problem.path, problem.message) for problem in findings.problems]
 
 
@@ -80,7 +81,7 @@ def with_task(job_type: str = "service", **fields: Any) -> Job:
 
 @pytest.mark.parametrize("job", [a_job(), a_batch_job(), a_system_job(), a_periodic_job(), a_parameterized_job()])
 def test_plain_jobs_are_valid(job: Job) -> None:
-    findings = validate_job(admitted(job), JobSettings())
+    findings = validate_job(admitted(job), some_job_settings())
 
     assert findings == Findings()
     assert (findings.is_valid, findings.text, findings.lines) == (True, "", ())
@@ -128,7 +129,7 @@ def test_a_dispatched_job_may_have_a_payload() -> None:
 
 
 def test_the_maximum_priority_is_a_setting_with_an_upper_limit() -> None:
-    settings = JobSettings(max_priority=40_000)
+    settings = some_job_settings(max_priority=40_000)
 
     assert list_problems(a_job(priority=32_766), settings) == []
     assert_only_problem(a_job(priority=32_767), "Priority", "[1, 32766]", settings)
@@ -139,7 +140,7 @@ def test_the_total_count_of_a_job_is_limited(limit: int, valid: bool) -> None:
     job = a_job("shop", a_group("a", count=2), a_group("b", count=3))
     expected = [] if valid else [("TaskGroups", f"total count was greater than configured job_max_count: 5 > {limit}")]
 
-    assert list_problems(job, JobSettings(max_count=limit)) == expected
+    assert list_problems(job, some_job_settings(max_count=limit)) == expected
 
 
 @pytest.mark.parametrize(
@@ -712,7 +713,8 @@ def test_rules_of_a_parameterized_job(parameterized: Parameterized, path: str, m
 def test_all_problems_are_reported_at_once_nested_like_the_parts_of_the_job() -> None:
     bad = a_task("t", driver="", resources=Resources(cpu=-1, memory_mb=1))
     findings = validate_job(
-        canonicalize_job(a_job("a b", a_group("web", a_task("ok"), bad, count=-1)), JobSettings()), JobSettings()
+        canonicalize_job(a_job("a b", a_group("web", a_task("ok"), bad, count=-1)), some_job_settings()),
+        some_job_settings(),
     )
 
     assert [problem.path for problem in findings.problems] == [
@@ -733,14 +735,15 @@ def test_all_problems_are_reported_at_once_nested_like_the_parts_of_the_job() ->
 
 
 def test_a_problem_includes_its_fix() -> None:
-    (problem,) = validate_job(canonicalize_job(a_job(type="x"), JobSettings()), JobSettings()).problems
+    (problem,) = validate_job(canonicalize_job(a_job(type="x"), some_job_settings()), some_job_settings()).problems
 
     assert str(problem) == 'Invalid job type: "x" (Type): use one of "service", "batch", "system", "sysbatch"'
 
 
 def test_a_section_without_problems_is_not_shown() -> None:
     findings = validate_job(
-        canonicalize_job(a_job("shop", a_group("good"), a_group("bad", count=-1)), JobSettings()), JobSettings()
+        canonicalize_job(a_job("shop", a_group("good"), a_group("bad", count=-1)), some_job_settings()),
+        some_job_settings(),
     )
 
     assert [entry.title for entry in findings.entries if isinstance(entry, ProblemSection)] == [
@@ -775,16 +778,16 @@ def test_the_number_of_problems_of_a_job_is_limited() -> None:
     ],
 )  # fmt: skip
 def test_probable_mistakes_cause_warnings(job: Job, path: str) -> None:
-    findings = validate_job(canonicalize_job(job, JobSettings()), JobSettings())
+    findings = validate_job(canonicalize_job(job, some_job_settings()), some_job_settings())
 
     assert findings.is_valid
     assert [warning.path for warning in findings.warnings] == [path]
 
 
 def test_memory_max_causes_no_warning_if_oversubscription_is_enabled() -> None:
-    job = canonicalize_job(with_task(resources=some_resources(memory_max_mb=500)), JobSettings())
+    job = canonicalize_job(with_task(resources=some_resources(memory_max_mb=500)), some_job_settings())
 
-    assert validate_job(job, JobSettings(memory_oversubscription=True)).warnings == ()
+    assert validate_job(job, some_job_settings(memory_oversubscription=True)).warnings == ()
 
 
 def test_deprecated_disconnect_fields_of_a_submitted_job_cause_warnings() -> None:
@@ -814,6 +817,6 @@ def test_job_types_match_their_wire_values() -> None:
 def test_at_most_twenty_problems_of_a_whole_job_are_reported() -> None:
     groups = [a_group(f"g{number}", a_task(kill_timeout=-1)) for number in range(30)]
 
-    findings = validate_job(canonicalize_job(a_job("shop", *groups), JobSettings()), JobSettings())
+    findings = validate_job(canonicalize_job(a_job("shop", *groups), some_job_settings()), some_job_settings())
 
     assert len(findings.problems) == 20

@@ -21,6 +21,7 @@ from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import DamagedRecord, NewerFormat
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
 from wharf.world.tasks import wait_for_event
 
 GC_YOUNG_THRESHOLD: Final = 10_000
@@ -77,6 +78,24 @@ def build_search_limits(settings: AgentSettings) -> SearchLimits:
     )
 
 
+def build_job_settings(settings: AgentSettings) -> JobSettings:
+    """Return the defaults and limits for jobs.
+
+    Where the namespace of a job has a node pool, or the scheduler configuration permits oversubscription, these count.
+    """
+    server = settings.server
+    return JobSettings(
+        region=settings.region,
+        node_pool=DEFAULT_NODE_POOL,
+        default_priority=server.job_default_priority,
+        max_priority=server.job_max_priority,
+        max_count=server.job_max_count,
+        memory_oversubscription=False,
+        max_source_bytes=server.job_max_source_size.bytes,
+        versions_kept=server.job_tracked_versions,
+    )
+
+
 def build_server(context: ProcessContext) -> Server:
     """Return the server of this process, with the configured settings and not yet opened."""
     settings = context.order.settings
@@ -92,14 +111,7 @@ def build_server(context: ProcessContext) -> Server:
         context.world,
         build_engine(context.order.settings, context.world, index_descriptor=context.order.index_descriptor),
         identity,
-        job_settings=JobSettings(
-            region=settings.region,
-            default_priority=settings.server.job_default_priority,
-            max_priority=settings.server.job_max_priority,
-            max_count=settings.server.job_max_count,
-            max_source_bytes=settings.server.job_max_source_size.bytes,
-            versions_kept=settings.server.job_tracked_versions,
-        ),
+        job_settings=build_job_settings(settings),
         search_limits=build_search_limits(settings),
         scheduler=settings.server.default_scheduler_config.configuration(),
     )

@@ -21,14 +21,14 @@ MAX_JOB_PRIORITY: Final = 32_766
 class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Defaults and limits for jobs, from the server's settings and the job's namespace."""
 
-    region: str = "global"  # The server's own region.
-    node_pool: str = "default"  # The default node pool of the job's namespace.
-    default_priority: int = 50  # The priority of a job that sets none.
-    max_priority: int = 100  # The highest priority that a job may set.
-    max_count: int = 50_000  # Allocations that the groups of one job may request together; 0 means no limit.
-    memory_oversubscription: bool = False  # Whether tasks may use more memory than they reserve, up to their limit.
-    max_source_bytes: int = 1_000_000  # The source text of a job is not stored if it is longer.
-    versions_kept: int = 6
+    region: str  # The server's own region.
+    node_pool: str  # The default node pool of the job's namespace.
+    default_priority: int  # The priority of a job that sets none.
+    max_priority: int  # The highest priority that a job may set.
+    max_count: int  # Allocations that the groups of one job may request together; 0 means no limit.
+    memory_oversubscription: bool  # Whether tasks may use more memory than they reserve, up to their limit.
+    max_source_bytes: int  # The source text of a job is not stored if it is longer.
+    versions_kept: int
     """How many untagged versions of a job are retained, including the newest."""
 
 
