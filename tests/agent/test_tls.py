@@ -326,6 +326,18 @@ def test_the_watch_reports_a_certificate_before_and_after_its_end(
     assert found.startswith(beginning) if problem else found == ""
 
 
+def test_an_ended_certificate_in_the_chain_is_reported_but_not_refused(tls_folder: Path) -> None:
+    tls = write_certificate(tls_folder, name="chained", begin_days_ago=1, days=300)
+    ended = write_certificate(tls_folder, name="cross-signed", begin_days_ago=10, days=5)
+    with Path(tls.cert_file).open("a") as chain:
+        chain.write(Path(ended.cert_file).read_text())
+
+    check_tls_files(tls, now_ns=RealWorld().now_ns())
+
+    expected = f"tls.cert_file {tls.cert_file} has a chain with a certificate that ended on "
+    assert CertificateWatch(RealWorld(), tls).find_problem().startswith(expected)
+
+
 def test_a_certificate_that_only_openssl_can_read_has_no_known_end_and_is_used(tls_folder: Path) -> None:
     certificate = ssl.PEM_cert_to_DER_cert((tls_folder / "server.pem").read_text())
     file = tls_folder / "unknown-version.pem"

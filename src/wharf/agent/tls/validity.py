@@ -27,6 +27,8 @@ MAX_CERTIFICATE_FILE_BYTES: Final = 4 * 1024**2
 LOG_INTERVAL_S: Final = 86_400.0
 """How often a certificate that ends soon is logged: once a day."""
 
+_NEVER: Final = datetime.datetime.max.replace(tzinfo=datetime.UTC)
+
 log = logging.getLogger(__name__)
 
 
@@ -37,6 +39,9 @@ class CertificateFile(msgspec.Struct, frozen=True):
     path: str
     begins_at: datetime.datetime
     ends_at: datetime.datetime
+    chain_ends_at: datetime.datetime = _NEVER
+    """When the first of the certificates that the file has besides the own one ends. Others may trust it all the same, because
+    they may know a newer certificate of the same authority."""
 
     def find_refusal(self, now: datetime.datetime) -> str:
         """Return why others refuse the certificate now; empty if its time has begun and has not ended."""
@@ -50,7 +55,12 @@ class CertificateFile(msgspec.Struct, frozen=True):
         return ""
 
     def find_warning(self, now: datetime.datetime) -> str:
-        """Return that the certificate ends soon; empty if it does not, or others refuse it already."""
+        """Return that the certificate ends soon, or one of its chain has ended; empty if neither, or others refuse it already."""
+        if self.chain_ends_at <= now < self.ends_at:
+            return (
+                f"{self.setting} {self.path} has a chain with a certificate that ended on {self.chain_ends_at.date()}: "
+                "remove or renew it, because others may refuse the chain"
+            )
         warned_from = self.ends_at - min(MAX_WARNING_TIME, (self.ends_at - self.begins_at) / WARNING_SHARE)
         if not warned_from <= now < self.ends_at:
             return ""
@@ -109,14 +119,15 @@ def require_valid_certificates(tls: TlsSettings, *, now_ns: int) -> None:
 def read_certificate_files(tls: TlsSettings) -> Iterator[CertificateFile]:
     """Yield the configured files that can be read: the agent's own certificate, then its authorities.
 
-    The own certificate ends with the first of its chain. Authorities end when the last of them ends, because one is enough.
+    Authorities end when the last of them ends, because one is enough.
     """
     if own := _read_validities(tls.cert_file):
         yield CertificateFile(
             "tls.cert_file",
             tls.cert_file,
-            begins_at=max(each.begins_at for each in own),
-            ends_at=min(each.ends_at for each in own),
+            begins_at=own[0].begins_at,
+            ends_at=own[0].ends_at,
+            chain_ends_at=min([each.ends_at for each in own[1:]], default=_NEVER),
         )
     if authorities := _read_validities(tls.ca_file):
         yield CertificateFile(
