@@ -231,6 +231,17 @@ async def test_a_caller_that_cancels_ends_the_call_on_the_node() -> None:
 
 
 @in_virtual_time
+async def test_a_caller_that_closes_a_stream_before_its_first_part_ends_the_call_on_the_node() -> None:
+    wire = Wire()
+    stream = await wire.link.open_stream(NodeCall("stream", parameters={"parts": 100_000}))
+    await until(lambda: wire.node.open_streams == 1, what="the node sends the stream")
+
+    await stream.parts.aclose()
+
+    await until(lambda: wire.node.open_streams == 0, what="the end of the stream")
+
+
+@in_virtual_time
 async def test_a_caller_that_stops_waiting_leaves_nothing_behind() -> None:
     wire = Wire()
     slow = SimulatedWorld(2, now_s).start_task(wire.call("slow"), name="slow")
@@ -273,6 +284,7 @@ async def test_a_sender_waits_for_credit() -> None:
     await until(lambda: sent_bytes > first_bytes, what="more output arrives")
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
+    await stream.parts.aclose()
     await wire.end.close()
 
     assert channel.EXEC_WINDOW_BYTES == first_bytes
@@ -299,6 +311,7 @@ def test_a_sender_of_short_messages_waits_for_the_node(message: bytes) -> None:
         await until(lambda: sent_count > 3 * first_count, what="more input is sent")
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
+        await stream.parts.aclose()
         await wire.end.close()
 
         assert first_count == channel.MAX_INPUTS_IN_FLIGHT

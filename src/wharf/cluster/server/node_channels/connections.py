@@ -118,7 +118,7 @@ class NodeConnection:
             raise
         if isinstance(first, channel.WholeReply):
             return NodeReply(first.content_type, first.body)
-        return NodeReply(first.content_type, parts=self._read_parts(number, call))
+        return NodeReply(first.content_type, parts=await self._start_reading(number, call))
 
     async def open_stream(self, request: NodeCall) -> NodeStream:
         """Start a call with input and output streams, and return its stream once the node accepts it.
@@ -131,7 +131,8 @@ class NodeConnection:
         except BaseException:
             await self._end(number, call)
             raise
-        return ConnectionStream(self._read_parts(number, call), lambda data: self._send_input(number, call, data))
+        parts = await self._start_reading(number, call)
+        return ConnectionStream(parts, lambda data: self._send_input(number, call, data))
 
     def receive(self, data: bytes) -> None:
         """Process one message from the node.
@@ -195,12 +196,19 @@ class NodeConnection:
         )
         return number, call
 
-    async def _read_parts(self, number: int, call: _ChannelCall) -> AsyncGenerator[bytes, None]:
-        """Yield the parts of a reply, and give the node credit for more after each. Raises the `Refusal` of the node.
+    async def _start_reading(self, number: int, call: _ChannelCall) -> AsyncGenerator[bytes, None]:
+        """Return the parts of a reply. They cancel the call on the node if they are closed or forgotten before their end."""
+        parts = self._read_parts(number, call)
+        await anext(parts)  # A generator that was not started would not run its `finally`.
+        return parts
 
-        If the reader stops early, the call is cancelled on the node.
+    async def _read_parts(self, number: int, call: _ChannelCall) -> AsyncGenerator[bytes, None]:
+        """Yield nothing once, then the parts of a reply, and give the node credit for more after each.
+
+        If the reader stops early, the call is cancelled on the node. Raises the `Refusal` of the node.
         """
         try:
+            yield b""
             while (part := await call.parts.get()) is not None:
                 if isinstance(part, Refusal):
                     raise part

@@ -168,9 +168,11 @@ class ExecWebSocketHandlers:
             async with AsyncExitStack() as exit_stack:
                 try:
                     stream = await self._exec.open_exec(request, allocation)
+                    exit_stack.push_async_callback(stream.parts.aclose)
                     await socket.send(BEGIN_MESSAGE)
                 except NoNodePath:
                     stream = _RelayedStream(await self._open_relayed_socket(request, allocation.node_id, exit_stack))
+                    exit_stack.push_async_callback(stream.parts.aclose)
                 await self._relay(request, socket, stream)
         except Unreachable as error:  # The other process does not reply any more.
             raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
@@ -193,19 +195,16 @@ class ExecWebSocketHandlers:
 
         Also ends when the caller loses access, the allocation ends, or this server stops. Raises `Refusal`.
         """
-        try:
-            exec_input, exec_output, access, closing, _ = await run_until_first(
-                self._server.world,
-                exec_input=self._forward_input(socket, stream),
-                exec_output=self._forward_output(socket, stream),
-                access=self._access.wait_until_lost(request, lambda: self._check_running(request)),
-                closing=socket.closing_event.wait(),
-                disconnected=socket.wait_disconnected(),
-            )
-            if not closing.cancelled():
-                await socket.close(GOING_AWAY_CODE, STOPPING_TEXT)
-        finally:
-            await stream.parts.aclose()
+        exec_input, exec_output, access, closing, _ = await run_until_first(
+            self._server.world,
+            exec_input=self._forward_input(socket, stream),
+            exec_output=self._forward_output(socket, stream),
+            access=self._access.wait_until_lost(request, lambda: self._check_running(request)),
+            closing=socket.closing_event.wait(),
+            disconnected=socket.wait_disconnected(),
+        )
+        if not closing.cancelled():
+            await socket.close(GOING_AWAY_CODE, STOPPING_TEXT)
         for forwarding in (exec_output, exec_input):
             if not forwarding.cancelled():
                 forwarding.result()
