@@ -4,8 +4,8 @@ import asyncio
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -33,10 +33,13 @@ from wharf.cluster.api.replies.items import EncodedBatch
 from wharf.cluster.server.cpu_budget import OffLoopWorker, ReadLimits, SlicedWork
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.cluster.state import Replica
+from wharf.cluster.state.formats import get_active_format
 from wharf.cluster.state.tables import EVALUATIONS, JOB_SUMMARIES, JOBS
 from wharf.contract.model.jobs.job import JobSummary
-from wharf.contract.model.log import KEY_SEPARATOR, Batch, LogPosition
+from wharf.contract.model.log import KEY_SEPARATOR, Batch, DeleteRecord, LogPosition, PutRecord
 from wharf.world import SimulatedWorld
+
+T = TypeVar("T")
 
 NORTH = ListCacheSpec(("north",), CRATES, f"north{KEY_SEPARATOR}")
 BY_CREATION = ListCacheSpec(("parcels",), PARCELS, "", is_by_creation=True)
@@ -362,3 +365,41 @@ async def test_concurrent_lists_during_writes_show_a_consistent_state() -> None:
         pairs = [(jobs[0]["Priority"], jobs[-1]["Priority"]) for jobs in views]
         assert [first for first, _ in pairs] == [last for _, last in pairs]
         assert (await list_jobs(server))[0]["Priority"] == 20
+
+
+class WorldWithLateTasks(SimulatedWorld):
+    """A world in which something else happens before each reply's task begins, as on a busy loop."""
+
+    before_reply: Callable[[], None] = staticmethod(lambda: None)
+
+    def start_task(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        if name == "reply":
+            self.before_reply()
+        return super().start_task(coroutine, name=name)
+
+
+class ClusterWithLateTasks(ACluster):
+    def world(self, member: str) -> SimulatedWorld:
+        return WorldWithLateTasks(self._seed, asyncio.get_running_loop().time, member=member)
+
+
+def apply_write(replica: Replica, *changes: PutRecord | DeleteRecord) -> None:
+    """Apply a write of another server to this replica at once."""
+    logged = replica.encode_write(make_write(*changes), write_id="w", cluster_format=get_active_format(replica))
+    replica.apply_batch(Batch(replica.index + 1, logged.id, logged.kind, logged.cause, logged.changes))
+
+
+@in_virtual_time
+async def test_a_change_before_the_task_of_the_first_encoding_begins_is_shown_by_the_next_request() -> None:
+    async with ClusterWithLateTasks() as cluster:
+        server = await cluster.a_server(leads=False)
+        await fill(server)
+        world = server.server.world
+        assert isinstance(world, WorldWithLateTasks)
+        world.before_reply = lambda: apply_write(server.replica, put_job("late"))
+
+        first = await list_jobs(server)
+        world.before_reply = lambda: None
+        second = await list_jobs(server)
+
+    assert [len(first), len(second), second[-1]["ID"]] == [MANY, MANY + 1, "late"]
