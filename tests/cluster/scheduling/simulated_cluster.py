@@ -14,7 +14,7 @@ from wharf.cluster.operations.derived_state import add_derived_changes
 from wharf.cluster.operations.evaluations import make_evaluation, reserve_node, unblock_evaluations
 from wharf.cluster.operations.nodes import reports
 from wharf.cluster.operations.nodes.reports import AllocationReport
-from wharf.cluster.scheduling.blocked.reservation_policy import find_node_to_reserve, select_evaluations_to_reserve
+from wharf.cluster.scheduling.blocked.reservation_policy import choose_reservations
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
@@ -112,10 +112,8 @@ class SimulatedCluster(AState):
     def reserve_nodes(self) -> None:
         """Reserve nodes for evaluations that have waited too long, as the leader does."""
         cache = SchedulerCache.from_snapshot(self.replica)
-        for evaluation in select_evaluations_to_reserve(
-            self.replica, cache, self.list_blocked(), cache.reservations.values(), self.now_ns
-        ):
-            node_id = find_node_to_reserve(self.replica, cache, evaluation, cache.reservations.values())
+        blocked, reserved = self.list_blocked(), cache.reservations.values()
+        for evaluation, node_id in choose_reservations(self.replica, cache, blocked, reserved, self.now_ns, set()):
             if node_id:
                 self.commit(reserve_node(self.replica, evaluation, node_id))
 

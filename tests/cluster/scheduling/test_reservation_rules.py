@@ -8,13 +8,14 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_constraint, a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.state import SECOND_NS, AState, an_allocation, an_evaluation
 from wharf.cluster.scheduling.blocked.reservation_policy import (
+    MAX_SEARCHES,
     RESERVATION_DELAY_NS,
     can_reserve_node,
+    choose_reservations,
     find_node_to_reserve,
     get_max_reservations,
     is_reservation_useful,
     list_missed_reservations,
-    select_evaluations_to_reserve,
 )
 from wharf.cluster.scheduling.blocked.retry_order import RetryOrder
 from wharf.cluster.scheduling.cache import SchedulerCache
@@ -77,8 +78,7 @@ def use(
 
 
 def find_node(state: AState, evaluation: Evaluation, *reserved: str) -> str:
-    reservations = [Reservation(f"r{node_id}", "x", "x", 50, node_id, Usage()) for node_id in reserved]
-    return find_node_to_reserve(state.replica, SchedulerCache.from_snapshot(state.replica), evaluation, reservations)
+    return find_node_to_reserve(state.replica, SchedulerCache.from_snapshot(state.replica), evaluation, reserved)
 
 
 # -- which evaluations -------------------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ def test_reservations_go_to_due_evaluations_by_priority_then_age_one_for_each_na
     existing = Reservation("x", "ns5", "x", 50, "n9", Usage())
 
     def select(*reserved: Reservation, now_ns: int = DUE_NS) -> list[str]:
-        selected = select_evaluations_to_reserve(state.replica, cache, waiting, reserved, now_ns)
-        return [evaluation.job_id for evaluation in selected]
+        chosen = choose_reservations(state.replica, cache, waiting, reserved, now_ns, set())
+        return [evaluation.job_id for evaluation, node_id in chosen if node_id]
 
     assert select() == ["j3", "second", "j2"]
     assert select(now_ns=DUE_NS + 1)[:3] == ["j3", "second", "j2"]
@@ -145,6 +145,32 @@ def test_reservations_go_to_due_evaluations_by_priority_then_age_one_for_each_na
     assert select(*[existing] * 3) == []
     assert select(now_ns=DUE_NS - 1) == ["second", "j2"]
     assert select(now_ns=DUE_NS - 2) == []
+
+
+def test_a_job_that_fits_on_no_node_keeps_no_other_job_of_its_namespace_waiting() -> None:
+    impossible, possible = a_job("impossible", make_group(cpu=9_999)), a_job("possible", make_group())
+    state = make_state(impossible, possible)
+    state.with_node("n")
+    cache = SchedulerCache.from_snapshot(state.replica)
+    waiting = [make_evaluation(impossible, priority=90), make_evaluation(possible)]
+
+    chosen = choose_reservations(state.replica, cache, waiting, (), DUE_NS, set())
+
+    assert [(evaluation.job_id, node_id) for evaluation, node_id in chosen] == [("impossible", ""), ("possible", "n")]
+
+
+def test_many_jobs_that_fit_on_no_node_delay_another_job_by_one_check_each_fifty() -> None:
+    impossible, possible = a_job("impossible", make_group(cpu=9_999)), a_job("possible", make_group())
+    state = make_state(impossible, possible)
+    state.with_node("n")
+    cache = SchedulerCache.from_snapshot(state.replica)
+    others = [make_evaluation(impossible, id=f"e{number:03}", priority=90) for number in range(2 * MAX_SEARCHES)]
+    waiting, tried = [*others, make_evaluation(possible)], set[str]()
+
+    checks = [[*choose_reservations(state.replica, cache, waiting, (), DUE_NS, tried)] for _ in range(4)]
+
+    assert [len(check) for check in checks] == [MAX_SEARCHES, MAX_SEARCHES, 1, MAX_SEARCHES]
+    assert [(evaluation.job_id, node_id) for evaluation, node_id in checks[2]] == [("possible", "n")]
 
 
 # -- which node --------------------------------------------------------------------------------------------------------

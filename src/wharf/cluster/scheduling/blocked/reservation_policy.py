@@ -5,7 +5,7 @@ are not used by jobs of the same or a lower priority until there is enough for t
 is placed at the latest when the finite jobs of the node have ended. This module writes nothing.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,10 @@ NODES_PER_RESERVATION: Final = 10
 """Limits reservations: one of this many nodes may be reserved, and at least one in any cluster."""
 
 MAX_SCANNED_NODES: Final = 64
-"""Limits the time of a search: only this many nodes are examined, those that miss the smallest share of the demand."""
+"""Limits the time of a search for a node: only this many nodes are examined, those that miss the smallest share of the demand."""
+
+MAX_SEARCHES: Final = 50
+"""Limits the time of a check: it searches nodes for only this many evaluations. The next check goes on with others."""
 
 
 def can_reserve_node(snapshot: Replica, evaluation: Evaluation) -> bool:
@@ -56,52 +59,58 @@ def get_max_reservations(cache: SchedulerCache) -> int:
     return max(1, len(cache.fleet.row_by_node_id) // NODES_PER_RESERVATION)
 
 
-def select_evaluations_to_reserve(
+def choose_reservations(
     snapshot: Replica,
     cache: SchedulerCache,
     waiting: Iterable[Evaluation],
     reserved: Iterable[Reservation],
     now_ns: int,
-) -> list[Evaluation]:
-    """Return the blocked evaluations that should get a reserved node now, by priority, then waiting time.
+    tried: set[str],
+) -> Iterator[tuple[Evaluation, str]]:
+    """Yield the blocked evaluations whose turn it is, by priority, then waiting time, each with the node to reserve for it.
 
-    They have waited for `RESERVATION_DELAY_NS`. `reserved` are the existing reservations; each namespace has at most
-    one.
+    They have waited for `RESERVATION_DELAY_NS`. The node is an empty text if none would help now: then others of the
+    namespace have their turn. `reserved` are the existing reservations; each namespace has at most one.
+
+    `tried` has the ids of evaluations without a node, and is changed here. They have their next turn after all others, so
+    jobs that fit on no node keep no other job waiting.
     """
     reservations = list(reserved)
-    namespaces_with_reservation = {reservation.namespace for reservation in reservations}
-    selected: list[Evaluation] = []
+    namespaces = {reservation.namespace for reservation in reservations}
+    node_ids = {reservation.node_id for reservation in reservations}
+    left, searches = get_max_reservations(cache) - len(reservations), 0
     due = (evaluation for evaluation in waiting if evaluation.waiting_since_ns + RESERVATION_DELAY_NS <= now_ns)
-    for evaluation in sorted(
-        due,
-        key=lambda evaluation: (
-            -evaluation.priority,
-            evaluation.waiting_since_ns,
-            evaluation.create_index,
-            evaluation.id,
-        ),
-    ):
-        if len(reservations) + len(selected) >= get_max_reservations(cache):
-            break
-        if evaluation.namespace not in namespaces_with_reservation and can_reserve_node(snapshot, evaluation):
-            namespaces_with_reservation.add(evaluation.namespace)
-            selected.append(evaluation)
-    return selected
+    for evaluation in sorted(due, key=lambda each: (-each.priority, each.waiting_since_ns, each.create_index, each.id)):
+        if left <= 0:
+            return
+        if evaluation.id in tried or evaluation.namespace in namespaces or not can_reserve_node(snapshot, evaluation):
+            continue
+        if searches == MAX_SEARCHES:
+            return
+        searches += 1
+        node_id = find_node_to_reserve(snapshot, cache, evaluation, node_ids)
+        if node_id:
+            namespaces.add(evaluation.namespace)
+            node_ids.add(node_id)
+            left -= 1
+        else:
+            tried.add(evaluation.id)
+        yield evaluation, node_id
+    tried.clear()  # All others have had their turn.
 
 
 def find_node_to_reserve(
-    snapshot: Replica, cache: SchedulerCache, evaluation: Evaluation, reserved: Iterable[Reservation]
+    snapshot: Replica, cache: SchedulerCache, evaluation: Evaluation, reserved_node_ids: Collection[str]
 ) -> str:
     """Return the id of the node to reserve for the evaluation, or an empty text.
 
     It is the node that misses the smallest share of what one allocation requests, among those where enough resources
-    become free when finite jobs end. Nodes in `reserved` are left out.
+    become free when finite jobs end. Nodes in `reserved_node_ids` are left out.
     """
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     group = None if job is None else find_largest_waiting_group(job, evaluation)
     if job is None or group is None:
         return ""
-    reserved_node_ids = {reservation.node_id for reservation in reserved}
     demand, rows = get_group_demand(group), _find_feasible_rows(snapshot, cache, job, group)
     for row in _order_by_missing_share(cache, rows, demand):
         node = cache.fleet.get_node(row)
@@ -191,12 +200,10 @@ def list_missed_reservations(
 
     `slack_ns` is how much later than due the reservation may come.
     """
-    waiting = list(waiting)
-    reserved = list(cache.reservations.values())
-    late = select_evaluations_to_reserve(snapshot, cache, waiting, reserved, now_ns - slack_ns)
+    late = choose_reservations(snapshot, cache, waiting, cache.reservations.values(), now_ns - slack_ns, set())
     return [
         f"{evaluation.namespace}/{evaluation.job_id} has waited since {evaluation.waiting_since_ns} ns"
         " without a reserved node"
-        for evaluation in late
-        if not evaluation.reserved_node_id and find_node_to_reserve(snapshot, cache, evaluation, reserved)
+        for evaluation, node_id in late
+        if node_id and not evaluation.reserved_node_id
     ]

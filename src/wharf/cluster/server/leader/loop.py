@@ -14,9 +14,8 @@ from wharf.cluster.operations.agents import upgrade_record_format
 from wharf.cluster.operations.derived_state import build_derived_write
 from wharf.cluster.operations.nodes import evaluations as node_evaluations
 from wharf.cluster.scheduling.blocked.reservation_policy import (
-    find_node_to_reserve,
+    choose_reservations,
     is_reservation_useful,
-    select_evaluations_to_reserve,
 )
 from wharf.cluster.scheduling.blocked.retry_order import RetryOrder
 from wharf.cluster.server.cpu_budget import SLICE_S
@@ -94,6 +93,8 @@ class LeaderLoop:
         self._retry_size = BatchSize(min(MAX_UNBLOCKED_PER_PASS, term.max_evaluations))
         self._settle_size = BatchSize(min(MAX_SETTLED_PER_PASS, term.max_changes // CHANGES_PER_JOB))
         self._log_limit = LogLimit(world)
+        self._tried_to_reserve: set[str] = set()
+        """See `choose_reservations`."""
 
     async def run(self) -> None:
         """Do pending work, or wait for some, while this server leads.
@@ -294,14 +295,20 @@ class LeaderLoop:
                 ):
                     await self._term.commit(evaluations.reserve_node(replica, evaluation_waiting, ""))
                     is_done = True
-            waiting_evaluations, still_blocked = self._queues.blocked.list_waiting(), cache.reservations
-            for evaluation in select_evaluations_to_reserve(
-                replica, cache, waiting_evaluations, still_blocked.values(), self._world.now_ns()
-            ):
-                node_id = find_node_to_reserve(replica, cache, evaluation, still_blocked.values())
+            choices = choose_reservations(
+                replica,
+                cache,
+                self._queues.blocked.list_waiting(),
+                cache.reservations.values(),
+                self._world.now_ns(),
+                self._tried_to_reserve,
+            )
+            for evaluation, node_id in choices:
                 if node_id:
                     await self._term.commit(evaluations.reserve_node(replica, evaluation, node_id))
                     is_done = True
+                else:
+                    await asyncio.sleep(0)  # A search takes up to some milliseconds.
             return is_done
 
     async def _wait(self) -> None:
