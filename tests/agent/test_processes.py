@@ -19,7 +19,7 @@ import pytest
 from tests.agent.processes import RunningAgent, is_alive, lines, run, running, sockets_in
 from tests.cluster.engines.contract import commit, put
 from tests.waiting import wait_until
-from wharf.agent.startup import API_SILENCE_LIMITS
+from wharf.agent.startup import API_SILENCE_LIMITS, NODE_SILENCE_LIMITS
 from wharf.agent.supervision.activity import SilenceLimits
 from wharf.cluster.engines.port import EncodedChange
 from wharf.cluster.engines.sqlite.engine import SqliteEngine
@@ -183,9 +183,34 @@ def test_hanging_processes_are_killed_restarted_and_logged_once_each(tmp_path: P
         assert isinstance(agent.get("/v1/nodes"), list)
         assert agent.child("store") == store
         for role in hanging:
-            limits = API_SILENCE_LIMITS if role == "api" else SilenceLimits()
+            limits = {"api": API_SILENCE_LIMITS, "node": NODE_SILENCE_LIMITS}.get(role, SilenceLimits())
             cause = f"killed: stopped, and no sign of life for {limits.max_idle_s:g} s"
             assert agent.err.count(f"process={role} delay_s=0.1 cause={cause}") == 1
+
+
+def test_a_hung_node_process_is_back_before_its_node_counts_as_down(tmp_path: Path) -> None:
+    with running(tmp_path / "a", *DEV) as agent:
+        agent.wait_ready()
+        agent.put("/v1/jobs", A_JOB)
+        wait_until(lambda: list_running_allocations(agent), what="the job runs")
+        before, pid = list_running_allocations(agent), agent.child("node")
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+
+        wait_until(
+            partial(is_restarted, agent, "node", pid),
+            what="the node process was started again",
+            within_s=15.0,  # Nodes are declared down between 10 and 20 s after they hang.
+        )
+        wait_until(lambda: agent.err.count("node channel is open") == 2, what="the node is back")
+
+        assert list_running_allocations(agent) == before
+        assert "nodes missed heartbeats" not in agent.err
+
+
+def list_running_allocations(agent: RunningAgent) -> list[str]:
+    allocations: Any = agent.get("/v1/allocations")
+    return [each["ID"] for each in allocations if each["ClientStatus"] == "running"]
 
 
 def test_requests_wait_while_the_api_process_restarts(dev: RunningAgent) -> None:

@@ -50,6 +50,9 @@ STORE_SILENCE_LIMITS: Final = SilenceLimits(max_busy_s=120.0, max_idle_s=60.0, m
 API_SILENCE_LIMITS: Final = SilenceLimits(max_idle_s=4.0)
 """How long an api process may send no sign of life. A hung one must be replaced before nodes count as down, and its end
 harms nothing: clients repeat their requests."""
+NODE_SILENCE_LIMITS: Final = SilenceLimits(max_idle_s=5.0)
+"""How long the node process may send no sign of life. A hung one must be back before servers declare the node down, which is
+some ten seconds later with the default heartbeats, and its tasks run on meanwhile."""
 MAX_API_RESTART_PAUSE_S: Final = 2.0
 """The longest pause before an api process is started again. Nobody is served meanwhile, and a start takes a second of CPU
 time, so one that ends at once each time uses a third of a core."""
@@ -95,7 +98,7 @@ def list_process_specs(settings: AgentSettings) -> list[ProcessSpec]:
         grace_s += settings.client.shutdown_drain_timeout_s
         # At its end a node still sends reports to the brain through an api process, so it stops before them.
         servers = (*list_api_names(settings)[:1], "brain") if settings.server.enabled else ()
-        parts.append(ProcessSpec("node", servers, grace_s=grace_s))
+        parts.append(ProcessSpec("node", servers, grace_s=grace_s, silence_limits=NODE_SILENCE_LIMITS))
     return parts
 
 
