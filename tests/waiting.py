@@ -28,3 +28,18 @@ async def wait_on_loop_until(state: Callable[[], T | None], *, what: str, within
         assert time.monotonic() < deadline, f"not reached within {within_s} s: {what}"
         await asyncio.sleep(PAUSE_S)
     return answer
+
+
+def once_a_second(state: Callable[[], bool]) -> Callable[[], bool]:
+    """Return a function that calls `state` at most once a second, because the call is work for servers."""
+    next_call_s = 0.0
+
+    def call() -> bool:
+        nonlocal next_call_s
+        if time.monotonic() < next_call_s:
+            return False
+        result = state()
+        next_call_s = time.monotonic() + 1.0
+        return result
+
+    return call

@@ -21,14 +21,13 @@ from tests.faults.test_storms import (
     count_running,
     list_allocations,
     list_node_statuses,
-    once_a_second,
     running_fleet,
     start_jobs,
     start_server,
     write_server_config,
 )
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import once_a_second, wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.needs("processor_limits")]
 

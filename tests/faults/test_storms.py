@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
 from tests.faults.fleet_process import FleetState
 from tests.faults.reader import Reader, compute_p99
 from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.waiting import once_a_second, wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -220,21 +220,6 @@ def start_jobs(server: RunningAgent) -> None:
 def count_running(addresses: Sequence[str]) -> int:
     summaries = [read(addresses, f"/v1/job/job-{number}/summary?stale") for number in range(JOBS)]
     return sum(each["Summary"]["group"]["Running"] for each in summaries if each is not None)
-
-
-def once_a_second(state: Callable[[], bool]) -> Callable[[], bool]:
-    """Return a function that calls `state` at most once a second, because the call is work for servers."""
-    next_call_s = 0.0
-
-    def call() -> bool:
-        nonlocal next_call_s
-        if time.monotonic() < next_call_s:
-            return False
-        result = state()
-        next_call_s = time.monotonic() + 1.0
-        return result
-
-    return call
 
 
 class StormCluster:
