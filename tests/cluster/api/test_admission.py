@@ -109,6 +109,18 @@ async def test_registered_nodes_stay_ready_while_registrations_and_callers_are_r
 
 
 @in_virtual_time
+async def test_heartbeats_are_admitted_while_other_requests_of_nodes_are_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        nodes = await cluster.ready_nodes(server, 3)
+        limit_to(server, *nodes, NODE=0)
+
+        await pass_time(300.0)
+
+        assert [node.status for node in server.replica.iter_all(NODES)] == [NodeStatus.READY] * 3
+
+
+@in_virtual_time
 async def test_a_heartbeat_with_a_wrong_secret_uses_no_slot_of_registered_nodes() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()

@@ -18,6 +18,7 @@ from wharf.agent.logs.audit import open_audit_log
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
 from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
+from wharf.cluster.api.admission import LargeHeadPacer
 from wharf.cluster.api.app import Api
 from wharf.cluster.api.connection_senders import SenderFinder
 from wharf.cluster.api.handlers.agents import documents
@@ -117,7 +118,7 @@ async def run(context: ProcessContext) -> None:
     )
     socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)
     limits = _build_limits(application, context, server) if settings.limits.enabled else None
-    served = application if limits is None else limits.app
+    served = LargeHeadPacer(application if limits is None else limits.app)
     port = HttpServer(
         context.world,
         served,
