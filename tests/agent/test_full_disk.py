@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.processes import RunningAgent, running
+from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.node.nodes import build_raw_job
 from tests.node.test_full_disk import fill
 from tests.waiting import wait_until
@@ -52,6 +52,11 @@ def submit(agent: RunningAgent, job: dict[str, Any]) -> int:
         with refused:
             return refused.code
     return 200
+
+
+def stop(agent: RunningAgent, job: str) -> None:
+    request = urllib.request.Request(f"{agent.address}/v1/job/{job}", method="DELETE")
+    urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
 
 def read_server_health(agent: RunningAgent) -> tuple[int, str]:
@@ -137,3 +142,5 @@ def test_an_agent_killed_on_a_full_disk_starts_for_reading_and_recovers(tmp_path
             wait_until(lambda: submit(second, build_raw_job("later", "exit 0")) == 200, what="a write is accepted")
             wait_until(lambda: list_statuses(second, "later") == ["complete"], what="the new job has run", within_s=60)
             assert (["running"], (200, "ok")) == (list_statuses(second, "runs"), read_server_health(second))
+            stop(second, "runs")  # Its processes would outlive the agent.
+            wait_until(lambda: list_statuses(second, "runs") == ["complete"], what="the task has ended")
