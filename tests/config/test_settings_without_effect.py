@@ -18,8 +18,8 @@ def find_warnings(path: KeyPath, value: str | int | bool) -> list[str]:
 
 
 def test_a_setting_without_effect_is_reported_with_its_origin_and_the_planned_capability() -> None:
-    assert find_warnings(("telemetry", "publish_node_metrics"), True) == [
-        "a file: telemetry.publish_node_metrics has no effect yet; it comes with the node"
+    assert find_warnings(("ui", "enabled"), False) == [
+        "a file: ui.enabled has no effect yet; it comes with the web interface"
     ]
 
 

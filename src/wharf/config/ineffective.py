@@ -11,21 +11,21 @@ from typing import Final
 from wharf.config.configuration import Configuration
 from wharf.config.tree import KeyPath, OriginKind
 
-NODE_CAPABILITY: Final = "the node"
-"""The name of a planned capability in warnings and in the documentation."""
+NO_TOKENS_ON_NODES_TEXT: Final = "servers check all tokens, so nodes store none"
+NO_METRICS_OF_NODES_TEXT: Final = "nodes publish no metrics"
 
 # An entry applies to its key and to all keys below it.
 CAPABILITY_BY_KEY: Final[Mapping[KeyPath, str]] = MappingProxyType({
-    ("acl", "token_ttl"): NODE_CAPABILITY,
-    ("acl", "policy_ttl"): NODE_CAPABILITY,
-    ("acl", "role_ttl"): NODE_CAPABILITY,
-    ("telemetry", "collection_interval"): NODE_CAPABILITY,
-    ("telemetry", "publish_allocation_metrics"): NODE_CAPABILITY,
-    ("telemetry", "publish_node_metrics"): NODE_CAPABILITY,
     ("ui",): "the web interface",
 })  # fmt: skip
 
 REASON_BY_KEY: Final[Mapping[KeyPath, str]] = MappingProxyType({
+    ("acl", "token_ttl"): NO_TOKENS_ON_NODES_TEXT,
+    ("acl", "policy_ttl"): NO_TOKENS_ON_NODES_TEXT,
+    ("acl", "role_ttl"): NO_TOKENS_ON_NODES_TEXT,
+    ("telemetry", "collection_interval"): NO_METRICS_OF_NODES_TEXT,
+    ("telemetry", "publish_allocation_metrics"): NO_METRICS_OF_NODES_TEXT,
+    ("telemetry", "publish_node_metrics"): NO_METRICS_OF_NODES_TEXT,
     ("server", "enabled_schedulers"): "the leader schedules every type of job",
     ("server", "plan_rejection_tracker"): "only the leader makes plans, and nodes do not reject them",
 })  # fmt: skip

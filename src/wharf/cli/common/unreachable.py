@@ -36,7 +36,10 @@ def describe_store_outage(error: "RequestRefused", settings: "ClientSettings") -
     if len(settings.addresses) > 1:
         parts.append(f"{1 + len(agreeing)} of {len(settings.addresses)} servers report this")
     parts += silent
-    parts.append("restore the store: of etcd, more than half of the members must run")
+    parts.append(
+        "restore the store: of etcd, more than half of the members must run; a store on SQLite is a process of the server's "
+        "agent, which restarts it if it hangs"
+    )
     parts.append(STALE_TEXT if error.is_read else f"{UNCHANGED_TEXT} then")
     return "; ".join(parts)
 
