@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.builders import a_job
 from tests.kit.state import SECOND_NS, an_evaluation
-from wharf.cluster.controllers.evaluation_broker import EvaluationBroker
+from wharf.cluster.controllers import evaluation_broker
+from wharf.cluster.controllers.evaluation_broker import DELIVERIES_BY_AGE, PLACES_PER_NAMESPACE, EvaluationBroker
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 from wharf.contract.model.times import to_datetime
 
@@ -472,3 +476,112 @@ def test_a_small_correction_of_the_clock_ends_no_delay() -> None:
     broker.enqueue_due(now_ns - 30 * SECOND_NS)
 
     assert take_id(broker) is None
+
+
+def make_in_namespace(namespace: str, index: int, **fields: Any) -> Evaluation:
+    job = a_job(f"j{index}", namespace=namespace)
+    return an_evaluation(job, f"{namespace}-{index:05}", create_index=index, **fields)
+
+
+def test_a_namespace_with_many_evaluations_delays_those_of_another_by_its_places_at_most() -> None:
+    broker = EvaluationBroker()
+    for index in range(1_000):
+        broker.update(make_in_namespace("flood", index))
+    broker.update(make_in_namespace("other", 1_000))
+    for index in range(1_001, 2_000):
+        broker.update(make_in_namespace("flood", index))
+
+    order = take_all(broker)
+
+    assert order.index("other-01000") <= PLACES_PER_NAMESPACE
+    assert len(set(order)) == len(order) == 2_000
+
+
+def test_the_evaluations_of_one_namespace_keep_their_order_however_many_there_are() -> None:
+    broker = EvaluationBroker()
+    for index in reversed(range(500)):
+        broker.update(make_in_namespace("only", index))
+
+    order = take_all(broker)
+
+    late = PLACES_PER_NAMESPACE  # Those that came first have their places; the others follow by age.
+    assert order[late:] == sorted(order[late:])
+    assert sorted(order) == [f"only-{index:05}" for index in range(500)]
+
+
+def test_an_urgent_evaluation_waits_for_one_place_of_its_crowded_namespace() -> None:
+    broker = EvaluationBroker()
+    for index in range(500):
+        broker.update(make_in_namespace("only", index))
+    broker.update(make_in_namespace("only", 500, priority=90))
+
+    assert take_all(broker).index("only-00500") == 1
+
+
+def test_a_stream_of_urgent_evaluations_holds_up_no_other_for_ever() -> None:
+    broker = EvaluationBroker()
+    broker.update(make_in_namespace("other", 0, priority=1))
+    order: list[str] = []
+    for index in range(1, 1_000):
+        broker.update(make_in_namespace("flood", index, priority=100))
+        evaluation = broker.take_next()
+        assert evaluation is not None
+        order.append(evaluation.id)
+        broker.update(ended(evaluation))
+        broker.finish(evaluation)
+
+    assert order.index("other-00000") < DELIVERIES_BY_AGE
+
+
+def test_an_evaluation_that_ends_while_it_waits_for_a_place_is_not_delivered() -> None:
+    broker = EvaluationBroker()
+    evaluations = [make_in_namespace("only", index) for index in range(PLACES_PER_NAMESPACE + 3)]
+    for evaluation in evaluations:
+        broker.update(evaluation)
+    broker.update(ended(evaluations[-2]))
+
+    assert broker.count_queues() == (PLACES_PER_NAMESPACE + 2, 0, 0)
+    assert sorted(take_all(broker)) == sorted(each.id for each in evaluations if each is not evaluations[-2])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["update", "end", "block", "retry", "take", "finish"]),
+            st.integers(0, 11),
+            st.sampled_from(["a", "b"]),
+            st.integers(1, 3),
+        ),
+        max_size=150,
+    )
+)
+def test_after_any_steps_each_pending_evaluation_is_delivered(steps: list[tuple[str, int, str, int]]) -> None:
+    broker = EvaluationBroker()
+    current: dict[str, Evaluation] = {}
+    active: list[Evaluation] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation_broker, "PLACES_PER_NAMESPACE", 2)
+        for name, number, namespace, priority in steps:
+            key = f"{namespace}-{number:05}"
+            match name:
+                case "update":
+                    current.setdefault(key, make_in_namespace(namespace, number, priority=priority))
+                    broker.update(current[key])
+                case "end" | "block" if key in current:
+                    status = EvaluationStatus.COMPLETE if name == "end" else EvaluationStatus.BLOCKED
+                    current[key] = ended(current[key], status)
+                    broker.update(current[key])
+                case "retry" if key in current and current[key].status is EvaluationStatus.BLOCKED:
+                    broker.assign_slots([current[key]])
+                    current[key] = ended(current[key], EvaluationStatus.PENDING)
+                    broker.update(current[key])
+                case "take" if (taken := broker.take_next()) is not None:
+                    active.append(taken)
+                case "finish" if active:
+                    broker.finish(active.pop())
+        for evaluation in active:
+            broker.finish(evaluation)
+
+        expected = sorted(key for key, each in current.items() if each.status is EvaluationStatus.PENDING)
+        assert sorted(take_all(broker)) == expected
+        assert (broker.has_queued, broker.remaining_slots, broker.count_queues()) == (False, 0, (0, 0, 0))

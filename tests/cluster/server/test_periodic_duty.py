@@ -4,13 +4,16 @@ import itertools
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.builders import a_batch_job, a_group, a_task
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import commit
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.server.duties import periodic as duty
 from wharf.cluster.state.tables import CHILDREN_OF_JOB, JOB_SUMMARIES, JOBS
 from wharf.contract.model.jobs.job import Job, JobStatus, Periodic
+from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 
 SECOND_NS = 1_000_000_000
 
@@ -142,3 +145,22 @@ async def test_launches_continue_after_the_clock_jumps_forward_and_back() -> Non
         now_s = server.world.now_ns() // SECOND_NS
         new = sorted({*list_launch_times(server)} - {*before})
         assert [0 <= now_s - launch_s < 190 and launch_s % 60 == 0 for launch_s in new] == [True, True]
+
+
+@in_virtual_time
+async def test_launches_are_skipped_while_too_many_evaluations_of_the_namespace_wait() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duty, "MAX_QUEUED_EVALUATIONS", 5)
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            await cluster.ready_nodes(server, 1)
+            await server.client.operator.set_scheduler_configuration(SchedulerConfiguration(pause_eval_broker=True))
+            await server.client.jobs.register(make_periodic_job("* * * * * * *"))
+
+            await pass_time(60)
+            launched_while_paused = len(list_launch_times(server))
+            await server.client.operator.set_scheduler_configuration(SchedulerConfiguration())
+            await pass_time(60)
+
+            assert launched_while_paused == 5
+            assert len(list_launch_times(server)) > 5 + 30

@@ -1,5 +1,9 @@
 """The queue of pending evaluations: by priority, then age, and at most one evaluation of a job at a time.
 
+Namespaces share the queue: each has a limited number of places in it. The other evaluations of a namespace wait for one of
+these places, so one that creates thousands delays those of others by a few hundred at most. One of some deliveries goes to
+the evaluation that has its place for the longest time, so that a stream of high priorities holds up no other for ever.
+
 Blocked evaluations that are retried together keep their order among each other, at the position of the oldest one. An
 evaluation with a due time waits until then. A failed evaluation is delivered again after a delay, a limited number of
 times, and keeps its job busy meanwhile. The broker holds nothing that the replica does not, except delivery counts: a
@@ -8,7 +12,7 @@ new leader fills it from the pending evaluations and counts from zero.
 
 import heapq
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from wharf.cluster.operations.evaluations import MAX_DELIVERIES
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
@@ -19,6 +23,11 @@ FIRST_REDELIVERY_DELAY_NS: Final = SECOND
 """The delay after the first failed delivery."""
 REDELIVERY_DELAY_NS: Final = 20 * SECOND
 """The delay before a failed evaluation is delivered again, times the number of deliveries after the first."""
+PLACES_PER_NAMESPACE: Final = 100
+"""How many evaluations of a namespace may be in the queue. Those of another namespace of the same priority come after at most
+this many of each: with one namespace that creates thousands, after some tenths of a second."""
+DELIVERIES_BY_AGE: Final = 16
+"""One of this many deliveries goes to the evaluation that has been in the queue for the longest time, whatever its priority."""
 
 
 class EvaluationBroker:
@@ -33,7 +42,19 @@ class EvaluationBroker:
         A slot is the age of the oldest evaluation of the same priority in this retry, and the position in the retry
         order.
         """
-        self._queued: dict[str, None] = {}  # Evaluations that are in the heap, each once.
+        self._heap_by_age: list[tuple[int, int, str]] = []
+        """The same evaluations without those that have a slot, as (age, create index, id).
+
+        An entry of either heap is stale if its evaluation is not in `_queued` any more.
+        """
+        self._queued: dict[str, str] = {}
+        """By id of an evaluation in the heap: the namespace whose place it uses; empty if it has a slot instead."""
+        self._used_places: dict[str, int] = {}  # By namespace, how many evaluations use one of its places.
+        self._without_place: dict[str, list[tuple[int, int, str]]] = {}
+        """By namespace, a heap of the evaluations that wait for a place, as (negative priority, create index, id)."""
+        self._ids_without_place: dict[str, None] = {}
+        self._newest_index = 0  # The highest create index of an evaluation so far.
+        self._delivery_count = 0
         self._pending: dict[str, Evaluation] = {}  # All pending evaluations by id.
         self._active_by_job: dict[JobKey, str] = {}  # By job, the id of the evaluation that is being processed.
         self._waiting_by_job: dict[JobKey, dict[str, None]] = {}
@@ -58,7 +79,15 @@ class EvaluationBroker:
 
         An evaluation that failed and waits for its next delivery counts as being processed.
         """
-        return len(self._queued), sum(map(len, self._waiting_by_job.values())), len(self._active_by_job)
+        queued = len(self._queued) + len(self._ids_without_place)
+        return queued, sum(map(len, self._waiting_by_job.values())), len(self._active_by_job)
+
+    def count_queued_in(self, namespace: str) -> int:
+        """Return how many evaluations of the namespace are queued, with those that wait for one of its places.
+
+        Evaluations that were removed since then count until their turn comes.
+        """
+        return self._used_places.get(namespace, 0) + len(self._without_place.get(namespace, ()))
 
     def update(self, evaluation: Evaluation) -> None:
         """Store the newest version of an evaluation and queue it when it is due, or remove it if it is not pending."""
@@ -66,6 +95,7 @@ class EvaluationBroker:
             self.remove(evaluation.id)
             return
         self._pending[evaluation.id] = evaluation
+        self._newest_index = max(self._newest_index, evaluation.create_index)
         due_ns = due_at_ns(evaluation)
         if due_ns and evaluation.id not in self._due_ids:
             heapq.heappush(self._due_heap, (due_ns, evaluation.id))
@@ -80,6 +110,7 @@ class EvaluationBroker:
         If it waited for another delivery, its job becomes free.
         """
         evaluation = self._pending.pop(evaluation_id, None)
+        self._ids_without_place.pop(evaluation_id, None)
         self._due_ids.pop(evaluation_id, None)
         self._slots.pop(evaluation_id, None)
         self._deliveries.pop(evaluation_id, None)
@@ -151,7 +182,7 @@ class EvaluationBroker:
     @property
     def has_queued(self) -> bool:
         """Whether an evaluation is in the queue. Its job may still be busy with another one."""
-        return bool(self._queued)
+        return bool(self._queued)  # None waits for a place of its namespace if all places are free.
 
     def take_next(self) -> Evaluation | None:
         """Remove the next evaluation from the queue and return it, or `None` if no evaluation can be processed.
@@ -159,9 +190,7 @@ class EvaluationBroker:
         Counts the delivery. Its job is then busy: other evaluations of the job wait until the caller passes this one to
         `finish`.
         """
-        while self._heap:
-            *_, evaluation_id = heapq.heappop(self._heap)
-            del self._queued[evaluation_id]
+        while (evaluation_id := self._pop_next()) is not None:
             self._slots.pop(evaluation_id, None)
             evaluation = self._pending.get(evaluation_id)
             if evaluation is None:
@@ -171,6 +200,7 @@ class EvaluationBroker:
                 self._waiting_by_job.setdefault(job, {})[evaluation_id] = None
                 continue
             self._active_by_job[job] = evaluation_id
+            self._delivery_count += 1
             self._deliveries[evaluation_id] = self._deliveries.get(evaluation_id, 0) + 1
             return evaluation
         return None
@@ -203,11 +233,66 @@ class EvaluationBroker:
                 self._enqueue(waiting)
 
     def _enqueue(self, evaluation: Evaluation) -> None:
-        """Add the evaluation to the heap, at its reserved place if it has one. No effect if it is queued already."""
-        if evaluation.id not in self._queued:
-            self._queued[evaluation.id] = None
-            age, position = self._slots.get(evaluation.id, (evaluation.create_index, 0))
-            heapq.heappush(self._heap, (-evaluation.priority, age, position, evaluation.id))
+        """Add the evaluation to the heap, at its reserved place if it has one. No effect if it is queued already.
+
+        It waits first if all places of its namespace are used.
+        """
+        if evaluation.id in self._queued or evaluation.id in self._ids_without_place:
+            return
+        namespace = evaluation.namespace
+        if evaluation.id in self._slots:
+            self._queued[evaluation.id] = ""
+            heapq.heappush(self._heap, (-evaluation.priority, *self._slots[evaluation.id], evaluation.id))
+        elif self._used_places.get(namespace, 0) < PLACES_PER_NAMESPACE:
+            self._push(evaluation, evaluation.create_index)
+        else:
+            self._ids_without_place[evaluation.id] = None
+            entry = (-evaluation.priority, evaluation.create_index, evaluation.id)
+            heapq.heappush(self._without_place.setdefault(namespace, []), entry)
+
+    def _push(self, evaluation: Evaluation, age: int) -> None:
+        """Add the evaluation to the heap, at a place of its namespace."""
+        namespace = evaluation.namespace
+        self._queued[evaluation.id] = namespace
+        self._used_places[namespace] = self._used_places.get(namespace, 0) + 1
+        heapq.heappush(self._heap, (-evaluation.priority, age, evaluation.create_index, evaluation.id))
+        heapq.heappush(self._heap_by_age, (age, evaluation.create_index, evaluation.id))
+
+    def _pop_next(self) -> str | None:
+        """Remove the next id from the queue and return it, or `None` if the queue is empty."""
+        heaps: list[list[Any]] = [self._heap, self._heap_by_age]
+        for heap in heaps:
+            if len(heap) > 2 * len(self._queued) + PLACES_PER_NAMESPACE:
+                heap[:] = [entry for entry in heap if entry[-1] in self._queued]
+                heapq.heapify(heap)
+        if self._delivery_count % DELIVERIES_BY_AGE == DELIVERIES_BY_AGE - 1:
+            heaps.reverse()
+        for heap in heaps:
+            while heap:
+                evaluation_id: str = heapq.heappop(heap)[-1]
+                if evaluation_id in self._queued:  # Else it was taken from the other heap.
+                    self._free_place(self._queued.pop(evaluation_id))
+                    return evaluation_id
+        return None
+
+    def _free_place(self, namespace: str) -> None:
+        """Give a place of the namespace to the next of its evaluations that wait for one. Empty: the place was a slot.
+
+        Its age counts from now. So those of other namespaces that are in the queue come first.
+        """
+        if not namespace:
+            return
+        self._used_places[namespace] -= 1
+        waiting = self._without_place.get(namespace)
+        while waiting:
+            *_, evaluation_id = heapq.heappop(waiting)
+            if evaluation_id in self._ids_without_place:
+                del self._ids_without_place[evaluation_id]
+                self._push(self._pending[evaluation_id], self._newest_index)
+                return
+        self._without_place.pop(namespace, None)
+        if not self._used_places[namespace]:
+            del self._used_places[namespace]
 
 
 def due_at_ns(evaluation: Evaluation) -> int:

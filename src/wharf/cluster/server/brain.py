@@ -283,6 +283,10 @@ class Brain:
         took_s = self.world.monotonic_s() - began_s
         return ServerLogStatus(replica.index, replica.epoch, round(took_s * SECOND))
 
+    def count_queued_evaluations(self, namespace: str) -> int:
+        """Return how many evaluations of the namespace wait for the scheduler."""
+        return self._queues.broker.count_queued_in(namespace)
+
     def collect_metrics(self) -> BrainMetrics:
         """Return the leader's queue lengths; all zero if this server does not lead."""
         if not self.is_leading:

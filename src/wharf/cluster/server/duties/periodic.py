@@ -20,12 +20,16 @@ from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, SECOND
 from wharf.world import World
+from wharf.world.log_limit import LogLimit
 from wharf.world.tasks import wait_for_event
 
 log = logging.getLogger(__name__)
 
 MAX_LAUNCH_CHECK_INTERVAL_S: Final = 60.0
 """Limits how late a launch is after the wall clock was changed, because the wait uses the monotonic clock."""
+MAX_QUEUED_EVALUATIONS: Final = 1_000
+"""With this number of queued evaluations, the periodic jobs of a namespace are not launched. Launches need no caller, so they
+could otherwise fill the log faster than evaluations are processed."""
 
 
 class PeriodicLaunchDuty:
@@ -40,6 +44,7 @@ class PeriodicLaunchDuty:
         self._must_restore = True
         self._latest_ns = 0  # The wall clock at the last check.
         self._wake_event = asyncio.Event()
+        self._skipped = LogLimit(world)
         brain.follower.change_listeners.append(self._on_batch)
         brain.follower.load_listeners.append(self._on_load)
         brain.duties.append(self.run)
@@ -107,15 +112,29 @@ class PeriodicLaunchDuty:
             await asyncio.sleep(0)
 
     async def _launch(self, due: DueLaunch) -> None:
-        """Launch a due job, if it is still due. A launch that can never succeed is logged and skipped."""
+        """Launch a due job, if it is still due.
+
+        A launch that can never succeed is logged and skipped, and so are those of a namespace with too many evaluations.
+        """
+        namespace, job_id = due.job_key
+        if self._brain.count_queued_evaluations(namespace) >= MAX_QUEUED_EVALUATIONS:
+            if (earlier := self._skipped.count_event(namespace)) is not None:
+                log.warning(
+                    "periodic launch skipped: too many evaluations are queued namespace=%s job=%s queued=%d earlier_launches=%d",
+                    namespace,
+                    job_id,
+                    MAX_QUEUED_EVALUATIONS,
+                    earlier,
+                )
+            return
         try:
             child = await self._brain.execute(
                 lambda snapshot, context: launch_if_due(snapshot, due, context, self._settings),
-                is_long=has_large_children(self._brain.replica, *due.job_key),
+                is_long=has_large_children(self._brain.replica, namespace, job_id),
             )
         except Refusal as refusal:
             if refusal.code in (RefusalCode.INVALID, RefusalCode.TOO_LARGE):
-                log.warning("periodic launch refused job=%s reason=%s", due.job_key[1], refusal.text)
+                log.warning("periodic launch refused job=%s reason=%s", job_id, refusal.text)
                 return  # Other jobs must still be launched.
             raise  # The next run finds out from the replica what was launched.
         if child is not None:
