@@ -21,6 +21,7 @@ from wharf.cli.common.waiting_notices import LEADER_QUERY_TIMEOUT_S, NOTICE_DELA
 from wharf.cli.root import main
 from wharf.contract.model.times import SECOND
 from wharf.world import RealWorld
+from wharf.world.failover import MAX_PART_S
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -30,10 +31,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
     """Return a function that runs a command with the real client."""
 
     def run_command(*words: str) -> CommandResult:
-        with pytest.raises(SystemExit) as end:
+        code = 0
+        try:
             main(words)
+        except SystemExit as end:
+            code = int(end.code or 0)
         out, err = capsys.readouterr()
-        return CommandResult(int(end.value.code or 0), out, err)
+        return CommandResult(code, out, err)
 
     return run_command
 
@@ -122,7 +126,9 @@ def other_service() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [("status",), ("job", "status", "web"), ("search", "web"), ("monitor",)], ids=" ".join
+    "words",
+    [("status",), ("job", "status", "web"), ("search", "web"), ("monitor",), ("operator", "api", "/v1/jobs")],
+    ids=" ".join,
 )
 def test_a_read_from_another_service_does_not_speak_of_a_change(
     run: Callable[..., CommandResult], words: tuple[str, ...]
@@ -136,9 +142,12 @@ def test_a_read_from_another_service_does_not_speak_of_a_change(
     assert "applied" not in result.err
 
 
-def test_a_write_to_another_service_says_that_it_may_have_been_applied(run: Callable[..., CommandResult]) -> None:
+@pytest.mark.parametrize("words", [("system", "gc"), ("operator", "api", "/v1/jobs", "{}")], ids=" ".join)
+def test_a_write_to_another_service_says_that_it_may_have_been_applied(
+    run: Callable[..., CommandResult], words: tuple[str, ...]
+) -> None:
     with other_service() as address:
-        result = run("system", "gc", "--address", address)
+        result = run(*words, "--address", address)
 
     assert "the change may already have been applied" in result.err
 
@@ -354,6 +363,37 @@ def test_a_command_names_each_server_that_it_tried(
 
     assert f"no reply from {frozen} (it accepted the connection, but did not answer within" in result.err
     assert f"cannot connect to {NOBODY} (Connection refused)" in result.err
+
+
+def test_a_raw_read_of_the_api_is_answered_by_the_next_server(run: Callable[..., CommandResult]) -> None:
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            self.reply(200, b"[]")
+
+    with frozen_server("http") as frozen, serving_at_address(Handler) as address:
+        result = run("operator", "api", "/v1/jobs", "--address", f"{frozen},{address}")
+
+    assert (result.code, result.out) == (0, "[]")
+
+
+def test_a_raw_blocking_query_waits_longer_than_one_server_may_be_silent(run: Callable[..., CommandResult]) -> None:
+    has_other_server_replied = threading.Event()
+
+    class Waiting(QuietHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/v1/jobs"):
+                has_other_server_replied.wait(MAX_PART_S + 1.0)
+            self.reply(200, b"[]")
+
+    class Other(QuietHandler):
+        def do_GET(self) -> None:
+            has_other_server_replied.set()
+            self.reply(200, b'["other"]')
+
+    with serving_at_address(Waiting) as waiting, serving_at_address(Other) as other:
+        result = run("operator", "api", "/v1/jobs?index=7", "--address", f"{waiting},{other}")
+
+    assert (result.code, result.out) == (0, "[]")
 
 
 # -- TLS

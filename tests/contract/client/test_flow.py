@@ -23,7 +23,7 @@ from wharf.contract.client.flow import (
     follow_changes,
     iterate_records,
     perform_call,
-    send_once,
+    send_request,
 )
 from wharf.contract.client.transport import ClientReply, ClientRequest, Unreachable
 from wharf.contract.model.jobs.groups import Task, TaskGroup
@@ -346,29 +346,88 @@ def test_an_uncertain_write_is_not_retried_and_the_next_write_uses_another_serve
     assert flow.servers == [0, 1]
 
 
-def test_send_once_returns_any_reply_unchanged() -> None:
+def test_a_raw_request_returns_any_reply_unchanged() -> None:
     flow = ScriptedFlow(not_reached(), error_reply(404, text="job not found"), servers=2)
 
-    reply = flow.play(lambda state, _, __: send_once(state, ClientRequest("GET", "/v1/job/x")), JOBS, list_spec())
+    reply = flow.play(lambda state, _, __: send_request(state, ClientRequest("GET", "/v1/job/x")), JOBS, list_spec())
 
     assert (reply.status, reply.body, flow.servers) == (404, b"job not found", [0, 1])
 
 
-def test_send_once_sends_a_request_to_no_second_server_after_a_lost_reply() -> None:
+def test_a_raw_write_is_sent_to_no_second_server_after_a_lost_reply() -> None:
     flow = ScriptedFlow(no_reply(), ok_reply(JOB), servers=2)
 
     with pytest.raises(Unreachable):
-        flow.play(lambda state, _, __: send_once(state, ClientRequest("PUT", "/v1/jobs")), JOBS, list_spec())
+        flow.play(lambda state, _, __: send_request(state, ClientRequest("PUT", "/v1/jobs")), JOBS, list_spec())
 
     assert len(flow.requests) == 1
 
 
-def test_send_once_tries_the_next_server_if_the_first_was_not_reached() -> None:
+def test_a_raw_write_tries_the_next_server_if_the_first_was_not_reached() -> None:
     flow = ScriptedFlow(not_reached(), ok_reply(JOB), servers=2)
 
-    reply = flow.play(lambda state, _, __: send_once(state, ClientRequest("PUT", "/v1/jobs")), JOBS, list_spec())
+    reply = flow.play(lambda state, _, __: send_request(state, ClientRequest("PUT", "/v1/jobs")), JOBS, list_spec())
 
     assert (reply.status, len(flow.requests)) == (200, 2)
+
+
+RAW_READ = ClientRequest("GET", "/v1/operator/autopilot/health")
+NO_LEADER_REPLY = error_reply(500, "no-leader", "No cluster leader")
+
+
+def play_raw(flow: ScriptedFlow, request: ClientRequest) -> Any:
+    """Send a request without an endpoint, and return the reply."""
+    return flow.play(lambda state, _, __: send_request(state, request), JOBS, list_spec())
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("failure", [no_reply(), NO_LEADER_REPLY, error_reply(503, "unavailable")])
+def test_a_raw_read_tries_the_next_server_after_a_failure(method: str, failure: Any) -> None:
+    flow = ScriptedFlow(failure, ok_reply(), servers=2)
+
+    reply = play_raw(flow, ClientRequest(method, "/v1/jobs"))
+
+    assert (reply.status, flow.servers) == (200, [0, 1])
+
+
+def test_a_raw_read_leaves_time_for_the_other_servers() -> None:
+    flow = ScriptedFlow(no_reply(), ok_reply(), servers=3)
+
+    play_raw(flow, RAW_READ)
+
+    assert [request.timeout_s for request in flow.requests] == [2.5, 2.5]
+
+
+@pytest.mark.parametrize("status", [404, 429, 500])
+def test_a_raw_read_returns_an_error_reply_that_is_the_result_of_its_endpoint(status: int) -> None:
+    flow = ScriptedFlow(error_reply(status), ok_reply(), servers=2)
+
+    reply = play_raw(flow, RAW_READ)
+
+    assert (reply.status, flow.servers) == (status, [0])
+
+
+def test_a_raw_read_without_a_good_reply_returns_the_refusal_of_the_server_that_sent_one() -> None:
+    flow = ScriptedFlow(NO_LEADER_REPLY, no_reply(), servers=2)
+
+    assert play_raw(flow, RAW_READ) == NO_LEADER_REPLY
+
+
+def test_a_raw_read_without_a_reply_names_all_servers_and_is_a_read() -> None:
+    flow = ScriptedFlow(not_reached(), no_reply(), servers=2)
+
+    with pytest.raises(Unreachable, match="nobody listens; no reply came") as failed:
+        play_raw(flow, RAW_READ)
+
+    assert failed.value.is_read
+
+
+def test_a_raw_write_without_a_leader_is_sent_once() -> None:
+    flow = ScriptedFlow(NO_LEADER_REPLY, ok_reply(), servers=2)
+
+    reply = play_raw(flow, ClientRequest("PUT", "/v1/jobs"))
+
+    assert (reply, flow.servers) == (NO_LEADER_REPLY, [0])
 
 
 def test_each_server_gets_a_part_of_the_time_of_a_call_and_the_last_one_the_rest() -> None:

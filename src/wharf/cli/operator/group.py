@@ -108,7 +108,8 @@ def api(
 ) -> None:
     """Send an HTTP request to the API and print the reply.
 
-    PATH is a path of the API, with or without /v1. BODY is a text, @FILE, or `-` for standard input.
+    PATH is a path of the API, with or without /v1. BODY is a text, @FILE, or `-` for standard input. If a server of
+    --address does not reply or has no leader, a GET goes to the next one.
 
     wharf operator api '/v1/jobs?prefix=web'
     """
@@ -128,7 +129,10 @@ def api(
         content = (read_text(body.removeprefix("@")) if body == "-" or body.startswith("@") else body).encode()
     header_values = dict(_parse_header(header) for header in headers)
     verb = (method or ("PUT" if body is not None else "GET")).upper()
-    reply = session.client.send(ClientRequest(verb, full_path, tuple(query), header_values, content))
+    is_blocking = dict(query).get("index", "0") != "0"
+    reply = session.client.send(
+        ClientRequest(verb, full_path, tuple(query), header_values, content, is_long_running=is_blocking)
+    )
     if include:
         click.echo(f"{reply.status}", err=True)
         for name, value in sorted(reply.headers.items()):

@@ -21,7 +21,9 @@ from wharf.contract.client.calls import (
 )
 from wharf.contract.client.errors import (
     TRANSIENT_ERRORS,
+    NoLeader,
     RequestRefused,
+    ServerUnavailable,
     UnexpectedReply,
     build_error,
     get_requested_delay_s,
@@ -29,6 +31,7 @@ from wharf.contract.client.errors import (
 from wharf.contract.client.transport import REQUEST_TIMEOUT_S, ClientReply, ClientRequest, StreamHead, Unreachable
 from wharf.contract.model.refusal import RefusalReason
 from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind, takes_idempotency_key
+from wharf.contract.wire.errors import CODE_HEADER
 from wharf.world import World
 from wharf.world.backoff import draw_delay_s
 from wharf.world.failover import Attempt, FailoverAddresses
@@ -48,6 +51,8 @@ MIN_BLOCKING_TIME_S: Final = 0.05
 """A blocking query that returns an unchanged index sooner than this did not block; the client then pauses."""
 FAILOVER_STATUSES: Final = (500, 503)
 """Statuses of a server without a leader or without its log; another server may have both."""
+READ_METHODS: Final = ("GET", "HEAD")
+"""Methods of requests that change nothing in the cluster, so that they may be sent again."""
 
 
 class SendRequest(msgspec.Struct, frozen=True):
@@ -339,24 +344,45 @@ def _build_send(request: ClientRequest, attempt: Attempt, remaining_s: float, *,
     return SendRequest(limited, attempt.position, should_watch_silence=request.is_long_running and is_repeatable)
 
 
-def send_once(state: ClientState, request: ClientRequest) -> Flow[ClientReply]:
-    """Send any request to one server and return the reply, also an error reply.
+def send_request(state: ClientState, request: ClientRequest) -> Flow[ClientReply]:
+    """Send any request and return the reply, also an error reply.
 
-    Tries the other servers only while no server has received the request. Raises `Unreachable`. This is a flow: a
-    generator that yields steps, such as `SendRequest`, which a runner performs.
+    A GET or HEAD changes nothing. It goes to the next server if one does not reply in its part of the time, or has no
+    leader. Any other request goes to the next server only while no server has received it. If no server replied, raises
+    `Unreachable`, which names all servers that were tried. This is a flow: a generator that yields steps, such as
+    `SendRequest`, which a runner performs.
     """
+    is_read = request.method in READ_METHODS
     budget = state.servers.start_call(request.timeout_s)
+    failures = CallFailures(state.world.monotonic_s())
+    refusal: ClientReply | None = None
     while True:
         attempt = budget.next_attempt()
         try:
-            reply = yield _build_send(request, attempt, budget.remaining_s, is_repeatable=False)
+            reply = yield _build_send(request, attempt, budget.remaining_s, is_repeatable=is_read)
             assert isinstance(reply, ClientReply)
             state.servers.on_reply(attempt.position)
-            return reply
+            if not is_read or not _is_server_without_leader(reply):
+                return reply
+            state.servers.on_failure(attempt.position)
+            refusal = reply
         except Unreachable as error:
             state.servers.on_silence(attempt)
-            if error.is_sent or not budget.has_untried:
+            failures.add(attempt.position, error)
+            if error.is_sent and not is_read:
                 raise
+        if budget.has_untried:
+            continue
+        if refusal is not None:
+            return refusal
+        failure = failures.explain()
+        failure.is_read = is_read
+        raise failure
+
+
+def _is_server_without_leader(reply: ClientReply) -> bool:
+    """Return whether a server refused a request because it has no leader or no log: another server may have both."""
+    return CODE_HEADER in reply.headers and isinstance(build_error(reply), (NoLeader, ServerUnavailable))
 
 
 def _can_repeat(endpoint: Endpoint, request: ClientRequest) -> bool:

@@ -25,7 +25,7 @@ from wharf.contract.client.flow import (
     StepResult,
     YieldValue,
     perform_call,
-    send_once,
+    send_request,
 )
 from wharf.contract.client.liveness import PROBE_PATH, PROBE_TIMEOUT_S, end_if_silent, send_until_silent
 from wharf.contract.client.transport import (
@@ -91,9 +91,9 @@ class AsyncFlowRunner:
     async def send(self, request: ClientRequest) -> ClientReply:
         """Send any request, for endpoints without a client method, and return the reply, also an error reply.
 
-        Raises `Unreachable`.
+        A GET or HEAD is sent to the next server if one does not reply or has no leader. Raises `Unreachable`.
         """
-        return await self._run(send_once(self._state, request))
+        return await self._run(send_request(self._state, request))
 
     async def perform_call(
         self, endpoint: Endpoint, spec: RequestSpec
@@ -244,9 +244,9 @@ class SyncFlowRunner:
     def send(self, request: ClientRequest) -> ClientReply:
         """Send any request, for endpoints without a client method, and return the reply, also an error reply.
 
-        Raises `Unreachable`.
+        A GET or HEAD is sent to the next server if one does not reply or has no leader. Raises `Unreachable`.
         """
-        return self._run(send_once(self._state, request))
+        return self._run(send_request(self._state, request))
 
     def perform_call(self, endpoint: Endpoint, spec: RequestSpec) -> Any:  # The endpoint's type; methods are typed.
         """Perform one call with retries and return its decoded reply. Raises `RequestRefused` and `Unreachable`."""
