@@ -66,8 +66,40 @@ def test_an_introduction_admits_only_the_node_and_the_pool_that_it_names(
 ) -> None:
     found = find_refusal(AState(), introduction, **node)
 
-    assert found.endswith(refusal)
+    assert refusal in found
     assert bool(found) is bool(refusal)
+
+
+@pytest.mark.parametrize(
+    ("introduction", "node", "problem", "options"),
+    [
+        (
+            Introduction(node_name="n9"),
+            {"name": "n1"},
+            'for the node "n9", and this node is named "n1"',
+            "--node-name n1",
+        ),
+        (
+            Introduction(node_name="n9", node_pool="gpu"),
+            {"name": "n1", "node_pool": "gpu"},
+            'for the node "n9", and this node is named "n1"',
+            "--node-name n1 --node-pool gpu",
+        ),
+        (
+            Introduction(node_pool="gpu"),
+            {"name": "n1"},
+            'for the node pool "gpu", and this node is in "default"',
+            "--node-pool default",
+        ),
+    ],
+)
+def test_the_refusal_of_an_introduction_for_another_node_says_how_to_make_the_right_one(
+    introduction: Introduction, node: dict[str, str], problem: str, options: str
+) -> None:
+    assert find_refusal(AState(), introduction, **node) == (
+        f"Permission denied: the introduction is {problem}; make one with `wharf node intro create {options}` "
+        "(/v1/acl/identity/client-introduction-token) and set it as client.intro_token"
+    )
 
 
 def with_registered_node() -> AState:

@@ -145,7 +145,9 @@ async def test_a_node_whose_reports_are_older_than_those_of_servers_says_in_word
         await pass_time(1.0)
 
         messages = [record.getMessage() for record in caplog.records if "report" in record.getMessage()]
-        assert messages == ["servers have a newer report of this node, registering again node=node-1"]
+        assert messages == [
+            "report refused as outdated, registering again: the cluster was restored, or this node paused node=node-1"
+        ]
 
 
 class HoldingNode(FakeNode):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from wharf.cluster.operations.decision import Decision, WriteBuilder
 from wharf.cluster.state import Replica
 from wharf.cluster.state.formats import get_active_format
-from wharf.cluster.state.tables import CLUSTER_FORMAT, KNOWN_SERVERS, LEADER, MEMBERS
+from wharf.cluster.state.tables import CLUSTER_FORMAT, KNOWN_SERVERS, MEMBERS
 from wharf.contract.model.cluster import KnownServer, Member
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
@@ -42,7 +42,7 @@ def remove_member(
     if member is None and known is None:
         raise not_found(not_found_text)
     if member is not None:
-        raise _refuse_removal(snapshot, member)
+        raise _refuse_removal(member)
     builder = WriteBuilder(snapshot)
     builder.conditions += [
         snapshot.build_key_condition(MEMBERS, member_id),
@@ -55,18 +55,13 @@ def remove_member(
     )
 
 
-def _refuse_removal(snapshot: Replica, member: Member) -> Refusal:
-    """Return the refusal to remove a server that runs."""
-    leader = snapshot.get(LEADER)
-    name = member.name or member.id
-    if leader is not None and leader.member_id == member.id:
-        text = f"{name} is the leader: make another server the leader first"
-    else:
-        text = (
-            f"{name} at {member.address} is listed as alive: stop it, which removes it from the list; one that was killed "
-            "can be removed after about 10 s, when it is listed as failed"
-        )
-    return Refusal(RefusalCode.CONFLICT, text)
+def _refuse_removal(member: Member) -> Refusal:
+    """Return the refusal to remove a server that runs. It applies to the leader too: another server leads when it stops."""
+    return Refusal(
+        RefusalCode.CONFLICT,
+        f"{member.name or member.id} at {member.address} is listed as alive: stop it, which removes it from the list; one that "
+        "was killed can be removed after about 10 s, when it is listed as failed",
+    )
 
 
 def list_failed_servers(snapshot: Replica) -> list[KnownServer]:

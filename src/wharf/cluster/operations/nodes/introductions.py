@@ -76,13 +76,21 @@ def check_node_admission(
             lack = _describe_lack_of_moved_node(node, changes, has_token=has_token)
             raise Refusal(RefusalCode.FORBIDDEN, f"Permission denied: {lack}")
     introduction = require_introduction(introduction, has_token=has_token)
-    if introduction.node_pool and introduction.node_pool != _get_pool(node):
-        problem = f'the introduction is for the node pool "{introduction.node_pool}"'
+    pool, name = _get_pool(node), cut_echo(node.name)
+    if introduction.node_pool and introduction.node_pool != pool:
+        problem = f'for the node pool "{introduction.node_pool}", and this node is in "{cut_echo(pool)}"'
     elif introduction.node_name and introduction.node_name != node.name:
-        problem = f'the introduction is for the node "{introduction.node_name}"'
+        problem = f'for the node "{introduction.node_name}", and this node is named "{name}"'
     else:
         return
-    raise Refusal(RefusalCode.FORBIDDEN, f"Permission denied: {problem}")
+    options = f"--node-name {name}" if introduction.node_name else ""
+    if pool != DEFAULT_NODE_POOL or not options:
+        options = f"{options} --node-pool {cut_echo(pool)}".lstrip()
+    raise Refusal(
+        RefusalCode.FORBIDDEN,
+        f"Permission denied: the introduction is {problem}; make one with `wharf node intro create {options}` "
+        f"{_INTRODUCTION_USE_TEXT}",
+    )
 
 
 def require_introduction(introduction: Introduction | None, *, has_token: bool) -> Introduction:

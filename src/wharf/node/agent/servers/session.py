@@ -397,13 +397,16 @@ class ServerSession:
     def _log_report_failure(self, error: Refusal | Unreachable, failures: RepeatedFailures) -> None:
         """Log why a report failed, once for each reason until a report is accepted.
 
-        After a restore of the cluster, or a pause of this node, servers have a newer report than the node. The node then
+        After a restore of the cluster, or a pause of this node, servers refuse the numbers of its reports. The node then
         registers again and continues with a higher number, so an operator need not do anything.
         """
         if not failures.is_new(error):
             return
         if isinstance(error, Refusal) and error.reason is RefusalReason.OUTDATED_REPORT:
-            log.info("servers have a newer report of this node, registering again node=%s", self._log_name)
+            log.info(
+                "report refused as outdated, registering again: the cluster was restored, or this node paused node=%s",
+                self._log_name,
+            )
         else:
             log.warning("report of allocations failed node=%s error=%s", self._log_name, error)
 
