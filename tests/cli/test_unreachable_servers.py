@@ -396,6 +396,26 @@ def test_a_raw_blocking_query_waits_longer_than_one_server_may_be_silent(run: Ca
     assert (result.code, result.out) == (0, "[]")
 
 
+def test_the_list_of_servers_says_that_no_server_is_the_leader(run: Callable[..., CommandResult]) -> None:
+    member = {"Name": "s1.global", "Addr": "10.0.0.1", "Port": 4646, "Status": "alive", "Tags": {}}
+    reply = {"ServerName": "s1", "ServerRegion": "global", "Members": [member]}
+
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            is_leader_query = self.path == "/v1/status/leader"
+            self.reply(200, b'""' if is_leader_query else json.dumps(reply).encode())
+
+    with serving_at_address(Handler) as address:
+        result = run("server", "members", "--address", address)
+
+    assert result.code == 0
+    assert "s1.global" in result.out
+    assert result.err == (
+        "no server is the leader now, so the list is as the server last knew it; "
+        "`wharf operator api /v1/operator/autopilot/health` shows why\n"
+    )
+
+
 # -- TLS
 
 

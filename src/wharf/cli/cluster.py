@@ -22,6 +22,10 @@ SYSTEM_COMMANDS: Final = {
     "reconcile": CommandEntry(MODULE, "reconcile", "Recompute derived records."),
 }
 RECONCILE_COMMANDS: Final = {"summaries": CommandEntry(MODULE, "summaries", "Recompute the summaries of all jobs.")}
+NO_LEADER_TEXT: Final = (
+    "no server is the leader now, so the list is as the server last knew it; "
+    "`wharf operator api /v1/operator/autopilot/health` shows why"
+)
 
 
 @click.group(cls=LazyGroup, entries=SERVER_COMMANDS)
@@ -66,6 +70,8 @@ def members(session: Session) -> None:
         return render_table(("Name", "Address", "Status", "Leader", "Build", "Region", "Last contact"), rows)
 
     session.print_result(reply.members, render_text)
+    if not leader:
+        click.echo(NO_LEADER_TEXT, err=True)
 
 
 @click.command("force-leave", cls=QuietServerCommand)

@@ -40,6 +40,9 @@ def test_each_unhealthy_server_is_reported_with_its_reason() -> None:
             "fine": FRESH,
             "silent": None,
             "new": ServerLogStatus(),
+            "in an outage": ServerLogStatus(
+                index=1_000, last_contact_ns=1, outage="the store has not replied since 03:07:49Z: etcd has no leader"
+            ),
             "out of contact": ServerLogStatus(index=1_000, last_contact_ns=201_000_000),
             "slow": ServerLogStatus(index=749, last_contact_ns=0),
         }
@@ -49,6 +52,7 @@ def test_each_unhealthy_server_is_reported_with_its_reason() -> None:
         "fine": "",
         "silent": "no reply",
         "new": "no contact with the log yet",
+        "in an outage": "the store has not replied since 03:07:49Z: etcd has no leader",
         "out of contact": "last contact with the log 201 ms ago",
         "slow": "at log index 749, 251 behind",
     }

@@ -24,11 +24,12 @@ from wharf.cluster.server.leader.queues import LeaderQueues
 from wharf.cluster.server.leader.term import LeaderTerm
 from wharf.cluster.server.log.bootstrap import ClusterBootstrap
 from wharf.cluster.server.log.follower import Follower
+from wharf.cluster.server.log.reader import Reader
 from wharf.cluster.server.log.writer import Writer
 from wharf.cluster.state import Replica
 from wharf.contract.model.operator.autopilot import ServerLogStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
-from wharf.contract.model.times import SECOND, DecisionContext
+from wharf.contract.model.times import MILLISECOND, SECOND, DecisionContext
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
 
@@ -81,7 +82,8 @@ class Brain:
     ) -> None:
         self.world = world
         self.follower = follower
-        self._writer = writer
+        self._reader = Reader(world, engine, follower)
+        """Measures the contact with the log, for the status of this server."""
         self._election = election
         self._bootstrap = bootstrap
         self.term = LeaderTerm(engine.limits, follower, writer)
@@ -273,19 +275,36 @@ class Brain:
         log.info("transferred leadership member=%s", successor)
 
     async def measure_status(self) -> ServerLogStatus:
-        """Return this server's log position and how long the log took to answer, in nanoseconds (`None`: no answer)."""
-        replica, began_s = self.follower.replica, self.world.monotonic_s()
+        """Return this server's log position and how long the log took to reply.
+
+        If it does not reply in time: the time since the last contact, and since when and why it does not reply.
+        """
+        began_s = self.world.monotonic_s()
         try:
             async with asyncio.timeout(CONTACT_TIMEOUT_S):
-                await self._writer.catch_up()
+                index = await self._reader.read_newest_index()
+                if index is None:
+                    return self._build_outage_status()
+                await self.follower.wait_until_applied(index)
         except (Refusal, TimeoutError):
-            return ServerLogStatus(replica.index, replica.epoch, None)
-        took_s = self.world.monotonic_s() - began_s
+            return self._build_outage_status()
+        took_s, replica = self.world.monotonic_s() - began_s, self.follower.replica
         return ServerLogStatus(replica.index, replica.epoch, round(took_s * SECOND))
 
     def count_queued_evaluations(self, namespace: str) -> int:
         """Return how many evaluations of the namespace wait for the scheduler."""
         return self._queues.broker.count_queued_in(namespace)
+
+    def _build_outage_status(self) -> ServerLogStatus:
+        """Return the status of a server whose log did not reply in time, or that did not catch up with it."""
+        replica, contact_ms = self.follower.replica, self._reader.last_contact_ms()
+        return ServerLogStatus(
+            replica.index,
+            replica.epoch,
+            None if contact_ms is None else contact_ms * MILLISECOND,
+            self._reader.describe_outage()
+            or f"the server did not catch up with the log within {CONTACT_TIMEOUT_S:g} s",
+        )
 
     def collect_metrics(self) -> BrainMetrics:
         """Return the leader's queue lengths; all zero if this server does not lead."""

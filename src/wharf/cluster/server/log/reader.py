@@ -169,20 +169,20 @@ class Reader:
         """
         if not self._has_contact():
             await (
-                self._next_barrier()
+                self.read_newest_index()
             )  # Restores contact, or finds out for `describe_outage` why the log does not reply.
         if not self.has_leader():
             return False
         index = self._engine.read_published_index()
         if index is None:
-            index = await self._next_barrier()
+            index = await self.read_newest_index()
         if index is None:
             return False
         if self._follower.replica.index < index:
             await self._follower.wait_until_applied(index)
         return True
 
-    async def _next_barrier(self) -> int | None:
+    async def read_newest_index(self) -> int | None:
         """Return the newest index of the log, as of this call or later; `None` if the log does not answer in time.
 
         Callers that arrive before a barrier request starts share it; later callers share the next one. Each caller has

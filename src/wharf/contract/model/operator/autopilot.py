@@ -57,6 +57,7 @@ class ServerLogStatus(msgspec.Struct, frozen=True):
     index: int = 0  # The last log index that it has read.
     epoch: int = 0  # The epoch of the log: raised when the log is replaced by an older copy.
     last_contact_ns: int | None = None  # Time since its last contact with the log; `None`: no contact yet.
+    outage: str = ""  # Since when and why the log does not reply; empty if it replied just now.
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
@@ -107,6 +108,8 @@ def _find_unhealthy_reason(
     """Return why a server is unhealthy, such as no contact with the log; empty if it is healthy."""
     if log_status is None:
         return "no reply"
+    if log_status.outage:
+        return log_status.outage
     if log_status.last_contact_ns is None:
         return "no contact with the log yet"
     if log_status.last_contact_ns > configuration.last_contact_threshold:
