@@ -41,3 +41,20 @@ def test_settings_without_effect_are_declared(path: KeyPath) -> None:
 
 def test_an_entry_applies_to_all_keys_below_it() -> None:
     assert get_awaited_capability(("ui", "enabled")) == "the web interface"
+
+
+@pytest.mark.parametrize("path", [("ports", "http"), ("advertise", "http")])
+def test_an_address_of_http_is_reported_for_an_agent_that_is_only_a_node(path: KeyPath) -> None:
+    value: str | int = 31651 if path[0] == "ports" else "10.0.0.7:4646"
+    flags = [
+        CommandFlag("a flag", ("client", "enabled"), True),
+        CommandFlag("a flag", ("client", "servers"), ["10.0.0.1:4646"]),
+        CommandFlag("a flag", ("data_dir",), "/var/lib/wharf"),
+        CommandFlag("a file", path, value),
+    ]
+
+    assert list(list_warnings(load_configuration(environment={}, flags=flags))) == [
+        f"a file: {'.'.join(path)} has no effect: an agent without a server opens no HTTP port; "
+        "`wharf node status NODE` shows the health of its node"
+    ]
+    assert find_warnings(path, value) == []

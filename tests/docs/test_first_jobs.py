@@ -15,8 +15,6 @@ FIRST = '[client.drivers.docker]\nsocket = "{socket}"\n'
 SECOND = """\
 name = "second"
 data_dir = "{folder}/data"
-[ports]
-http = 0
 [client]
 enabled = true
 servers = ["{address}"]

@@ -4,7 +4,7 @@ They are accepted so that existing configurations work, and every use is reporte
 unsafe to ignore are rejected by `rules`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -29,6 +29,11 @@ REASON_BY_KEY: Final[Mapping[KeyPath, str]] = MappingProxyType({
     ("server", "enabled_schedulers"): "the leader schedules every type of job",
     ("server", "plan_rejection_tracker"): "only the leader makes plans, and nodes do not reject them",
 })  # fmt: skip
+NODE_ONLY_REASON: Final = (
+    "an agent without a server opens no HTTP port; `wharf node status NODE` shows the health of its node"
+)
+NODE_ONLY_KEYS: Final[Sequence[KeyPath]] = (("ports", "http"), ("advertise", "http"))
+"""Settings that only an agent with a server uses."""
 
 
 def get_awaited_capability(path: KeyPath) -> str | None:
@@ -48,6 +53,7 @@ def _find_by_prefix(text_by_path: Mapping[KeyPath, str], path: KeyPath) -> str |
 
 def list_warnings(configuration: Configuration) -> Iterator[str]:
     """Yield a warning for each setting that has no effect and is not at its default."""
+    is_node_only = not configuration.settings.server.enabled
     for path, origin in configuration.origins.items():
         if origin.kind is OriginKind.DEFAULT:
             continue
@@ -56,3 +62,5 @@ def list_warnings(configuration: Configuration) -> Iterator[str]:
             yield f"{origin}: {name} has no effect yet; it comes with {capability}"
         if (reason := get_ineffective_reason(path)) is not None:
             yield f"{origin}: {name} has no meaning here: {reason}"
+        if is_node_only and path in NODE_ONLY_KEYS:
+            yield f"{origin}: {name} has no effect: {NODE_ONLY_REASON}"

@@ -39,7 +39,11 @@ class PortsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     http: Annotated[
         int,
-        SettingInfo("The port of HTTP; 0 chooses a free port. `--port` overrides it.", min_value=0, max_value=65_535),
+        SettingInfo(
+            "The port of HTTP; 0 chooses a free port. `--port` overrides it. An agent without a server opens no HTTP port.",
+            min_value=0,
+            max_value=65_535,
+        ),
     ] = 4646
 
 
