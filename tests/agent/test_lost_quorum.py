@@ -1,5 +1,6 @@
 """Three servers whose etcd has lost most of its members: commands name the cause and every server, and end soon."""
 
+import json
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +30,20 @@ def knows_reason(server: RunningAgent) -> bool:
     return False
 
 
+def list_unhealthy_reasons(server: RunningAgent) -> list[str]:
+    """Return why each server is not healthy, as one server reports it."""
+    try:
+        urllib.request.urlopen(f"{server.address}/v1/operator/autopilot/health", timeout=30).close()
+    except urllib.error.HTTPError as error:
+        return [reported["WhyUnhealthy"] for reported in json.loads(error.read())["Servers"]]
+    return [""]
+
+
+def is_reason(text: str) -> bool:
+    """Return whether a text says since when etcd does not reply, and names etcd."""
+    return text.startswith("the store has not replied since 20") and ": etcd at 127.0.0.1:" in text
+
+
 def test_commands_name_the_lost_store_and_the_servers_that_report_it(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd", members=3) as etcd, ExitStack() as stack:
         servers = [
@@ -45,6 +60,11 @@ def test_commands_name_the_lost_store_and_the_servers_that_report_it(tmp_path: P
         for command in (("job", "status"), ("system", "gc")):
             began_s = time.monotonic()
             results.append((run(tmp_path, *command, "--address", addresses), time.monotonic() - began_s))
+        wait_until(
+            lambda: all(map(is_reason, list_unhealthy_reasons(servers[0]))),
+            what="the health has reasons",
+            within_s=60.0,
+        )
         for member in etcd.members[1:]:
             member.resume()
 
