@@ -182,6 +182,7 @@ class ACluster:
         await pass_time(0.001)  # Let the cancelled tasks take their last step.
         for member in self.servers.values():
             await member.server.reader.wait_closed()
+            await member.brain.reader.wait_closed()
             await member.engine.close()
         failed = [
             end

@@ -41,7 +41,7 @@ RETRY_DELAY_S: Final = 0.5
 """How long to wait before a failed election, bootstrap or duty is tried again."""
 MAX_CHANGES_PER_STEP: Final = 400
 """The largest part of an operation that changes many records, such as a purge: it holds the loop for about 8 ms."""
-CONTACT_TIMEOUT_S: Final = 2.0
+CONTACT_TIMEOUT_S: Final = 1.5
 """How long the log may take to answer before the server counts as out of contact."""
 
 
@@ -82,7 +82,7 @@ class Brain:
     ) -> None:
         self.world = world
         self.follower = follower
-        self._reader = Reader(world, engine, follower)
+        self.reader = Reader(world, engine, follower)
         """Measures the contact with the log, for the status of this server."""
         self._election = election
         self._bootstrap = bootstrap
@@ -282,7 +282,7 @@ class Brain:
         began_s = self.world.monotonic_s()
         try:
             async with asyncio.timeout(CONTACT_TIMEOUT_S):
-                index = await self._reader.read_newest_index()
+                index = await self.reader.read_newest_index()
                 if index is None:
                     return self._build_outage_status()
                 await self.follower.wait_until_applied(index)
@@ -297,13 +297,12 @@ class Brain:
 
     def _build_outage_status(self) -> ServerLogStatus:
         """Return the status of a server whose log did not reply in time, or that did not catch up with it."""
-        replica, contact_ms = self.follower.replica, self._reader.last_contact_ms()
+        replica, contact_ms = self.follower.replica, self.reader.last_contact_ms()
         return ServerLogStatus(
             replica.index,
             replica.epoch,
             None if contact_ms is None else contact_ms * MILLISECOND,
-            self._reader.describe_outage()
-            or f"the server did not catch up with the log within {CONTACT_TIMEOUT_S:g} s",
+            self.reader.describe_outage() or f"the server did not catch up with the log within {CONTACT_TIMEOUT_S:g} s",
         )
 
     def collect_metrics(self) -> BrainMetrics:

@@ -40,8 +40,9 @@ from wharf.contract.wire.times import format_time
 
 T = TypeVar("T")
 
-STATUS_TIMEOUT_S: Final = 3.0
-"""A server that does not report its status within this time is unhealthy."""
+STATUS_TIMEOUT_S: Final = 2.0
+"""A server that does not report its status within this time is unhealthy. The whole reply must take less than the 2.5 s in which
+a client with several servers expects a reply of each, also while a server is frozen or the log does not reply."""
 TRANSFER_TIMEOUT_S: Final = 8.0
 """How long to wait until the new leader leads."""
 UNSIGNED_PATTERN: Final = re.compile(r"[0-9]{1,19}")
@@ -235,11 +236,11 @@ class ClusterOperatorActions:
         """
         server, replica = self._server, self._server.replica
         members = list_known_members(replica)
+        log_check = server.world.start_task(check_engine_health(server), name="health of the log")
         tasks = [
             server.world.start_task(self._read_status(member), name=f"status of {member.name}") for member in members
         ]
-        statuses = await asyncio.gather(*tasks)
-        log_health = await check_engine_health(server)
+        statuses, log_health = await asyncio.gather(*tasks), await log_check
         assessment = autopilot.assess_cluster_health(
             {member.id: status for member, status in zip(members, statuses, strict=True)},
             newest_index=max([replica.index, *(status.index for status in statuses if status)]),
