@@ -244,6 +244,25 @@ def iter_large_reads(ids: Mapping[str, Sequence[str]]) -> Iterator[WorstRequest]
                 )
 
 
+def iter_large_streams() -> Iterator[WorstRequest]:
+    """Yield requests that stream the events of all large records."""
+    for name, query, encoding in (
+        ("all events", "index=0&namespace=*", ""),
+        ("jobs, compressed", "index=0&topic=Job", "gzip"),
+        ("allocations", "index=0&topic=Allocation", ""),
+    ):
+        yield WorstRequest(
+            "event.stream",
+            f"stream of large records, {name}",
+            "GET",
+            f"/v1/event/stream?{query}",
+            accept_encoding=encoding,
+            cpu_limit_s=LIST_CPU_S,
+            has_endless_reply=True,
+            reads_until_silent=True,
+        )
+
+
 async def store_large_parents(port: int, job_id: str) -> tuple[str, str]:
     """Store a large job once as a parameterized and once as a periodic one, and return their ids."""
     client, large = JsonClient(port, BOOTSTRAP), build_jobs(0)[job_id]

@@ -32,6 +32,8 @@ attempt counts.
 TIMEOUT_S: Final = 60.0
 FIRST_PART_TIMEOUT_S: Final = 0.3
 """How long the first part of an endless reply is waited for."""
+SILENCE_S: Final = 1.0
+"""An endless reply that sends nothing for so long has sent all that is stored."""
 UPGRADE_HEADERS: Final = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
@@ -190,6 +192,9 @@ class Probe:
             reply = connection.getresponse()
             if not request.has_endless_reply:
                 return reply.status, reply.read()[:160].decode(errors="replace")
+            if request.reads_until_silent:
+                own_socket.settimeout(SILENCE_S)
+                return reply.status, _read_until_silent(reply)
             own_socket.settimeout(FIRST_PART_TIMEOUT_S)
             try:
                 return reply.status, reply.read1(160).decode(errors="replace")
@@ -226,6 +231,17 @@ class Probe:
             accepted = max((cost.body_bytes for cost in costs if cost.status < 300), default=0)
             counts = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
             yield f"  {name}: {counts}; largest accepted body {accepted:,} bytes"
+
+
+def _read_until_silent(reply: http.client.HTTPResponse) -> str:
+    """Read the reply until nothing arrives for `SILENCE_S`. Return how many bytes it had."""
+    size = 0
+    try:
+        while data := reply.read1(1_000_000):
+            size += len(data)
+    except TimeoutError:
+        pass
+    return f"{size:,} bytes"
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from tests.bounded_work.accepted_bodies import (
 from tests.bounded_work.large_records import (
     LIST_CPU_S,
     iter_large_reads,
+    iter_large_streams,
     iter_large_writes,
     iter_small_writes,
     report_tasks,
@@ -262,6 +263,8 @@ def test_a_large_valid_job_holds_no_event_loop(name: str) -> None:
     require_no_problem(run_measured_alone(send_large_valid_job, name))
 
 
+MIN_STREAMED_BYTES = 5_000
+"""A stream with fewer bytes has not sent the stored records."""
 JOBS = ("groups", "tasks", "meta", "texts", "config", "actions")
 LARGE_READ_STEP = 1 if IS_FULL_RUN else 5
 """One of this number of reads of large records is sent."""
@@ -279,6 +282,21 @@ async def send_large_reads(job_ids: Sequence[str], versions: int) -> Findings:
 @pytest.mark.parametrize("job_ids", [(name,) for name in JOBS] if IS_FULL_RUN else [("groups", "texts")], ids=" ".join)
 def test_no_read_of_a_large_record_holds_the_event_loop(job_ids: Sequence[str]) -> None:
     require_no_problem(run_measured_alone(send_large_reads, job_ids, versions=2))
+
+
+async def stream_large_records(job_ids: Sequence[str]) -> Findings:
+    async with open_probe() as probe:
+        await store_large_records(probe.target.port, job_ids, versions=2)
+        for request in iter_large_streams():
+            cost = await probe.measure(request)
+            assert cost.status == 200, f"{request}: {cost}"
+            assert int(cost.text.split()[0].replace(",", "")) > MIN_STREAMED_BYTES, f"{request}: {cost}"
+        return probe.findings
+
+
+@pytest.mark.parametrize("job_ids", [(name,) for name in JOBS] if IS_FULL_RUN else [("meta", "texts")], ids=" ".join)
+def test_no_event_stream_of_large_records_holds_the_event_loop(job_ids: Sequence[str]) -> None:
+    require_no_problem(run_measured_alone(stream_large_records, job_ids))
 
 
 async def send_lists_with_a_heavy_item() -> Findings:

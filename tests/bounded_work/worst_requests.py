@@ -115,6 +115,8 @@ class WorstRequest(msgspec.Struct, frozen=True):
     """The longest time for which the request may hold the loop, if it is not that of all requests."""
     has_endless_reply: bool = False
     """Whether only the first part of the reply is read."""
+    reads_until_silent: bool = False
+    """Whether an endless reply is read until nothing arrives for a while."""
     is_websocket: bool = False
     """Whether the request asks for a websocket."""
 

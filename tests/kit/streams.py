@@ -10,7 +10,10 @@ from tests.kit.virtual_time import pass_time, until
 
 
 class AStream:
-    """One request for a stream. While `reads` is not set, the caller reads nothing."""
+    """One request for a stream. While `reads` is not set, the caller reads nothing.
+
+    It stops reading when it has received `stop_after_parts`.
+    """
 
     def __init__(
         self,
@@ -27,6 +30,7 @@ class AStream:
         self.has_proper_end = False
         """Whether the server sent the end of the body, instead of cutting it off."""
         self.disconnected = asyncio.Event()
+        self.stop_after_parts = 0
         self.reads = asyncio.Event()
         self.reads.set()
         scope = {
@@ -58,11 +62,14 @@ class AStream:
             return
         if message.get("body"):
             self.parts.append(message["body"])
+            if len(self.parts) == self.stop_after_parts:
+                self.reads.clear()
         self.has_proper_end = not message.get("more_body", False)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in b"".join(self.parts).splitlines()]
+        complete, _, _rest = b"".join(self.parts).rpartition(b"\n")
+        return [json.loads(line) for line in complete.splitlines()]
 
     @property
     def events(self) -> list[dict[str, Any]]:

@@ -9,13 +9,15 @@ from tests.builders import a_job
 from tests.kit.callers import a_token, change_rules, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
-from tests.kit.state import SECRET, a_node
+from tests.kit.state import SECRET, a_node, an_allocation
 from tests.kit.streams import AStream, listen
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
-from wharf.cluster.api.handlers.events import HEARTBEAT_INTERVAL_S, WRITE_TIMEOUT_S
+from wharf.cluster.api.handlers.events import HEARTBEAT_INTERVAL_S, PART_BYTES, WRITE_TIMEOUT_S
 from wharf.cluster.server.events import EventFeed
-from wharf.cluster.state.tables import ACL_TOKENS, JOBS, NAMESPACES, NODE_POOLS, NODES, VARIABLES
+from wharf.cluster.state.tables import ACL_TOKENS, ALLOCATIONS, JOBS, NAMESPACES, NODE_POOLS, NODES, VARIABLES
 from wharf.contract.model.acl.tokens import Token, TokenType
+from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.nodes.node import NodeStatus
@@ -508,3 +510,71 @@ async def test_a_caller_that_reads_too_slowly_is_disconnected_and_others_continu
         assert not quick.is_over
         assert len(slow.events) < 300
         assert json.loads(quick.parts[-1])["Events"][0]["Payload"]["NodePool"]["Description"] == "299"
+
+
+# -- large records
+
+
+def a_large_job(id: str = "large") -> Job:
+    """Return a job of about a megabyte."""
+    return a_job(id, meta={f"key{number}": "x" * 200 for number in range(5_000)}, create_index=WRITE_INDEX)
+
+
+async def stop_in_a_line(cluster: ACluster, server: OneServer, headers: dict[str, str] | None = None) -> AStream:
+    """Return a stream whose caller stopped reading within the line of a large record."""
+    stream = await listen(cluster, server, "Job", headers=headers)
+    stream.stop_after_parts = len(stream.parts) + 2
+    await commit(server, JOBS.build_put(a_large_job()))
+    await until(lambda: len(stream.parts) == stream.stop_after_parts, what="a part of the line arrived")
+    assert not stream.parts[-1].endswith(b"\n")
+    return stream
+
+
+@in_virtual_time
+async def test_a_line_with_large_records_is_sent_in_small_parts() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        event = TaskEvent(type="Started", time=0, details={"text": '"\n' * 100})
+        states = {f"task{number}": TaskState(state=TaskStatus.RUNNING, events=(event,) * 10) for number in range(200)}
+        job = a_large_job()
+        allocation = an_allocation(job, id="large", task_states=states)
+        stream = await listen(cluster, server)
+
+        await commit(server, JOBS.build_put(job), ALLOCATIONS.build_put(allocation))
+        job_event = await stream.wait_for_event(topic="Job", key="large")
+        allocation_event = await stream.wait_for_event(topic="Allocation", key="large")
+
+        assert job_event["Payload"]["Job"]["Meta"] == job.meta
+        found = allocation_event["Payload"]["Allocation"]["TaskStates"]
+        assert (len(found), found["task0"]["Events"][0]["Details"]) == (200, {"text": '"\n' * 100})
+        assert max(map(len, stream.parts)) < 4 * PART_BYTES
+
+
+@in_virtual_time
+async def test_a_stream_is_cut_off_if_its_caller_loses_the_right_within_a_line() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        headers = await a_token(server, READ_JOBS)
+        stream = await stop_in_a_line(cluster, server, headers)
+        received = len(stream.parts)
+
+        await change_rules(server, headers, 'namespace "other" { policy = "read" }')
+        stream.reads.set()
+        await stream.wait_end()
+
+        assert (len(stream.parts) <= received + 1, stream.has_proper_end) == (True, False)
+
+
+@in_virtual_time
+async def test_a_stream_that_a_stopping_server_ends_within_a_line_is_cut_off() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        between_lines = await listen(cluster, server, "Node")
+        within_a_line = await stop_in_a_line(cluster, server)
+
+        server.api.close()
+        await between_lines.wait_end()
+        await within_a_line.wait_end()
+
+        assert (between_lines.has_proper_end, within_a_line.has_proper_end) == (True, False)

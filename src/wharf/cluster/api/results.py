@@ -100,6 +100,8 @@ class StreamedBody(msgspec.Struct, frozen=True):
     """Closes the connection of a caller that takes longer to read one part, in seconds; `None` means no limit."""
     is_cut_at_shutdown: bool = False
     """Whether a server that stops cuts the reply off. Otherwise it ends the reply, so that the caller takes it as whole."""
+    is_incomplete: Callable[[], bool] | None = None
+    """Returns whether the parts so far end within a line. Then a server that stops cuts the reply off all the same."""
     is_access_checked: bool = False
     """Whether `parts` ends itself when the caller loses access. Otherwise the reply is cut off then."""
     wait_until_access_lost: Callable[[], Awaitable[object]] | None = None
@@ -108,6 +110,11 @@ class StreamedBody(msgspec.Struct, frozen=True):
     """The slot that the stream takes until it ends. Set by the application for `STREAM_ENDPOINTS`."""
     can_compress: bool = False
     """Whether the parts are text, which is compressed for a caller that accepts it. Each part is sent at once all the same."""
+
+    @property
+    def is_cut_now(self) -> bool:
+        """Whether a server that stops now cuts the reply off."""
+        return self.is_cut_at_shutdown or (self.is_incomplete is not None and self.is_incomplete())
 
 
 class ActionResult(msgspec.Struct, frozen=True):

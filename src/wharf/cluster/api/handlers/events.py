@@ -4,20 +4,20 @@ The caller's rights are checked again before events are sent. The stream ends if
 too far behind.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from typing import Any, Final
-
-import msgspec
 
 from wharf.cluster.access import Caller, build_denial, reauthenticate_caller
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES
+from wharf.cluster.api.replies.pieces import iterate_pieces
 from wharf.cluster.api.requests.parameters import INTEGER_PATTERN, MAX_INTEGER
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, StreamedBody
 from wharf.cluster.operations.events import ClusterEvent, EventFilter, is_event_visible, parse_topics
+from wharf.cluster.server.cpu_budget import SLICE_S
 from wharf.cluster.server.events import EventCommit, EventFeed, SubscriptionLost
 from wharf.cluster.server.server import Server
-from wharf.cluster.state.packed_map import encode_packed_as_dict
 from wharf.cluster.state.tables import NAMESPACES
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.wire.events import EventView, build_payload
@@ -28,11 +28,13 @@ WRITE_TIMEOUT_S: Final = 40.0
 """A caller that takes longer to read one part is disconnected."""
 COMMITS_PER_STEP: Final = 50
 MAX_EVENTS_PER_LINE: Final = 100
-"""A larger commit is sent as several lines, so that other tasks can run in between."""
+"""A larger commit is sent as several lines, which limits the length of a line."""
+PART_BYTES: Final = 64 * 1024
+"""A longer line is sent in parts of about this size, so that other tasks can run in between."""
+EVENTS_PER_STEP: Final = 1_000
+"""Events that are selected in one step: about two milliseconds."""
 NO_CACHE_HEADER: Final = (b"cache-control", b"no-cache")
 CONNECTION_CLOSE_HEADER: Final = (b"connection", b"close")
-
-_encode = msgspec.json.Encoder(enc_hook=encode_packed_as_dict).encode
 
 
 class EventActions:
@@ -57,13 +59,19 @@ class EventActions:
         await self._server.reader.catch_up()
         if not event_filter.is_allowed_for(request.caller.rights):
             raise build_denial(request.caller)
-        parts = _iterate_nothing() if index < 0 else self._iterate_lines(feed, request.caller, event_filter, index)
+        progress = _LineProgress()
+        parts = (
+            _iterate_nothing()
+            if index < 0
+            else self._iterate_lines(feed, request.caller, event_filter, index, progress)
+        )
         return ActionResult(
             StreamedBody(
                 parts,
                 headers=(NO_CACHE_HEADER, CONNECTION_CLOSE_HEADER),
                 write_timeout_s=WRITE_TIMEOUT_S,
                 is_access_checked=True,
+                is_incomplete=lambda: progress.is_inside_line,
             )
         )
 
@@ -79,13 +87,13 @@ class EventActions:
         return EventFilter(parse_topics(request.get_texts("topic")), request.namespace, namespaces)
 
     async def _iterate_lines(
-        self, feed: EventFeed, caller: Caller, event_filter: EventFilter, index: int
+        self, feed: EventFeed, caller: Caller, event_filter: EventFilter, index: int, progress: "_LineProgress"
     ) -> AsyncIterator[bytes]:
         """Yield the events of commits from `index` on as JSON lines, and a heartbeat line at intervals.
 
         Ends when the subscription has fallen too far behind or the caller has lost its rights.
         """
-        world, loop_slots = self._server.world, self._server.off_loop.loop_slots
+        world = self._server.world
         subscription = feed.subscribe(since_index=index)
         try:
             yield HEARTBEAT_LINE
@@ -93,21 +101,62 @@ class EventActions:
             while True:
                 for commit in subscription.take(COMMITS_PER_STEP):
                     caller = self._reauthenticate(caller, event_filter)
-                    has_lines = False
-                    for line in _encode_commit(commit, caller, event_filter):
-                        has_lines = True
-                        yield line  # The sender waits for the next slot.
-                    if not has_lines:
-                        await loop_slots.wait()
+                    async with aclosing(self._iterate_commit(commit, caller, event_filter, progress)) as parts:
+                        async for part in parts:
+                            yield part  # The sender waits for the next slot.
                 await subscription.wait(due_s - world.monotonic_s())
                 if world.monotonic_s() >= due_s:
                     caller = self._reauthenticate(caller, event_filter)
                     yield HEARTBEAT_LINE
                     due_s = world.monotonic_s() + HEARTBEAT_INTERVAL_S
         except (SubscriptionLost, _RightsLost):
+            if progress.is_inside_line:
+                raise Refusal(RefusalCode.FORBIDDEN, "the caller lost its rights within a line") from None
             return  # The caller sees the end of the stream and may subscribe again.
         finally:
             subscription.end()
+
+    async def _iterate_commit(
+        self, commit: EventCommit, caller: Caller, event_filter: EventFilter, progress: "_LineProgress"
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of the commit's events that the caller requested and may see, long ones in parts.
+
+        Raises `_RightsLost` if the caller loses its rights meanwhile.
+        """
+        world, loop_slots = self._server.world, self._server.off_loop.loop_slots
+        has_lines = False
+        async for events in self._select_events(commit, caller, event_filter):
+            has_lines = True
+            pieces, size, began_s = [], 0, world.cpu_s()
+            for piece in _encode_line(commit.index, events):
+                pieces.append(piece)
+                size += len(piece)
+                if size >= PART_BYTES or world.cpu_s() - began_s >= SLICE_S:
+                    progress.is_inside_line = True
+                    yield b"".join(pieces)
+                    self._reauthenticate(caller, event_filter)
+                    pieces, size, began_s = [], 0, world.cpu_s()
+            pieces.append(b"\n")
+            yield b"".join(pieces)
+            progress.is_inside_line = False
+        if not has_lines:
+            await loop_slots.wait()
+
+    async def _select_events(
+        self, commit: EventCommit, caller: Caller, event_filter: EventFilter
+    ) -> AsyncGenerator[list[ClusterEvent], None]:
+        """Yield the events that the caller requested and may see, in groups for one line each."""
+        selected: list[ClusterEvent] = []
+        for number, event in enumerate(commit.events, start=1):
+            if event_filter.matches(event) and is_event_visible(caller.rights, event):
+                selected.append(event)
+            if len(selected) == MAX_EVENTS_PER_LINE:
+                yield selected
+                selected = []
+            if not number % EVENTS_PER_STEP:
+                await self._server.off_loop.loop_slots.wait()
+        if selected:
+            yield selected
 
     def _reauthenticate(self, caller: Caller, event_filter: EventFilter) -> Caller:
         """Return the caller with its current rights.
@@ -118,6 +167,15 @@ class EventActions:
         if current.is_refused or not event_filter.is_allowed_for(current.rights):
             raise _RightsLost
         return current
+
+
+class _LineProgress:
+    """Whether a part of a line is sent, and the rest of the line is not."""
+
+    __slots__ = ("is_inside_line",)
+
+    def __init__(self) -> None:
+        self.is_inside_line = False
 
 
 class _RightsLost(Exception):
@@ -131,17 +189,8 @@ async def _iterate_nothing() -> AsyncIterator[bytes]:
         yield part
 
 
-def _encode_commit(commit: EventCommit, caller: Caller, event_filter: EventFilter) -> Iterator[bytes]:
-    """Yield the lines of the commit's events that the caller requested and may see."""
-    events = [
-        event for event in commit.events if event_filter.matches(event) and is_event_visible(caller.rights, event)
-    ]
-    for start in range(0, len(events), MAX_EVENTS_PER_LINE):
-        yield _encode_line(commit.index, events[start : start + MAX_EVENTS_PER_LINE])
-
-
-def _encode_line(index: int, events: list[ClusterEvent]) -> bytes:
-    """Return one line of the stream: the index and its events."""
+def _encode_line(index: int, events: list[ClusterEvent]) -> Iterator[bytes]:
+    """Yield one line of the stream, the index and its events, in pieces that take little time each."""
     views = [
         EventView(
             topic=event.topic,
@@ -155,7 +204,7 @@ def _encode_line(index: int, events: list[ClusterEvent]) -> bytes:
         for event in events
     ]
     line: dict[str, Any] = {"Index": index, "Events": views}
-    return _encode(line) + b"\n"
+    return iterate_pieces(line, is_pretty=False)
 
 
 def _parse_index(text: str) -> int:

@@ -15,6 +15,7 @@ import msgspec
 
 from wharf.cluster.api.held_memory import HeldMemory, MemoryLimit
 from wharf.cluster.server.loop_slots import LoopSlots
+from wharf.cluster.state.packed_map import encode_packed_as_dict
 from wharf.contract.model.message_texts import format_reply_messages
 
 COMPRESSION_LEVEL: Final = 1
@@ -108,7 +109,7 @@ MAX_CACHED_BODY_BYTES: Final = 64 * 1024 * 1024
 CACHE_ENTRY_BYTES: Final = 200
 """Estimated memory of a cache entry in addition to its data."""
 
-encode_json: Final = msgspec.json.Encoder().encode
+encode_json: Final = msgspec.json.Encoder(enc_hook=encode_packed_as_dict).encode
 
 
 MAX_REPLY_MEMORY: Final = 512_000_000

@@ -243,7 +243,7 @@ def _iterate_value(value: object, line: bytes, *, heavy: bool) -> Iterator[bytes
         yield from _iterate_map(value.iterate(), line)
     elif isinstance(value, msgspec.Struct):
         yield from _iterate_record(value, line)
-    elif isinstance(value, dict):
+    elif isinstance(value, dict | PackedMap):
         yield from _iterate_map(value.items(), line)
     elif isinstance(value, _LIST_TYPES):
         yield from _iterate_list(value, line)

@@ -185,7 +185,7 @@ class ReplySender:
                 # The status is sent. Without its end the reply is cut off, so the caller notices that it is incomplete.
                 # Callers can cause this as often as they like, so it is no warning.
                 log.debug("streamed reply cut off why=%s", refusal.text)
-        elif self._closing.is_set() and not body.is_cut_at_shutdown:
+        elif self._closing.is_set() and not body.is_cut_now:
             # Ends the reply properly instead of cutting it off.
             await send({"type": "http.response.body", "body": compressor.end() if compressor is not None else b""})
 
