@@ -15,6 +15,7 @@ from tests.node.nodes import build_raw_job
 from tests.node.test_full_disk import fill
 from tests.waiting import wait_until
 from wharf.cluster.api.handlers.agents.health import find_disk_problem, find_node_problem
+from wharf.world.disk_space import measure_disk_space
 from wharf.world.problem_file import store_problem
 
 CONFIG = """\
@@ -26,6 +27,14 @@ engine = "sqlite"
 [client]
 enabled = true
 drivers.raw_exec.enabled = true
+"""
+
+SERVER_CONFIG = """\
+data_dir = "{disk}/data"
+server.enabled = true
+ports.http = 0
+[state]
+engine = "sqlite"
 """
 
 
@@ -108,6 +117,29 @@ def read_client_health(agent: RunningAgent) -> tuple[int, bool]:
         with refused:
             return refused.code, json.load(refused)["client"]["ok"]
     return 200, health["client"]["ok"]
+
+
+@pytest.mark.needs("namespaces")
+def test_the_health_of_a_server_warns_before_the_disk_of_its_log_is_full(tmp_path: Path, disk: Path) -> None:
+    (tmp_path / "wharf.toml").write_text(SERVER_CONFIG.format(disk=disk))
+    with running(tmp_path, "agent", "--config", "wharf.toml") as agent:
+        agent.wait_ready()
+        enough_space = read_server_health(agent)
+
+        with open(disk / "filler", "wb") as filler:
+            filler.write(bytes(measure_disk_space(disk).available_bytes - (4 << 20)))
+
+        def find_warning() -> str:
+            status, message = read_server_health(agent)
+            return message if status == 200 and message != "ok" else ""
+
+        warning = wait_until(find_warning, what="the health warns of the disk")
+        written = submit(agent, build_raw_job("waits", "exit 0"))
+
+    assert enough_space == (200, "ok")
+    assert warning.startswith(f"the disk of the log in {disk}/data/")
+    assert warning.endswith(" MB free, 6 MB recommended): free some space before writes are refused")
+    assert written == 200
 
 
 @pytest.mark.faults

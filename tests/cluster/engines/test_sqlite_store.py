@@ -1,5 +1,6 @@
 """The log of one folder without an event loop: reads in slices, trimming, compaction, leases, recovery and restores."""
 
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from wharf.cluster.engines.sqlite.restore import MAX_RECORDS_PER_INDEX, SqliteRe
 from wharf.cluster.engines.sqlite.store import MAX_TRIM_LINES, RECOVERY_INTERVAL_S, SqliteStore
 from wharf.cluster.engines.sqlite.trim import TrimPlan, plan_trim, write_trim
 from wharf.contract.model.log import Cause, CauseKind
+from wharf.world.disk_space import measure_disk_space
 
 CAUSE = Cause(CauseKind.REQUEST, "r1")
 StartStore = Callable[..., SqliteStore]
@@ -567,6 +569,37 @@ def test_a_failed_checkpoint_is_reported_until_one_succeeds_and_loses_nothing(
 
 
 # --- epochs and restores ---
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=20m", "wharf-test", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.needs("namespaces")
+def test_a_nearly_full_disk_is_reported_while_writes_are_accepted(small_disk: Path) -> None:
+    store = SqliteStore(small_disk / "log", clock=Clock())
+    store.open()
+    try:
+        enough_space = store.read_health()
+        free_bytes = measure_disk_space(small_disk).available_bytes
+        (small_disk / "filler").write_bytes(bytes(free_bytes - 500_000))
+        nearly_full = store.read_health()
+        outcomes = commit(store, a_write(put("a")))
+    finally:
+        store.close()
+
+    assert (enough_space.writable, enough_space.why) == (True, "")
+    assert (nearly_full.writable, nearly_full.why) == (
+        True,
+        f"the disk of the log in {small_disk}/log is nearly full (0 MB free, 1 MB recommended): free some space before "
+        "writes are refused",
+    )
+    assert outcomes == [Committed(1)]
 
 
 def test_a_new_epoch_begins_above_an_index_and_keeps_the_records(store: SqliteStore) -> None:
