@@ -1,6 +1,7 @@
 """The limits of request bodies: each is checked while a body is decoded, and the page that lists them is up to date."""
 
 import json
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from wharf.contract.model.body_limits import (
     MAX_TEXT_CHARS,
     MAX_TOTAL_ITEMS,
     MAX_TOTAL_ITEMS_BY_BODY,
+    NAME_KEY_FIELDS,
     NAME_LIST_FIELDS,
     OBJECT_ITEMS,
     UNCHECKED_NAME_FIELDS,
@@ -237,18 +239,62 @@ def test_an_ordinary_name_is_accepted(name: str) -> None:
     "field", ["Job.ID", "TaskGroup.Name", "Task.Name", "Namespace.Name", "Quota.Name", "Node.Name"]
 )
 def test_the_names_of_every_noun_are_checked(field: str) -> None:
-    record_type = next(
-        record_type
-        for endpoint in ENDPOINTS
-        for record_type in iter_record_types(endpoint.body_type, set())
-        if record_type.__name__ == field.partition(".")[0]
-    )
-    name = field.partition(".")[2]
+    record, _, name = field.partition(".")
 
-    ((path, message),) = read_problems(record_type, {name: "a\u202eb"})
+    ((path, message),) = read_problems(find_record_type(record), {name: "a\u202eb"})
 
     assert path == name
     assert message.startswith("contains the character U+202E")
+
+
+def find_record_type(name: str) -> type[msgspec.Struct]:
+    return next(
+        record_type
+        for endpoint in ENDPOINTS
+        for record_type in iter_record_types(endpoint.body_type, set())
+        if record_type.__name__ == name
+    )
+
+
+@pytest.mark.parametrize("key", ["a\u202eb", "a\nb", "d" * (MAX_NAME_BYTES + 1), ".."])
+@pytest.mark.parametrize("field", sorted(NAME_KEY_FIELDS))
+def test_the_keys_of_maps_by_name_follow_the_rule_of_names(field: str, key: str) -> None:
+    record, _, name = field.partition(".")
+
+    ((path, message),) = read_problems(find_record_type(record), {name: {"ordinary": {}, key: {}}})
+
+    assert path == name
+    assert message.startswith("has a key that ")
+
+
+def test_the_key_of_a_volume_of_a_group_follows_the_rule_of_names() -> None:
+    ((path, message),) = read_problems(Job, {"TaskGroups": [{"Volumes": {"da\u202eta": {"Source": "data"}}}]})
+
+    assert path == "TaskGroups[0].Volumes"
+    assert message.startswith("has a key that contains the character U+202E at position 3")
+
+
+FREE_KEY_FIELDS = {"AllocationUpdate.TaskStates", "NodeDevice.Attributes"}
+"""Maps of records whose keys are not checked: names of tasks of stored jobs, and attributes."""
+
+
+def test_the_keys_of_each_map_of_records_are_checked_or_known_to_be_free() -> None:
+    maps = {
+        f"{record_type.__name__}.{field.encode_name}"
+        for endpoint in ENDPOINTS
+        for record_type in iter_record_types(endpoint.body_type, set())
+        for field in msgspec.structs.fields(record_type)
+        if any(is_map_of_records(member) for member in (field.type, *getattr(field.type, "__args__", ())))
+    }
+
+    assert maps == (NAME_KEY_FIELDS - {"Service.TaggedAddresses"}) | FREE_KEY_FIELDS
+
+
+def is_map_of_records(value_type: object) -> bool:
+    if typing.get_origin(value_type) is not dict:
+        return False
+    _, value = typing.get_args(value_type)
+    return isinstance(value, type) and issubclass(value, msgspec.Struct)
 
 
 def test_a_problem_repeats_at_most_200_characters_of_input() -> None:

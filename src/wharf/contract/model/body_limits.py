@@ -146,6 +146,18 @@ FURTHER_NAME_FIELDS: Final = frozenset(
 """Fields with other wire names that hold an id or a name, as `Record.Field`."""
 NAME_LIST_FIELDS: Final = frozenset(("Job.Datacenters",))
 """Lists whose elements are names, as `Record.Field`."""
+NAME_KEY_FIELDS: Final = frozenset(
+    (
+        "Node.CSIControllerPlugins",
+        "Node.CSINodePlugins",
+        "Node.Drivers",
+        "Node.HostNetworks",
+        "Node.HostVolumes",
+        "Service.TaggedAddresses",
+        "TaskGroup.Volumes",
+    )
+)
+"""Maps whose keys are names, as `Record.Field`. The keys of other maps are free, such as those of metadata and environments."""
 UNCHECKED_NAME_FIELDS: Final = frozenset(("JobName.ID", "ServiceRegistration.ID", "TokenRequest.Name"))
 """Fields that are not checked while decoding: references to records whose ids servers made from other ids, and the name
 of a token, which is checked with the other fields of the token.
@@ -259,6 +271,10 @@ def render_page() -> str:
         "segment `.` or `..`. This holds for the fields `ID` and `Name` of every object, and for these fields:",
         "",
         *(f"- `{field}`" for field in sorted(FURTHER_NAME_FIELDS)),
+        "",
+        "It also holds for the keys of these maps, but not for the keys of other maps, such as metadata:",
+        "",
+        *(f"- `{field}`" for field in sorted(NAME_KEY_FIELDS)),
         "",
     ]
     return "\n".join(lines)

@@ -36,6 +36,7 @@ from wharf.contract.model.body_limits import (
     MAX_TEXT_CHARS,
     MAX_TOTAL_ITEMS,
     MAX_TOTAL_ITEMS_BY_BODY,
+    NAME_KEY_FIELDS,
     NAME_LIST_FIELDS,
     OBJECT_ITEMS,
     FieldLimits,
@@ -309,6 +310,8 @@ def _find_field_normalizer(field: str, value_type: object) -> Normalizer | None:
     if field in NAME_LIST_FIELDS:
         return _make_list_normalizer(_normalize_name, limits)
     normalizer = _find_normalizer(value_type, limits)
+    if normalizer is not None and field in NAME_KEY_FIELDS:
+        return _make_named_map_normalizer(normalizer)
     if normalizer is None and is_name_field(field):
         return _normalize_name
     if normalizer is None and limits.max_text_chars != MAX_TEXT_CHARS:
@@ -483,6 +486,20 @@ def _make_map_normalizer(normalize_value: Normalizer | None, when_null: object, 
                 raise _make_error([*path, key], problem)
             values[key] = when_null if value is None else value
         return values
+
+    return normalize
+
+
+def _make_named_map_normalizer(normalize_map: Normalizer) -> Normalizer:
+    """Return a function that normalizes a submitted map with `normalize_map`, and whose keys are ids or names."""
+
+    def normalize(submitted: object, path: FieldPath, progress: _Progress) -> object:
+        normalized = normalize_map(submitted, path, progress)
+        for key in normalized if isinstance(normalized, dict) else ():
+            problem = find_name_problem(key)
+            if problem:
+                raise _make_error(path, f"has a key that {problem}")
+        return normalized
 
     return normalize
 
