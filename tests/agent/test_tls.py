@@ -97,6 +97,20 @@ def test_an_agent_with_an_unusable_tls_file_ends_with_an_error_that_names_it(tmp
         assert "Traceback" not in agent.err
 
 
+def test_an_agent_with_a_key_of_another_certificate_ends_before_it_starts_a_cluster(
+    tmp_path: Path, tls_folder: Path
+) -> None:
+    pair = f'cert_file = "{tls_folder}/server.pem"\nkey_file = "{tls_folder}/other-key.pem"'
+    file = write_agent_config(tmp_path / "a", f"[tls]\nhttp = true\n{pair}")
+
+    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+        assert agent.wait_end() == 1
+        message = f"wharf: tls.key_file {tls_folder}/other-key.pem is not the key of {tls_folder}/server.pem"
+        assert agent.err.splitlines() == [message]
+
+    assert not list((tmp_path / "a").rglob("log.db"))
+
+
 @pytest.fixture(scope="module")
 def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with valid TLS files and a second certificate with its key."""

@@ -31,7 +31,7 @@ from wharf.agent.supervision.channel import NewSettings, ProcessOrder, ReloadRep
 from wharf.agent.supervision.control import ControlReply, DebugReply, ProcessReport, listen_for_commands
 from wharf.agent.supervision.process_tree import ProcessSpec, ProcessTree
 from wharf.agent.supervision.supervisor import SpawnSpec, Supervisor
-from wharf.agent.tls.contexts import check_tls_files, require_reloadable_certificate
+from wharf.agent.tls.contexts import check_tls_files, require_reloadable_certificate, require_usable_tls_files
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.engines.store.shared_index import create_shared_index
 from wharf.cluster.server.agent_interface import format_stacks
@@ -150,8 +150,10 @@ class AgentProcess:
     def run(self) -> str:
         """Run the agent. Return why it ended, or an empty text after a request to stop.
 
-        Raises `CommandError` if the agent cannot start.
+        Raises `CommandError` or `StartupError` if the agent cannot start.
         """
+        # Before any process starts: the brain could otherwise lead the cluster before an api process finds the problem.
+        require_usable_tls_files(self.settings.tls)
         if self.settings.limits.enabled:
             from wharf.agent.http.limits import check_limits_file  # Loads slowly, and is needed only with limits.
 

@@ -76,11 +76,16 @@ def _load_certificates(context: ssl.SSLContext, key: str, file: str) -> None:
         raise StartupError(f"tls.{key} {file} holds no certificate in PEM form") from error
 
 
-def check_tls_files(tls: TlsSettings, *, now_ns: int) -> None:
-    """Raise `StartupError` if a file of the settings cannot be used, or if others refuse its certificate now."""
+def require_usable_tls_files(tls: TlsSettings) -> None:
+    """Raise `StartupError` if a file of the settings cannot be used. Certificates that have ended can be."""
+    build_client_tls_context(tls)
     if tls.http:
         build_server_tls_context(tls)
-    build_client_tls_context(tls)
+
+
+def check_tls_files(tls: TlsSettings, *, now_ns: int) -> None:
+    """Raise `StartupError` if a file of the settings cannot be used, or if others refuse its certificate now."""
+    require_usable_tls_files(tls)
     require_valid_certificates(tls, now_ns=now_ns)
 
 
