@@ -27,8 +27,8 @@ from wharf.cluster.api.requests.values import UUID_CHARACTERS, UUID_PATTERN
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES, ACL_TOKENS
-from wharf.contract.model.acl.permissions import PublicAccess
-from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.acl.permissions import READ_AGENT, READ_OPERATOR, PublicAccess
+from wharf.contract.model.refusal import NO_LEADER_TEXT, Refusal, no_leader
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.model.times import DecisionContext, to_datetime
 from wharf.contract.wire.credentials import read_token
@@ -99,6 +99,25 @@ class CallerAuthenticator:
             return self._authenticate_uncached(snapshot, token)
         return cached_caller
 
+    def may_see_store(self, snapshot: Replica, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether the caller may know the addresses of the store: with the right to read agents or the operator.
+
+        A caller whose policies are large and not compiled yet may not.
+        """
+        if not self.is_enabled:
+            return True
+        try:
+            caller = self._authenticate_uncached(snapshot, read_token(headers))
+        except RightsNotCompiled:
+            return False
+        return not caller.is_refused and any(map(caller.rights.satisfies, (READ_AGENT, READ_OPERATOR)))
+
+    def explain_refusal(self, server: Server, refusal: Refusal, headers: Mapping[bytes, bytes]) -> Refusal:
+        """Return a refusal for lack of a leader with the addresses of a lost store, if the caller may know them."""
+        if refusal.text != NO_LEADER_TEXT or not self.may_see_store(server.replica, headers):
+            return refusal
+        return no_leader(server.reader.describe_outage(for_operators=True))
+
     def _authenticate_uncached(self, snapshot: Replica, token: str) -> Caller:
         """Return the caller of the token, read from the snapshot."""
         moment = DecisionContext(self._world.now_ns(), self._world.new_id)
@@ -122,6 +141,8 @@ class RequestAuthorizer:
     def __init__(self, server: Server, authenticator: CallerAuthenticator) -> None:
         self._server = server
         self._authenticator = authenticator
+        server.reader.hides_store = authenticator.is_enabled
+        server.access.may_see_store = lambda headers: authenticator.may_see_store(server.replica, headers)
 
     async def add_caller(self, request: Request) -> Request:
         """Return the request with its caller. The caller may still lack access: use `check`.
@@ -133,14 +154,23 @@ class RequestAuthorizer:
         if not self._authenticator.is_enabled or isinstance(endpoint.need, PublicAccess):
             return request
         if endpoint.kind not in (EndpointKind.LOCAL, EndpointKind.READ):
-            await self._server.reader.catch_up()
+            await self._catch_up(request)
         request_with_caller = await self._authenticate(request)
         try:
             self.check(request_with_caller)
         except Refusal:
-            await self._server.reader.catch_up()
+            await self._catch_up(request)
             return await self._authenticate(request)
         return request_with_caller
+
+    async def _catch_up(self, request: Request) -> None:
+        """Catch up with the log. Raises `Refusal` if there is no leader, with the addresses of a lost store if the caller
+        may know them.
+        """
+        try:
+            await self._server.reader.catch_up()
+        except Refusal as refusal:
+            raise self._authenticator.explain_refusal(self._server, refusal, request.headers) from None
 
     def check(self, request: Request) -> None:
         """Raise a `Refusal` unless the request's caller may use the endpoint."""

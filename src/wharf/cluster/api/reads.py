@@ -128,7 +128,10 @@ class ReadExecutor:
     ) -> HttpReply:
         """Return the reply of a read, executed in this process."""
         if not target.options.is_stale_allowed:
-            await self._server.reader.catch_up()
+            try:
+                await self._server.reader.catch_up()
+            except Refusal as refusal:
+                raise self._authenticator.explain_refusal(self._server, refusal, request.headers) from None
         while True:
             try:
                 if target.options.index > 0 and target.endpoint.can_block:

@@ -131,6 +131,8 @@ class LogHealth(msgspec.Struct, frozen=True, gc=False):
     why: str = ""
     size_bytes: int = 0
     quota_bytes: int = 0
+    public_why: str = ""
+    """`why` without addresses; empty if `why` has none."""
 
 
 class Load(Protocol):

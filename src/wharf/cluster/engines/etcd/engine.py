@@ -211,15 +211,15 @@ class EtcdEngine:
             status = await client.send_request("status", messages.build_status())
             alarms = (await client.send_request("alarm", messages.build_alarm_list())).alarms
         except (LogUnavailable, EtcdRefusal) as error:
-            return LogHealth(writable=False, why=str(error))
+            return LogHealth(writable=False, why=str(error), public_why="etcd cannot be used")
         is_full = any(messages.is_out_of_space(alarm) for alarm in alarms)
-        why = (
-            f"{self._settings.describe()} has used up its quota and accepts no writes (alarm NOSPACE)"
-            if is_full
-            else ""
-        )
+        problem = "has used up its quota and accepts no writes (alarm NOSPACE)"
         return LogHealth(
-            writable=not is_full, why=why, size_bytes=int(status.dbSize), quota_bytes=self._settings.quota_bytes
+            writable=not is_full,
+            why=f"{self._settings.describe()} {problem}" if is_full else "",
+            size_bytes=int(status.dbSize),
+            quota_bytes=self._settings.quota_bytes,
+            public_why=f"etcd {problem}" if is_full else "",
         )
 
 

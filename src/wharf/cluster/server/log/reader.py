@@ -90,6 +90,8 @@ class Reader:
         self._engine = engine
         self._follower = follower
         self._is_closing = False
+        self.hides_store = False
+        """Whether `describe_outage` leaves out the addresses of the store, because not every caller may know them."""
         self.close_listeners: list[Callable[[], None]] = []
         """Called when this process stops serving, to end other waiting requests."""
         self._change_waiters: dict[ChangeWaiter, None] = {}
@@ -99,18 +101,22 @@ class Reader:
         self._barrier_failure = ""
         """Why the last barrier failed; empty if it succeeded."""
 
-    def describe_outage(self) -> str:
-        """Return since when and why the store of the log does not reply; empty while it replies."""
+    def describe_outage(self, *, for_operators: bool = False) -> str:
+        """Return since when and why the store of the log does not reply; empty while it replies.
+
+        The reason names the addresses of the store. With `hides_store`, it is only for callers who may read the agent.
+        """
         contact_s = self._engine.get_last_contact_s()
         reason = self._follower.outage_reason or self._barrier_failure or "it does not reply"
+        detail = f": {reason}" if for_operators or not self.hides_store else ""
         if contact_s is None:
-            return f"the store was never reached: {reason}"
+            return f"the store was never reached{detail}"
         silence_s = self._world.monotonic_s() - contact_s
         if silence_s < CONTACT_LOST_AFTER_S and not self._follower.outage_reason:
             return ""
         # Whole seconds: the text stays the same while the outage lasts.
         since = format_time(round(self._world.now_ns() / SECOND - silence_s) * SECOND)
-        return f"the store has not replied since {since}: {reason}"
+        return f"the store has not replied since {since}{detail}"
 
     def has_leader(self) -> bool:
         """Whether the replica has a leader record and the log replied within `CONTACT_LOST_AFTER_S`."""

@@ -3,7 +3,7 @@
 Every server has one. The wiring applies the configuration.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -52,6 +52,8 @@ class AccessServices:
         self.providers: LoginProviders = NoLoginProviders()
         self.read_bootstrap_reset: Callable[[], str | None] = _read_no_reset
         """Returns the content of the file that allows a second ACL bootstrap; `None` if there is no such file."""
+        self.may_see_store: Callable[[Mapping[bytes, bytes]], bool] = lambda _headers: True
+        """Returns whether the caller with these headers may know the addresses of the store."""
         self.can_create_keys = True
         """False in a copy of the process: it cannot wait for a new key, and would not see it."""
 

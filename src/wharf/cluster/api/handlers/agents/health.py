@@ -23,10 +23,14 @@ async def check_engine_health(server: Server) -> LogHealth:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
             return await server.engine.read_health()
     except LogUnavailable as error:
-        why = str(error)
+        why, public_why = str(error), "the log cannot be reached"
     except TimeoutError:
-        why = f"the log did not answer a health check within {HEALTH_TIMEOUT_S:g} s"
-    return LogHealth(writable=False, why=server.reader.describe_outage() or why)
+        why = public_why = f"the log did not answer a health check within {HEALTH_TIMEOUT_S:g} s"
+    return LogHealth(
+        writable=False,
+        why=server.reader.describe_outage(for_operators=True) or why,
+        public_why=server.reader.describe_outage() or public_why,
+    )
 
 
 async def find_disk_problem(folders: Sequence[Path]) -> tuple[bool, str]:

@@ -18,6 +18,7 @@ from wharf.cluster.api.relay.members import find_member
 from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody
+from wharf.cluster.engines.port import LogHealth
 from wharf.cluster.operations import agents
 from wharf.cluster.server.metrics import measure_process
 from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS
@@ -44,7 +45,7 @@ class AgentActions:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._health_task: asyncio.Task[agents_wire.HealthReport] | None = None
+        self._health_task: asyncio.Task[tuple[agents_wire.HealthReport, agents_wire.HealthReport]] | None = None
 
     # -- this agent ------------------------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class AgentActions:
         parts, has_node = request.get_texts("type"), self._server.agent.info.has_node
         health = agents_wire.AgentHealth(
             client=await self._read_client_health() if "client" in parts or (not parts and has_node) else None,
-            server=await self._read_server_health() if "server" in parts or not parts else None,
+            server=await self._read_server_health(request) if "server" in parts or not parts else None,
         )
         is_healthy = all(part is None or part.ok for part in (health.client, health.server))
         return ActionResult(health, status=200 if is_healthy else 500)
@@ -125,8 +126,10 @@ class AgentActions:
             return agents_wire.HealthReport(False, node_problem)
         return agents_wire.HealthReport(not is_full, problem or "ok")
 
-    async def _read_server_health(self) -> agents_wire.HealthReport:
+    async def _read_server_health(self, request: Request) -> agents_wire.HealthReport:
         """Return whether a leader is known, the log is writable and the scheduler process answers.
+
+        Only a caller who may read the agent learns the addresses of a lost store.
 
         A log whose disk is nearly full is healthy, and so is a server with a certificate that ends soon or has ended; the
         message then warns.
@@ -136,17 +139,30 @@ class AgentActions:
         task = self._health_task
         if task is None or task.done():
             task = self._health_task = self._server.world.start_task(self._check_server_health(), name="health")
-        return await asyncio.shield(task)
+        report, public_report = await asyncio.shield(task)
+        if report == public_report:
+            return report
+        return report if self._server.access.may_see_store(request.headers) else public_report
 
-    async def _check_server_health(self) -> agents_wire.HealthReport:
-        """Check the log and the scheduler process at the same time, and return the report."""
+    async def _check_server_health(self) -> tuple[agents_wire.HealthReport, agents_wire.HealthReport]:
+        """Check the log and the scheduler process at the same time.
+
+        Return the report, and the report without the addresses of the store.
+        """
         health, brain_problem = await asyncio.gather(
             check_engine_health(self._server), find_brain_problem(self._server)
         )
-        problem = health.why or "the log is not writable" if not health.writable else brain_problem
+        return (
+            self._build_server_report(health, health.why, brain_problem),
+            self._build_server_report(health, health.public_why or health.why, brain_problem),
+        )
+
+    def _build_server_report(self, health: LogHealth, why: str, brain_problem: str) -> agents_wire.HealthReport:
+        """Return the report of this server. `why`: why the log is not writable, or what it warns of."""
+        problem = why or "the log is not writable" if not health.writable else brain_problem
         if not problem and not self._server.reader.has_leader():
             problem = "no leader"
-        warning = health.why or self._server.agent.find_certificate_problem()
+        warning = why or self._server.agent.find_certificate_problem()
         return agents_wire.HealthReport(not problem, problem or warning or "ok")
 
     # -- servers ---------------------------------------------------------------------------------------------------
