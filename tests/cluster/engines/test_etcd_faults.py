@@ -305,6 +305,7 @@ async def test_an_etcd_without_space_refuses_writes_and_serves_reads(tmp_path: P
             assert await engine.barrier() >= index
             health = await engine.read_health()
             assert (health.writable, "NOSPACE" in health.why) == (False, True)
+            assert health.public_why == "etcd has used up its quota and accepts no writes (alarm NOSPACE)"
             assert (await engine.find_write("never", since=index)) is None
             # An operator frees space: compact, defragment, disarm the alarm.
             await engine.compact(position.index)
