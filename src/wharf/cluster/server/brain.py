@@ -302,7 +302,8 @@ class Brain:
             replica.index,
             replica.epoch,
             None if contact_ms is None else contact_ms * MILLISECOND,
-            self.reader.describe_outage() or f"the server did not catch up with the log within {CONTACT_TIMEOUT_S:g} s",
+            self.reader.describe_outage(for_operators=True)
+            or f"the server did not catch up with the log within {CONTACT_TIMEOUT_S:g} s",
         )
 
     def collect_metrics(self) -> BrainMetrics:
