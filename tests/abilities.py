@@ -155,6 +155,16 @@ def probe_mounts() -> str | None:
         return process.stderr.strip() or f"mount ended with {process.returncode}"
 
 
+def probe_file_owners() -> str | None:
+    """Give a file to another user."""
+    with tempfile.NamedTemporaryFile() as file:
+        try:
+            os.chown(file.name, 65_534, 65_534)
+        except OSError as error:
+            return f"a file cannot be given to another user: {error.strerror}"
+    return None
+
+
 def probe_breaking_disks() -> str | None:
     """Mount a file as an ext4 disk and check that the kernel can simulate errors of it."""
     make = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -177,6 +187,7 @@ def probe_breaking_disks() -> str | None:
 PROBES: Mapping[str, Probe] = {
     "breaking_disks": probe_breaking_disks,
     "bridges": probe_bridges,
+    "file_owners": probe_file_owners,
     "mounts": probe_mounts,
     "cgroups": probe_cgroups,
     "processor_limits": probe_processor_limits,

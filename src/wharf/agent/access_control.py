@@ -13,6 +13,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from wharf.agent.bootstrap_reset import BootstrapResetFile
 from wharf.agent.data_folder import get_keyring_file
 from wharf.agent.errors import StartupError
 from wharf.agent.keyring_file import load_keyring
@@ -98,10 +99,6 @@ class HttpIdentityProviders:
 
 log = logging.getLogger(__name__)
 
-ACL_RESET_FILE: Final = "acl-bootstrap-reset"
-MAX_ACL_RESET_CHARS: Final = 100
-"""The file holds one index number. The limit protects against reading a large file."""
-
 
 def configure_access(context: ProcessContext, server: Server) -> None:
     """Apply the access control settings to the server, and set how it reaches identity providers, creates RSA keys and
@@ -123,8 +120,7 @@ def configure_access(context: ProcessContext, server: Server) -> None:
     server.access.providers = HttpIdentityProviders()
     if settings.keyring.signing_algorithm is SigningAlgorithm.RS256:
         server.access.keyring.make_rsa_key = create_rsa_key
-    reset_file = Path(context.order.data_folder) / ACL_RESET_FILE
-    server.access.read_bootstrap_reset = lambda: read_acl_reset(reset_file)
+    server.access.read_bootstrap_reset = BootstrapResetFile(Path(context.order.data_folder)).read
 
 
 def open_keyring(context: ProcessContext, server: Server) -> None:
@@ -162,12 +158,3 @@ def build_secrets_settings(settings: AgentSettings) -> SecretsSettings:
         unused_key_retention_ns=server.root_key_gc_threshold.ns,
         expired_token_retention_ns=server.acl_token_gc_threshold.ns,
     )
-
-
-def read_acl_reset(file: Path) -> str | None:
-    """Return the content of the ACL reset file, or `None` if it cannot be read."""
-    try:
-        with open(file, encoding="ascii", errors="replace") as opened:
-            return opened.read(MAX_ACL_RESET_CHARS)
-    except OSError:
-        return None

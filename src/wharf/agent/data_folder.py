@@ -4,13 +4,13 @@ import contextlib
 import errno
 import fcntl
 import os
-import pwd
 import shutil
 import threading
 from pathlib import Path
 from typing import Final
 
 from wharf.agent.errors import CommandError
+from wharf.agent.folder_access import check_owner, check_writers, find_agent_user
 from wharf.cluster.engines.settings import EngineKind
 from wharf.config.settings import AgentSettings
 
@@ -51,6 +51,19 @@ def get_store_folder(settings: AgentSettings) -> Path:
 def get_keyring_file(settings: AgentSettings) -> Path:
     """Return the file with the wrapping keys of the keyring."""
     return Path(settings.keyring.file) if settings.keyring.file else Path(settings.data_dir) / KEYRING_FILE
+
+
+def check_folder_access(settings: AgentSettings) -> None:
+    """Check the existing folders of the settings as their agent will do. Raises `CommandError`."""
+    data_folder = Path(settings.data_dir)
+    user_id = find_agent_user(data_folder)
+    checked = [(data_folder, "data folder", "data_dir")]
+    if settings.client.enabled:
+        checked.append((get_state_folder(settings), "folder", "client.state_dir"))
+        checked.append((get_allocation_folder(settings), "folder", "client.alloc_dir"))
+    for path, noun, setting in checked:
+        check_owner(path, noun=noun, setting=setting, user_id=user_id, accepts_root=path != data_folder)
+        check_writers(path, noun=noun, setting=setting, user_id=user_id)
 
 
 FOLDERS: Final = ("state", "node", "node/runs", "node/drivers", "node/read-only", "alloc", "logs", "snapshots")
@@ -96,14 +109,13 @@ class DataFolder:
         return tuple(each for each in (self.lock_descriptor, self._folder_descriptor) if each >= 0)
 
     def acquire(self, *, owner: str) -> None:
-        """Create the folder if it is missing, check that it belongs to this user, and lock it.
+        """Create the folder if it is missing, check that only this user can write to it, and lock it.
 
         `owner` is a text that describes this agent. Another agent that finds the folder locked shows it in its error.
         Raises `CommandError` if the folder cannot be used or is still locked after `LOCK_TIMEOUT_S`.
         """
         self._create()
-        if self._setting == "--data-dir":
-            self._check_owner()
+        self._check_access()
         try:
             if self._has_lock_file:
                 self.lock_descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -195,18 +207,13 @@ class DataFolder:
         except OSError as error:
             raise CommandError(self._describe_error(error)) from error
 
-    def _check_owner(self) -> None:
-        """Raise `CommandError` if the folder belongs to another user."""
-        owner = self.path.stat().st_uid
-        if owner == os.geteuid():
-            return
-        name = str(owner)
-        with contextlib.suppress(KeyError):
-            name = pwd.getpwuid(owner).pw_name
-        raise CommandError(
-            f"the data folder {self.path} belongs to the user {name}: run as {name}, or choose another folder with "
-            "--data-dir"
+    def _check_access(self) -> None:
+        """Raise `CommandError` if the folder belongs to another user or others can write to it."""
+        is_data_folder = self._setting == "--data-dir"
+        check_owner(
+            self.path, noun=self._noun, setting=self._setting, user_id=os.geteuid(), accepts_root=not is_data_folder
         )
+        check_writers(self.path, noun=self._noun, setting=self._setting, user_id=os.geteuid())
 
     def _describe_error(self, error: OSError) -> str:
         """Return why the folder cannot be used and what to do."""

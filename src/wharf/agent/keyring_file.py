@@ -12,7 +12,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from wharf.agent.errors import StartupError
+from wharf.agent.errors import CommandError, StartupError
+from wharf.agent.folder_access import ROOT_ID, check_writers
 from wharf.cluster.server.security.keyring import KEY_BYTES, Keyring, WrappingKey, WrongWrappingKey
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import KEYRING
@@ -52,20 +53,32 @@ def _create_keyring_file(server: Server, file: Path) -> None:
             "file from another server or from a backup, or set keyring.file; without it encrypted data cannot be read"
         )
     text = base64.b64encode(server.world.token_bytes(KEY_BYTES)) + b"\n"
+    _check_folder(file, user_id=os.geteuid(), accepts_sticky=False)
     try:
         create_file_once(file, text)
     except OSError as error:
         raise StartupError(f"keyring file {file} cannot be written: {error.strerror}") from error
 
 
-def read_wrapping_keys(file: Path) -> list[bytes]:
-    """Return the keys of the file. Raises `StartupError` if it is unreadable, invalid or open to other users."""
+def read_wrapping_keys(file: Path, *, user_id: int | None = None) -> list[bytes]:
+    """Return the keys of the file. Raises `StartupError` if it is unreadable or invalid, or others can read or replace it.
+
+    `user_id` is the user of the agent if that is not the user of this process.
+    """
+    user_id = os.geteuid() if user_id is None else user_id
+    # In a sticky folder, others cannot replace the file. Orchestrators of containers mount secrets in such folders.
+    _check_folder(file, user_id=user_id, accepts_sticky=True)
     try:
         with open(file, "rb") as reading:
-            mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
+            status = os.fstat(reading.fileno())
             text = reading.read(MAX_KEYRING_FILE_BYTES)
     except OSError as error:
         raise StartupError(f"keyring file {file} cannot be read: {error.strerror}") from error
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (user_id, ROOT_ID):
+        raise StartupError(
+            f"keyring file {file} belongs to another user (id {status.st_uid}): check its content, and chown {user_id} {file}"
+        )
     if mode & OTHER_USERS_MODE:
         raise StartupError(f"keyring file {file} is open to others (mode {mode:04o}): chmod 600 {file}")
     secrets = [_decode_key(line) for line in text.splitlines() if line.strip()] or [b""]
@@ -75,6 +88,20 @@ def read_wrapping_keys(file: Path) -> list[bytes]:
             "set keyring.file"
         )
     return secrets
+
+
+def _check_folder(file: Path, *, user_id: int, accepts_sticky: bool) -> None:
+    """Raise `StartupError` if others can write to the folder of the file."""
+    try:
+        check_writers(
+            file.parent,
+            noun="folder of the keyring file",
+            setting="keyring.file",
+            user_id=user_id,
+            accepts_sticky=accepts_sticky,
+        )
+    except CommandError as error:
+        raise StartupError(str(error)) from error
 
 
 def _decode_key(line: bytes) -> bytes:

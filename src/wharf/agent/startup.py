@@ -23,6 +23,7 @@ from wharf.agent.data_folder import (
     get_state_folder,
 )
 from wharf.agent.errors import CommandError, StartupError
+from wharf.agent.folder_access import find_agent_user
 from wharf.agent.logs.setup import ProcessLogging, build_log_configuration
 from wharf.agent.snapshots import schedule
 from wharf.agent.sockets import build_url, listen_tcp
@@ -358,15 +359,20 @@ def check_reloaded_files(running: AgentSettings, settings: AgentSettings, *, now
     require_reloadable_certificate(running.tls, settings.tls)
     check_tls_files(settings.tls, now_ns=now_ns)
     if settings.server.enabled:
-        from wharf.agent.keyring_file import read_wrapping_keys  # Loads slowly, and is needed only for a reload.
-
-        keyring_file = get_keyring_file(settings)
-        if os.path.lexists(keyring_file):  # If it is missing, the children create it or log why they cannot.
-            read_wrapping_keys(keyring_file)
+        check_existing_keyring_file(settings)
         if settings.limits.enabled:
             from wharf.agent.http.limits import check_limits_file  # Loads slowly, and is needed only with limits.
 
             check_limits_file(settings)
+
+
+def check_existing_keyring_file(settings: AgentSettings) -> None:
+    """Raise `StartupError` if the keyring file exists and cannot be used. If it is missing, the agent creates it."""
+    from wharf.agent.keyring_file import read_wrapping_keys  # Loads slowly, and is not needed for a start.
+
+    keyring_file = get_keyring_file(settings)
+    if os.path.lexists(keyring_file):
+        read_wrapping_keys(keyring_file, user_id=find_agent_user(Path(settings.data_dir)))
 
 
 def require_no_running_tasks(settings: AgentSettings) -> None:

@@ -38,6 +38,8 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
     environment are included. The exit code is 0 if the configuration is valid, else 1.
     """
     with report_startup_errors():
+        from wharf.agent.data_folder import check_folder_access
+        from wharf.agent.startup import check_existing_keyring_file
         from wharf.agent.tls.contexts import check_tls_files
         from wharf.config.configuration import load_configuration
         from wharf.config.ineffective import list_warnings
@@ -51,6 +53,9 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
 
             check_limits_file(configuration.settings)
         check_tls_files(configuration.settings.tls, now_ns=RealWorld().now_ns())
+        check_folder_access(configuration.settings)
+        if configuration.settings.server.enabled:
+            check_existing_keyring_file(configuration.settings)
         for warning in list_warnings(configuration):
             click.echo(f"note: {warning}", err=True)
         count = len(configuration.files)

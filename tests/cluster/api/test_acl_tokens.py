@@ -72,6 +72,21 @@ async def test_a_reset_file_with_the_index_allows_one_more_bootstrap() -> None:
 
 
 @in_virtual_time
+async def test_a_bootstrap_with_the_reset_file_is_logged_with_the_new_accessor_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        index = operator.server.replica.get_last_change(ACL_TOKENS)
+        operator.server.server.access.read_bootstrap_reset = lambda: str(index)
+
+        _, token = await ApiCaller(operator.server).put("/v1/acl/bootstrap")
+
+        (record,) = [each for each in caplog.records if "reset file" in each.message]
+        assert (record.levelname, record.__dict__["accessor_id"]) == ("WARNING", token["AccessorID"])
+
+
+@in_virtual_time
 async def test_while_access_control_is_off_its_endpoints_are_refused() -> None:
     async with ACluster() as cluster:
         powerless = ApiCaller(await cluster.a_server())

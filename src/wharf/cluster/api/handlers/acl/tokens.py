@@ -4,6 +4,7 @@ A secret is sent only when it is created, to its owner, and to management tokens
 """
 
 import datetime
+import logging
 from typing import Final
 
 from wharf.cluster.access import Caller, CallerKind, build_denial
@@ -13,18 +14,22 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import UUID_PATTERN, format_optional_duration, parse_duration_field
 from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, find_record
 from wharf.cluster.operations.acl import bootstrap, tokens
+from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.keyring import make_token_context
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ACL_ROLES, ACL_TOKENS
+from wharf.cluster.state.tables import ACL_BOOTSTRAP, ACL_ROLES, ACL_TOKENS
 from wharf.cluster.state.watches import watch_key, watch_table
 from wharf.contract.model.acl.permissions import DenialDetail
 from wharf.contract.model.acl.policies import ANONYMOUS_POLICY
 from wharf.contract.model.acl.tokens import RoleLink, Token, TokenType
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.secrets import NewSecret, SealedData, hash_secret
+from wharf.contract.model.times import DecisionContext
 from wharf.contract.wire import acl as acl_wire
+
+log = logging.getLogger(__name__)
 
 TOKEN_NOT_FOUND_TEXT: Final = "ACL token not found"
 ZERO_TIME: Final = datetime.datetime.min.replace(tzinfo=datetime.UTC)
@@ -133,15 +138,23 @@ class TokenActions:
         world, access = self._server.world, self._server.access
         await self._secrets.ensure_sealing_key()
         accessor_id, secret = world.new_id(), own_secret or world.new_secret()
-        result = await self._server.writer.execute(
-            lambda snapshot, context: bootstrap.bootstrap_acl(
+        is_repeated = False
+
+        def decide(snapshot: Replica, context: DecisionContext) -> Decision[tokens.TokenWriteResult]:
+            nonlocal is_repeated
+            is_repeated = snapshot.get(ACL_BOOTSTRAP) is not None
+            sealed = self._secrets.seal_secret(snapshot, accessor_id, secret)
+            return bootstrap.bootstrap_acl(
                 snapshot,
                 accessor_id,
-                self._secrets.seal_secret(snapshot, accessor_id, secret),
+                sealed,
                 context,
-                reset_text=access.read_bootstrap_reset(),
+                reset_text=access.read_bootstrap_reset() if is_repeated else None,
             )
-        )
+
+        result = await self._server.writer.execute(decide)
+        if is_repeated:
+            log.warning("another first token was created with the reset file", extra={"accessor_id": accessor_id})
         return self._build_result(result, secret)
 
     async def create_token(self, request: Request) -> ActionResult:
