@@ -279,6 +279,25 @@ def test_a_token_without_permission_for_the_list_shows_itself_by_its_accessor_id
     assert own["AccessorID"] in shown
 
 
+@pytest.mark.parametrize(
+    ("secret", "problem"),
+    [
+        ("bogus", ""),
+        ("5f8a4b0e-2a53-4d0c-9a57-1f3f1f6f1c11", ""),
+        ("e30.e30.e30", " (failed to parse signed token: "),
+    ],
+)
+def test_an_unknown_token_is_reported_as_such_by_the_command_that_shows_it(
+    terminal: Terminal, secret: str, problem: str
+) -> None:
+    result = terminal.run("acl", "token", "self", "--token", secret)
+
+    assert result.code == 1
+    assert result.err.startswith(f"wharf: no such token: it does not exist, was deleted or has expired{problem}")
+    assert result.err.endswith("; set another one with --token or WHARF_TOKEN\n")
+    assert "acl token self" not in result.err
+
+
 A_SECRET: Final = "5f8a4b0e-2a53-4d0c-9a57-1f3f1f6f1c11"
 A_JWT: Final = f"{'a' * 40}.{'b' * 40}.{'c' * 40}"
 

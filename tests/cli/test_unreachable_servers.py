@@ -247,6 +247,46 @@ def test_an_address_with_an_impossible_port_is_refused(run: Callable[..., Comman
     assert f"invalid address http://127.0.0.1:{port} (the port is not between 1 and 65535)" in result.err
 
 
+@pytest.mark.parametrize("address", ["http://", "https://", "http:///v1"])
+def test_an_address_without_a_host_is_refused(run: Callable[..., CommandResult], address: str) -> None:
+    result = run("status", "--address", address)
+
+    assert result.code == 1
+    assert f"invalid address {address} (it has no host: expected http://HOST:PORT or https://HOST:PORT)" in result.err
+
+
+class PageHandler(QuietHandler):
+    """Replies like a program that is no Wharf server: with a page, or that there is none under paths of the API."""
+
+    def do_GET(self) -> None:
+        is_page = self.path.startswith("/ui")
+        self.reply(200 if is_page else 404, b"<html></html>" if is_page else b"404 page not found\n")
+
+
+def test_an_address_with_a_path_is_named_as_the_cause_of_an_unexpected_reply(run: Callable[..., CommandResult]) -> None:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), PageHandler)) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        result = run("status", "--address", f"{address}/ui")
+
+    assert result.code == 1
+    assert result.err.startswith(f"wharf: {address}/ui: unexpected reply: JSON is malformed: ")
+    assert result.err.endswith(f"; the address has the path /ui: set --address or WHARF_ADDR to {address}\n")
+    assert "Wharf server" not in result.err
+
+
+def test_a_reply_that_a_page_does_not_exist_asks_whether_this_is_a_wharf_server(
+    run: Callable[..., CommandResult],
+) -> None:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), PageHandler)) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        result = run("status", "--address", address)
+
+    assert (result.code, result.err) == (
+        1,
+        f"wharf: {address}: 404 page not found; is this the address of a Wharf server?\n",
+    )
+
+
 def test_the_first_line_of_a_command_that_waits_leaves_half_a_second_for_its_start() -> None:
     assert NOTICE_DELAY_S + LEADER_QUERY_TIMEOUT_S <= 1.5
 

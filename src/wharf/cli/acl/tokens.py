@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from wharf.contract.wire.acl import TokenStub, TokenView
 
+SIGNED_TOKEN_DOTS: Final = 2
+"""How many dots a signed token (a JWT) has. The secret of any other token has none."""
 MODULE: Final = "wharf.cli.acl.tokens"
 COMMANDS: Final = {
     "create": CommandEntry(MODULE, "create", "Create a token."),
@@ -105,7 +107,18 @@ def self_(session: Session) -> None:
 
     wharf acl token self
     """
-    token = session.client.acl.tokens.read_own().value
+    from wharf.contract.client.errors import Forbidden
+
+    try:
+        token = session.client.acl.tokens.read_own().value
+    except Forbidden as error:
+        if not session.settings.token:
+            raise
+        # Only a signed token has a problem of its own, such as a wrong signature.
+        problem = f" ({error.text})" if session.settings.token.count(".") == SIGNED_TOKEN_DOTS else ""
+        raise CliError(
+            f"no such token: it does not exist, was deleted or has expired{problem}; set another one with --token or WHARF_TOKEN"
+        ) from error
     session.print_result(token, lambda: render_token(session, token))
 
 

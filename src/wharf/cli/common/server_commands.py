@@ -356,7 +356,9 @@ def _report_server_errors(session: Session) -> Iterator[None]:
     except RequestRefused as error:
         raise CliError(_format_refusal(error, session.settings)) from error
     except UnexpectedReply as error:
-        raise CliError(f"{addresses}: {error}; is this a Wharf server?") from error
+        from wharf.cli.common.unreachable import suggest_address
+
+        raise CliError(f"{addresses}: {error}; {suggest_address(session.settings)}") from error
     except InvalidHeader as error:
         raise CliError(str(error)) from error
     except Unreachable as error:
@@ -367,7 +369,7 @@ def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
     """Return the server's text for a refused request, with what to do about it."""
     from wharf.cli.common.errors import format_validation_issues
     from wharf.cli.common.hints import add_hint
-    from wharf.cli.common.unreachable import UNCHANGED_TEXT, describe_store_outage
+    from wharf.cli.common.unreachable import UNCHANGED_TEXT, UNKNOWN_PATH_TEXT, describe_store_outage, suggest_address
     from wharf.contract.client.errors import Forbidden, NoLeader
     from wharf.contract.model.refusal import RefusalReason
 
@@ -382,6 +384,8 @@ def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
         if error.is_read:
             return f"{text}: the cluster has no leader now; {STALE_TEXT}"
         return f"{text}: the cluster has no leader now; {UNCHANGED_TEXT} when `wharf server members` shows a leader"
+    if error.text.strip() == UNKNOWN_PATH_TEXT:
+        return f"{', '.join(settings.addresses)}: {text}; {suggest_address(settings)}"
     if error.reason is RefusalReason.ACL_DISABLED:
         return f"{text}: every request is allowed; docs/access.md describes how to turn access control on"
     return add_hint(text)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from wharf.contract.client.errors import RequestRefused
 
 UNCHANGED_TEXT: Final = "nothing was changed, so repeat the command"
+OTHER_SERVER_TEXT: Final = "is this the address of a Wharf server?"
+UNKNOWN_PATH_TEXT: Final = "404 page not found"
+"""The reply of many programs that are written in Go, such as etcd, to a path that they do not have."""
 CERTIFICATE_OPTIONS: Final = "--client-cert and --client-key, or WHARF_CLIENT_CERT and WHARF_CLIENT_KEY"
 CLIENT_CERTIFICATE_TEXT: Final = (
     "set "
@@ -66,10 +69,19 @@ def suggest_fix(error: "Unreachable", settings: "ClientSettings", *, now_ns: int
     elif error.is_sent:
         if explanation := _explain_closed_connection(settings, now_ns):
             return explanation  # The server did not receive the request.
-        fix = "is this the address of a Wharf server?"
+        fix = OTHER_SERVER_TEXT
     else:
         return "`wharf dev` starts a server on this machine; --address or WHARF_ADDR selects another"
     return fix if error.is_read else f"the change may already have been applied: check with `wharf status`; {fix}"
+
+
+def suggest_address(settings: "ClientSettings") -> str:
+    """Return what to check if the reply is not that of a Wharf server."""
+    for address in settings.addresses:
+        url = urlsplit(address)
+        if url.scheme in ("http", "https") and url.path:
+            return f"the address has the path {url.path}: set --address or WHARF_ADDR to {url.scheme}://{url.netloc}"
+    return OTHER_SERVER_TEXT
 
 
 def _explain_closed_connection(settings: "ClientSettings", now_ns: int) -> str:

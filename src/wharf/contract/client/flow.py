@@ -490,8 +490,7 @@ def decode_json(endpoint: Endpoint, body: bytes) -> Any:
     try:
         return msgspec.json.decode(body, type=endpoint.reply_type)
     except msgspec.MsgspecError as error:
-        text = f"unexpected reply: {error}. Check that the address is that of a Wharf server"
-        raise UnexpectedReply(text, is_sent=True) from error
+        raise UnexpectedReply(f"unexpected reply: {error}", is_sent=True) from error
 
 
 def _build_response(reply: ClientReply, value: Any) -> Response[Any]:

@@ -66,7 +66,10 @@ class _HttpConfig:
 
     def build_client_options(self) -> dict[str, Any]:  # The values have different types.
         """Return the keyword arguments for an httpx2 client, asyncio or synchronous."""
-        port = None if self.socket_path else httpx2.URL(self.address).port
+        url = None if self.socket_path else httpx2.URL(self.address)
+        if url is not None and not url.host:
+            raise httpx2.InvalidURL("it has no host: expected http://HOST:PORT or https://HOST:PORT")
+        port = url.port if url is not None else None
         if port is not None and not 0 < port <= MAX_PORT:
             raise httpx2.InvalidURL(f"the port is not between 1 and {MAX_PORT}")
         return {

@@ -68,8 +68,14 @@ def read_settings(environment: Mapping[str, str] | None = None) -> ClientSetting
 
 def parse_addresses(text: str) -> tuple[str, ...]:
     """Return the addresses in a comma-separated text, with `http://` in front of those without a scheme."""
-    parts = [part.strip().rstrip("/") for part in text.split(",")]
-    return tuple(part if "://" in part else f"http://{part}" for part in parts if part)
+    parts = [part.strip() for part in text.split(",")]
+    return tuple(_complete_address(part) for part in parts if part)
+
+
+def _complete_address(text: str) -> str:
+    """Return the address with a scheme and without slashes at its end."""
+    scheme, _, rest = text.rpartition("://")
+    return f"{scheme or 'http'}://{rest.rstrip('/')}"
 
 
 def _read_variable(environment: Mapping[str, str], name: str) -> str:
