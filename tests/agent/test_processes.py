@@ -457,14 +457,14 @@ def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_sec
 
 
 def test_a_debug_archive_contains_the_other_processes_if_one_is_stuck(dev: RunningAgent) -> None:
-    pid = dev.child("node")
+    pid = dev.child("brain")
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     process = run(dev.folder, "operator", "debug", "--output", "d.tar.gz")
     os.kill(pid, signal.SIGCONT)
 
     assert process.returncode == 0
-    assert "No reply in time from: node." in process.stdout
+    assert "No reply in time from: brain." in process.stdout
 
 
 def test_without_an_agent_a_debug_archive_reports_that_none_runs(tmp_path: Path) -> None:
