@@ -97,6 +97,8 @@ CLASS_BY_ENDPOINT: Final = MappingProxyType({
 })  # fmt: skip
 """Endpoints whose class does not follow from their kind."""
 SERVER_ENDPOINT: Final = "server.ask"
+UNTIMED_ENDPOINTS: Final = NODE_ENDPOINTS | {SERVER_ENDPOINT}
+"""Actions that do not wait for `TimedLoopSlots`: heartbeats never wait, and the others of nodes have slots of their own."""
 MAX_SMALL_HEAD_BYTES: Final = 2_048
 """A larger head takes a slot. Reading a head of this size takes some tenths of a millisecond, one of 40 kB up to ten."""
 

@@ -14,7 +14,7 @@ import msgspec
 from wharf.cluster.access import UNCHECKED_CALLER
 from wharf.cluster.api.access_control import CallerAuthenticator, RequestAuthorizer
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
-from wharf.cluster.api.admission import PACED_ENDPOINTS, AdmissionController, QueryPass
+from wharf.cluster.api.admission import PACED_ENDPOINTS, UNTIMED_ENDPOINTS, AdmissionController, QueryPass
 from wharf.cluster.api.asgi import Receive, Scope, Send
 from wharf.cluster.api.audit import AuditPort, AuditRecord, hide_secrets
 from wharf.cluster.api.caller_slots import CallerSlots
@@ -23,7 +23,7 @@ from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.acl.logins import LOGIN_ENDPOINTS
 from wharf.cluster.api.held_memory import HeldMemory
 from wharf.cluster.api.node_callers import NODE_ENDPOINTS, require_node_rights
-from wharf.cluster.api.off_loop import OffLoopExecutor, needs_worker
+from wharf.cluster.api.off_loop import OffLoopExecutor
 from wharf.cluster.api.pacing import REQUESTS_PER_ITERATION
 from wharf.cluster.api.reads import ReadExecutor
 from wharf.cluster.api.relay.region_slots import RegionSlots
@@ -59,7 +59,7 @@ from wharf.cluster.api.routing.router import Router
 from wharf.cluster.api.routing.unrouted import build_redirect, build_unrouted_reply, clean_path
 from wharf.cluster.api.websockets.dispatcher import WebSocketDispatcher
 from wharf.cluster.server.log.writer import NOTHING_WRITTEN_TEXT
-from wharf.cluster.server.loop_slots import LoopSlots
+from wharf.cluster.server.loop_slots import LoopSlots, TimedLoopSlots, leave_slots
 from wharf.cluster.server.metrics import RequestSeries
 from wharf.cluster.server.request_worker import InlineRequestWorker, RequestWorker
 from wharf.cluster.server.server import Server
@@ -135,6 +135,7 @@ class Api:
             caller_full_text=f"this token reads through this server process {MAX_STREAMS_PER_CALLER} streams",
         )
         self._node_slots = LoopSlots(REQUESTS_PER_ITERATION)
+        self._timed_slots = TimedLoopSlots(server.world.cpu_s)
         self._authorizer = RequestAuthorizer(server, authenticator)
         off_loop = OffLoopExecutor(server, worker or InlineRequestWorker())
         self.region_slots = RegionSlots(server, is_nomad_compatible=is_nomad_compatible)
@@ -298,9 +299,10 @@ class Api:
                     await self._node_slots.begin()
                 if request.endpoint.kind is EndpointKind.READ:
                     target = target or self._parse_target(scope, request)
-                    if request.body and needs_worker(request):
-                        # Only callers with access use places of workers, and each uses those of its own share.
+                    if request.body:
+                        # Only callers with access use slots and places of workers, and each uses those of its own share.
                         request = await self._authorizer.add_checked_caller(request)
+                        await self._timed_slots.begin(request.caller.owner_key)
                     if isinstance(gate, QueryPass):
                         reply = await self.reads.execute(request, target, receive, connection, on_wait=gate.leave)
                     else:
@@ -310,12 +312,18 @@ class Api:
                     request = await self._authorizer.add_caller(request)
                     # A separate step, so that the audit record of a refused request names its caller.
                     self._authorizer.check(request)
+                    if (
+                        request.body or request.endpoint.kind in WRITE_KINDS
+                    ) and request.endpoint.name not in UNTIMED_ENDPOINTS:
+                        # After the caller is known, because all that wait for the log continue in one iteration.
+                        await self._timed_slots.begin(request.caller.owner_key)
                     if request.endpoint.name in LOGIN_ENDPOINTS:
                         request = msgspec.structs.replace(
                             request, wait_for_disconnect=partial(wait_for_disconnect, receive)
                         )
                     reply = await self._execute_action(scope, request)
             finally:
+                leave_slots()  # A task may execute several requests of its connection.
                 if gate is not None:
                     gate.leave()
         except Overloaded as refusal:

@@ -14,7 +14,7 @@ from wharf.cluster.server.cpu_budget import OffLoopWorker
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, forbid_in_preview, get_current_preview
 from wharf.cluster.server.log.reader import Reader
 from wharf.cluster.server.log.writer import MAX_ATTEMPTS, WriteOperation, Writer, log_rejected_parts
-from wharf.cluster.server.loop_slots import LoopSlots
+from wharf.cluster.server.loop_slots import LoopSlots, leave_slots
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.method import RpcReply
 from wharf.cluster.server.server import Server
@@ -195,6 +195,7 @@ class _NoTransport:
 
 def use_snapshot_services(server: Server, snapshot: Snapshot) -> None:
     """Replace the services of the server in this copy of its process."""
+    leave_slots()
     server.writer = SnapshotWriter(server, snapshot)
     server.reader = SnapshotReader(server, snapshot)
     server.leader = SnapshotLeaderClient(server, snapshot)

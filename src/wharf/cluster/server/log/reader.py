@@ -10,7 +10,7 @@ import msgspec
 
 from wharf.cluster.engines.port import LogEngine, LogUnavailable
 from wharf.cluster.server.log.follower import Follower
-from wharf.cluster.server.loop_slots import LoopSlots
+from wharf.cluster.server.loop_slots import LoopSlots, continue_in_slot
 from wharf.cluster.state import Replica, WatchTarget
 from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
@@ -153,6 +153,11 @@ class Reader:
         Raises `Refusal` if there is no leader or the log does not answer within `LEADER_TIMEOUT_S`, or less if the log
         has not answered for a while.
         """
+        await self._wait_until_caught_up()
+        await continue_in_slot()
+
+    async def _wait_until_caught_up(self) -> None:
+        """Wait as `catch_up` does. All that wait continue in the same iteration of the event loop."""
         began_s, is_outage_known = self._world.monotonic_s(), self._is_outage_known()
         if not is_outage_known and await self._is_caught_up():
             return

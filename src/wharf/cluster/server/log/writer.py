@@ -22,6 +22,7 @@ from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.record_history import add_record_history
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.preview import PREVIEW_INDEX, forbid_in_preview, get_current_preview
+from wharf.cluster.server.loop_slots import continue_in_slot
 from wharf.cluster.state import Replica
 from wharf.cluster.state.formats import get_active_format
 from wharf.contract.model.log import Write
@@ -124,6 +125,7 @@ class Writer:
         except LogUnavailable as error:
             raise Refusal(RefusalCode.UNAVAILABLE, f"{NOTHING_WRITTEN_TEXT}{error}") from error
         await self._follower.wait_until_applied(index)
+        await continue_in_slot()
 
     async def commit(
         self, write: Write, *, lease: int = 0, meanwhile: Callable[[], Awaitable[None]] | None = None
@@ -220,6 +222,7 @@ class Writer:
                 RefusalCode.OUTCOME_UNKNOWN,
                 f"committed at index {index}, but not visible on this server yet: {refusal}",
             ) from refusal
+        await continue_in_slot()
 
 
 def log_rejected_parts(decision: Decision[T]) -> None:
