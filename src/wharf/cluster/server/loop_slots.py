@@ -153,13 +153,13 @@ class TimedLoopSlots:
         self._were_some_woken = False
         woken_count = 0
         while woken_count < MAX_WOKEN_PER_ITERATION and (self._late or self._owners):
-            future = self._late.popleft() if self._late else self._take_turn()
+            future = self._late.popleft() if self._late else self._pop_next()
             if not future.done():  # The task may be cancelled.
                 future.set_result(None)
                 woken_count += 1
         self._were_some_woken = woken_count > 0
 
-    def _take_turn(self) -> "asyncio.Future[None]":
+    def _pop_next(self) -> "asyncio.Future[None]":
         """Return the task of the owner whose turn it is, which has waited longest."""
         owner = next(iter(self._owners))
         waiting = self._owners.pop(owner)

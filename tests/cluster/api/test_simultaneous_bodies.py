@@ -1,0 +1,52 @@
+"""Requests with bodies that arrive together use each iteration of the event loop for a limited time."""
+
+import asyncio
+
+from tests.kit.cluster import OneServer
+from tests.kit.loop_holds import MAX_HOLD_S, NOISE_FACTOR, MeasuredCluster
+from tests.kit.requests import get, put
+from tests.kit.virtual_time import in_virtual_time
+from wharf.contract.client import ClientReply
+
+COUNT = 60
+CONSTRAINTS = [
+    {"LTarget": "${attr.x}", "RTarget": f"([a-z]{{0,20}}){{0,20}}[0-9]*{number}", "Operand": "regexp"}
+    for number in range(30)
+]
+JOB = {"ID": "a", "Datacenters": ["*"], "Constraints": CONSTRAINTS, "TaskGroups": []}
+"""Each validation takes about 3 ms."""
+
+
+async def measure_longest_iteration(server: OneServer, path: str) -> tuple[float, list[ClientReply]]:
+    """Send the job many times in one moment. Return the most CPU time of an iteration of the loop, and the replies."""
+    requests = asyncio.gather(*(put(server, path, {"Job": JOB}) for _ in range(COUNT)))
+    longest_s, began_s = 0.0, server.world.cpu_s()
+    while not requests.done():
+        await asyncio.sleep(0)
+        began_s, ended_s = server.world.cpu_s(), began_s
+        longest_s = max(longest_s, began_s - ended_s)
+    return longest_s, await requests
+
+
+@in_virtual_time
+async def test_bodies_that_arrive_together_hold_no_iteration_for_long() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await cluster.a_server()
+
+        longest_s, replies = await measure_longest_iteration(server, "/v1/validate/job")
+
+    assert {reply.status for reply in replies} == {200}
+    assert longest_s <= MAX_HOLD_S * NOISE_FACTOR
+
+
+@in_virtual_time
+async def test_a_request_without_a_body_does_not_wait_behind_bodies_that_arrive_together() -> None:
+    async with MeasuredCluster() as cluster:
+        server = await cluster.a_server()
+        bodies = asyncio.gather(*(put(server, "/v1/validate/job", {"Job": JOB}) for _ in range(COUNT)))
+        await asyncio.sleep(0)
+
+        reply = await get(server, "/v1/status/leader", "stale")
+
+        assert (reply.status, bodies.done()) == (200, False)
+        await bodies
