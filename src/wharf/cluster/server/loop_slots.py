@@ -122,10 +122,9 @@ class TimedLoopSlots:
     async def wait(self, owner: Hashable) -> None:
         """Wait until an iteration has time for the next step of this task."""
         if not self._runs:
-            self._runs = True
             self._began_s = self._read_cpu_s()
             self._has_begun = True
-            asyncio.get_running_loop().call_soon(self._begin_iteration)
+            self._schedule()
             return
         if not (self._owners or self._late or self._were_some_woken or self._is_over()):
             return
@@ -135,11 +134,17 @@ class TimedLoopSlots:
         while self._has_begun and self._is_over():
             future = asyncio.get_running_loop().create_future()
             self._late.append(future)
+            if not self._runs:
+                self._schedule()
             await future
         self._has_begun = True
 
     def _is_over(self) -> bool:
         return self._read_cpu_s() - self._began_s >= MAX_CPU_S_PER_ITERATION
+
+    def _schedule(self) -> None:
+        self._runs = True
+        asyncio.get_running_loop().call_soon(self._begin_iteration)
 
     def _begin_iteration(self) -> None:
         """Wake the next tasks, which run in the next iteration."""
@@ -148,8 +153,7 @@ class TimedLoopSlots:
         self._runs = bool(self._owners or self._late or self._were_some_woken)
         if not self._runs:
             return
-        # Before the tasks are woken, so that the next iteration begins before they run.
-        asyncio.get_running_loop().call_soon(self._begin_iteration)
+        self._schedule()  # Before the tasks are woken, so that the next iteration begins before they run.
         self._were_some_woken = False
         woken_count = 0
         while woken_count < MAX_WOKEN_PER_ITERATION and (self._late or self._owners):
