@@ -124,7 +124,7 @@ class TimedLoopSlots:
         if not self._runs:
             self._began_s = self._read_cpu_s()
             self._has_begun = True
-            self._schedule()
+            self._ensure_scheduled()
             return
         if not (self._owners or self._late or self._were_some_woken or self._is_over()):
             return
@@ -134,26 +134,26 @@ class TimedLoopSlots:
         while self._has_begun and self._is_over():
             future = asyncio.get_running_loop().create_future()
             self._late.append(future)
-            if not self._runs:
-                self._schedule()
+            self._ensure_scheduled()
             await future
         self._has_begun = True
 
     def _is_over(self) -> bool:
         return self._read_cpu_s() - self._began_s >= MAX_CPU_S_PER_ITERATION
 
-    def _schedule(self) -> None:
-        self._runs = True
-        asyncio.get_running_loop().call_soon(self._begin_iteration)
+    def _ensure_scheduled(self) -> None:
+        if not self._runs:
+            self._runs = True
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
 
     def _begin_iteration(self) -> None:
         """Wake the next tasks, which run in the next iteration."""
         self._began_s = self._read_cpu_s()
         self._has_begun = False
-        self._runs = bool(self._owners or self._late or self._were_some_woken)
-        if not self._runs:
+        self._runs = False
+        if not (self._owners or self._late or self._were_some_woken):
             return
-        self._schedule()  # Before the tasks are woken, so that the next iteration begins before they run.
+        self._ensure_scheduled()  # Before the tasks are woken, so that the next iteration begins before they run.
         self._were_some_woken = False
         woken_count = 0
         while woken_count < MAX_WOKEN_PER_ITERATION and (self._late or self._owners):
