@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.virtual_time import in_virtual_time, now_s
+from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.cluster.engines.memory.faults import (
     DelayFault,
     EngineOperation,
@@ -253,6 +253,75 @@ async def test_concurrent_writers_lose_no_write() -> None:
 
 
 # -- invalid state transitions
+
+
+SLOW_COMMITS = DelayFault(request_s=0.1)
+
+
+def delay_commits(operation: EngineOperation) -> Fault | None:
+    return SLOW_COMMITS if operation is EngineOperation.COMMIT else None
+
+
+@in_virtual_time
+async def test_writes_of_one_process_to_the_same_record_all_succeed_one_after_the_other() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        server.faults.choose_fault = delay_commits
+
+        written = await asyncio.gather(*(try_count_up(server) for _ in range(40)))
+
+        assert (all(written), get_weight(server)) == (True, 41)
+
+
+@in_virtual_time
+async def test_a_write_that_is_cancelled_gives_its_turn_to_the_next_one() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        server.faults.choose_fault = delay_commits
+        writes = [cluster.start(try_count_up(server), name="write") for _ in range(20)]
+        await pass_time(0.35)
+
+        for write in writes[::2]:
+            write.cancel()
+        await asyncio.gather(*writes, return_exceptions=True)
+
+        written = sum(not write.cancelled() and write.result() for write in writes)
+        assert written >= 10
+        assert get_weight(server) >= 1 + written
+        assert await try_count_up(server)
+
+
+@in_virtual_time
+async def test_writes_that_wait_for_their_turn_fail_together_if_the_log_does_not_reply() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        server.faults.choose_fault = delay_commits
+        writes = [server.world.start_task(try_count_up(server), name="write") for _ in range(20)]
+        await pass_time(0.35)
+        server.faults.choose_fault = lambda _: LoseRequestFault()
+        began_s = now_s()
+
+        results = await asyncio.gather(*writes, return_exceptions=True)
+
+        refused = [each for each in results if isinstance(each, Refusal)]
+        assert len(refused) >= 10
+        assert now_s() - began_s < 15  # One failure takes some seconds, 20 after each other take a minute.
+
+
+@in_virtual_time
+async def test_a_write_to_another_record_does_not_wait_for_the_turns_of_others() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        server.faults.choose_fault = delay_commits
+        writes = [cluster.start(try_count_up(server), name="write") for _ in range(20)]
+        await pass_time(0.35)
+        began_s = now_s()
+
+        other = NAMESPACES.build_put(Namespace(name="other"))
+        await server.server.writer.execute(lambda *_: Decision(Write("other", CAUSE, [other]), lambda index: index))
+
+        assert now_s() - began_s < 0.3
+        await asyncio.gather(*writes)
 
 
 @in_virtual_time

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from wharf.cluster.engines.port import (
     Committed,
@@ -42,6 +43,9 @@ MAX_ATTEMPTS: Final = 5
 LOOP_ITERATIONS_TO_SEND: Final = 3
 """Iterations of the event loop until a message to the log is sent: start the task, gather messages, write to the socket."""
 
+LOST_LOG_CODES: Final = frozenset({RefusalCode.UNAVAILABLE, RefusalCode.OUTCOME_UNKNOWN})
+"""How a write is refused if the log or the replica did not reply in time."""
+
 WriteOperation = Callable[[Replica, DecisionContext], Decision[T]]
 """Decides on the replica what to write."""
 
@@ -53,6 +57,7 @@ class Writer:
         self._world = world
         self._engine = engine
         self._follower = follower
+        self._record_slots = RecordSlots()
 
     def read_clock(self) -> DecisionContext:
         """Return the time and the id generator for one decision."""
@@ -73,7 +78,16 @@ class Writer:
         A refusal, or a decision without a write, has no condition that the log could check. It is accepted only if the
         replica had passed a barrier first. Raises `Refusal`. In a preview, the decision is recorded instead of
         committed.
+
+        After a conflict, writes of this process that need the same record go one after the other, in order of arrival.
         """
+        with RecordSlot(self._record_slots) as slot:
+            return await self._execute_in_slot(operation, slot, max_attempts=max_attempts, is_long=is_long)
+
+    async def _execute_in_slot(
+        self, operation: WriteOperation[T], slot: "RecordSlot", *, max_attempts: int, is_long: bool
+    ) -> T:
+        """Do the work of `execute`. `slot` is taken if other writes of this process need the same record."""
         preview = get_current_preview()
         is_current = False
         attempts = 0
@@ -98,6 +112,8 @@ class Writer:
                     PREVIEW_INDEX if decision.write is not None else self._follower.replica.index
                 )
             if decision is not None and decision.write is not None:
+                if await slot.wait_for_contended(decision.write):
+                    continue  # Other writes have changed the record meanwhile.
                 outcome = await self.commit(decision.write)
                 if isinstance(outcome, Committed):
                     log_rejected_parts(decision)
@@ -106,6 +122,7 @@ class Writer:
                 attempts += 1
                 if attempts == max_attempts:
                     raise build_contention_refusal(attempts)
+                await slot.take_for_conflict(outcome)
             elif decision is not None and is_current:
                 log_rejected_parts(decision)
                 return decision.build_reply(self._follower.replica.index)
@@ -223,6 +240,84 @@ class Writer:
                 f"committed at index {index}, but not visible on this server yet: {refusal}",
             ) from refusal
         await continue_in_slot()
+
+
+class RecordSlots:
+    """The records on which writes of this process conflicted, with the writes that wait for their slot at each."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[tuple[str, str], deque[asyncio.Future[bool]]] = {}
+        """By table and key of a record: one write has its slot there, and these wait. `False`: they go on without a slot."""
+
+
+class RecordSlot:
+    """The slot of one write at one record, as a context manager that gives it to the next write.
+
+    Without slots, of N writes that change the same record together, only one succeeds in each round, and the others use up
+    their attempts. A write takes one slot at most, so no two writes wait for each other.
+    """
+
+    def __init__(self, slots: RecordSlots) -> None:
+        self._waiting = slots.waiting
+        self._record: tuple[str, str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._record is None:
+            return
+        if isinstance(error, Refusal) and error.code in LOST_LOG_CODES:
+            # The log does not reply. All find that out together, instead of one after the other.
+            for future in self._waiting.pop(self._record):
+                if not future.done():
+                    future.set_result(False)
+        else:
+            self._pass_on(self._record)
+
+    async def wait_for_contended(self, write: Write) -> bool:
+        """Wait if another write has its slot at a record on which this one relies. Return whether it has waited."""
+        if self._record is not None or not self._waiting:
+            return False
+        records = ((condition.table, condition.key) for condition in write.conditions)
+        contended = next((record for record in records if record in self._waiting), None)
+        if contended is None:
+            return False
+        await self._take(contended)
+        return True
+
+    async def take_for_conflict(self, conflict: WriteConflict) -> None:
+        """Take the slot at the first record of the conflict, unless this write has a slot already."""
+        if self._record is None and conflict.keys:
+            table, key = conflict.keys[0]
+            await self._take((table, key))
+
+    async def _take(self, record: tuple[str, str]) -> None:
+        waiting = self._waiting.get(record)
+        if waiting is None:
+            self._waiting[record] = deque()
+        else:
+            future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            waiting.append(future)
+            try:
+                has_slot = await future
+            except asyncio.CancelledError:
+                if future.done() and not future.cancelled() and future.result():
+                    self._pass_on(record)
+                raise
+            if not has_slot:
+                return
+        self._record = record
+
+    def _pass_on(self, record: tuple[str, str]) -> None:
+        """Give the slot to the next write that waits for it."""
+        waiting = self._waiting[record]
+        while waiting:
+            future = waiting.popleft()
+            if not future.done():  # The write may be cancelled.
+                future.set_result(True)
+                return
+        del self._waiting[record]
 
 
 def log_rejected_parts(decision: Decision[T]) -> None:
