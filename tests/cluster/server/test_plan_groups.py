@@ -174,7 +174,15 @@ async def test_a_change_by_another_process_during_the_commit_of_a_plan_reaches_t
         other = await cluster.a_server("m2", leads=False)
         kinds: list[str] = []
         leader.server.follower.batch_listeners.append(lambda batch: kinds.append(batch.kind))
-        fail_plan_writes(leader, DelayFault(request_s=1), count=1)
+        commits: list[EngineOperation] = []
+
+        def delay_first_commit(requested: EngineOperation) -> Fault | None:
+            if requested is not EngineOperation.COMMIT:
+                return None
+            commits.append(requested)
+            return DelayFault(request_s=1) if len(commits) == 1 else None
+
+        leader.faults.choose_fault = delay_first_commit
         await other.client.jobs.register(make_job("shop"))  # No node can run it.
         job = other.replica.get(JOBS, "default", "shop")
         assert job is not None
@@ -190,6 +198,7 @@ async def test_a_change_by_another_process_during_the_commit_of_a_plan_reaches_t
             create_index=WRITE_INDEX,
         )
 
+        await until(lambda: commits, what="the plan is being committed")
         await commit(other, ALLOCATIONS.build_put(running))
         await until(lambda: "plan" in kinds, what="the plan is committed")
         await until(lambda: "jobs-settled" in kinds, what="the status of the job is computed")
