@@ -97,8 +97,10 @@ def test_a_canceled_start_ends_its_program_and_collects_its_exit_code() -> None:
         command = ["/bin/sleep", "1000.25"]
         start = asyncio.ensure_future(start_program(command, environment={}))
         await asyncio.sleep(0)  # The program is started, and its pipes are not connected yet.
-        pids = [pid for pid in list_pids() if read_arguments(pid)[:-1] == command]
-        assert pids
+        # The system shows its arguments a moment later. The loop stands still meanwhile.
+        pids = wait_until(
+            lambda: [pid for pid in list_pids() if read_arguments(pid)[:-1] == command], what="the program runs"
+        )
         start.cancel()
         await asyncio.wait([start])
         return [pid for pid in pids if pid in list_pids()]

@@ -4,12 +4,13 @@ import asyncio
 import gc
 
 from tests.kit.cluster import OneServer
-from tests.kit.loop_holds import MAX_HOLD_S, NOISE_FACTOR, MeasuredCluster
+from tests.kit.loop_holds import MeasuredCluster
 from tests.kit.requests import get, put
 from tests.kit.virtual_time import in_virtual_time
 from wharf.contract.client import ClientReply
 
 COUNT = 60
+MAX_SHARE = 0.28
 MAX_ITERATIONS = 2_000
 CONSTRAINTS = [
     {"LTarget": "${attr.x}", "RTarget": f"([a-z]{{0,20}}){{0,20}}[0-9]*{number}", "Operand": "regexp"}
@@ -19,10 +20,11 @@ JOB = {"ID": "a", "Datacenters": ["*"], "Constraints": CONSTRAINTS, "TaskGroups"
 """Each validation takes about 3 ms."""
 
 
-async def measure_longest_iteration(server: OneServer, path: str) -> tuple[float, list[ClientReply]]:
-    """Send the job many times in one moment. Return the most CPU time of an iteration of the loop, and the replies."""
+async def measure_iterations(server: OneServer, path: str) -> tuple[list[float], list[ClientReply]]:
+    """Send the job many times in one moment. Return the CPU time of each iteration of the loop, and the replies."""
     requests = asyncio.gather(*(put(server, path, {"Job": JOB}) for _ in range(COUNT)))
-    longest_s, began_s = 0.0, server.world.cpu_s()
+    iterations_s: list[float] = []
+    began_s = server.world.cpu_s()
     gc.disable()  # It scans all objects of the test process.
     try:
         for _ in range(MAX_ITERATIONS):  # Virtual time stands still meanwhile: a request that waits for it ends later.
@@ -30,10 +32,10 @@ async def measure_longest_iteration(server: OneServer, path: str) -> tuple[float
                 break
             await asyncio.sleep(0)
             began_s, ended_s = server.world.cpu_s(), began_s
-            longest_s = max(longest_s, began_s - ended_s)
+            iterations_s.append(began_s - ended_s)
     finally:
         gc.enable()
-    return longest_s, await requests
+    return iterations_s, await requests
 
 
 @in_virtual_time
@@ -41,10 +43,11 @@ async def test_bodies_that_arrive_together_hold_no_iteration_for_long() -> None:
     async with MeasuredCluster() as cluster:
         server = await cluster.a_server()
 
-        longest_s, replies = await measure_longest_iteration(server, "/v1/validate/job")
+        iterations_s, replies = await measure_iterations(server, "/v1/validate/job")
 
     assert {reply.status for reply in replies} == {200}
-    assert longest_s <= MAX_HOLD_S * NOISE_FACTOR
+    # A share, because all of them take longer on a busy machine. Without slots, one iteration takes most of the time.
+    assert max(iterations_s) <= MAX_SHARE * sum(iterations_s), iterations_s
 
 
 @in_virtual_time
