@@ -11,7 +11,7 @@ class CountedLoop:
     """Tasks that begin in slots, with a CPU clock that only they advance, and the iteration in which each began."""
 
     def __init__(self) -> None:
-        self.cpu_s = 1.0  # A real thread has used some time already.
+        self.cpu_s = 0.0
         self.iteration = 0
         self.begun: list[tuple[Hashable, int]] = []
         self.slots = TimedLoopSlots(lambda: self.cpu_s)

@@ -121,8 +121,6 @@ class TimedLoopSlots:
 
     async def wait(self, owner: Hashable) -> None:
         """Wait until an iteration has time for the next step of this task."""
-        if not self._read_cpu_s():
-            return  # A simulated clock: nothing ever waits, so no callbacks are needed either.
         if not self._runs:
             self._began_s = self._read_cpu_s()
             self._has_begun = True
