@@ -4,6 +4,8 @@ import heapq
 from random import Random
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from wharf.cluster.controllers.deadlines import NEVER_S
 from wharf.cluster.controllers.heartbeats import HeartbeatDeadlines, HeartbeatSettings
@@ -38,6 +40,27 @@ def test_a_node_that_sends_another_heartbeat_is_not_late() -> None:
     heartbeats.record_heartbeat("a", 20.0)
 
     assert heartbeats.take_late(30.0) == []
+
+
+@given(seed=st.integers(), times_s=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=5))
+def test_a_node_is_not_late_before_the_end_of_any_ttl_that_it_got(seed: int, times_s: list[float]) -> None:
+    heartbeats = HeartbeatDeadlines(SETTINGS, Random(seed))
+    granted_until_s = 0.0
+    for now_s in sorted(times_s):
+        assume(now_s < granted_until_s or not granted_until_s)  # Else the node may be late.
+        granted_until_s = max(granted_until_s, now_s + heartbeats.record_heartbeat("a", now_s))
+
+    assert heartbeats.take_late(granted_until_s + 4.9) == []
+
+
+def test_a_heartbeat_does_not_shorten_the_ttl_of_a_former_leader() -> None:
+    heartbeats = make_heartbeats()
+    heartbeats.longest_ttl_s = 20.0
+    heartbeats.grant_failover_ttl("a", 50.0, 300.0)
+
+    heartbeats.record_heartbeat("a", 51.0)
+
+    assert heartbeats.next_deadline_s() == 51.0 + 20.0 + 5.0
 
 
 @pytest.mark.parametrize(("nodes", "shortest_s"), [(1, 10.0), (500, 10.0), (1_000, 20.0)])
@@ -131,7 +154,7 @@ def test_the_rate_of_heartbeats_has_a_ceiling_whatever_the_size_of_the_fleet(nod
 @pytest.mark.parametrize(("nodes", "expected_grace_s"), [(1, 5.0), (5_000, None)])
 def test_the_grace_grows_with_the_ttl_of_a_large_fleet(nodes: int, expected_grace_s: float | None) -> None:
     heartbeats = make_heartbeats()
-    for number in range(nodes):
+    for number in range(1, nodes):
         heartbeats.record_heartbeat(f"node-{number}", 0.0)
     ttl_s = heartbeats.record_heartbeat("node-0", 0.0)
     for number in range(1, nodes):

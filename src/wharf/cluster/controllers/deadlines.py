@@ -35,6 +35,10 @@ class DeadlineHeap(Generic[KeyT]):
         """The number of heap entries, including stale ones that a changed or removed deadline left."""
         return len(self._heap)
 
+    def get_deadline_s(self, key: KeyT) -> float | None:
+        """Return the deadline of the key, or `None` if it has none."""
+        return self._deadlines.get(key)
+
     def set_deadline(self, key: KeyT, deadline_s: float) -> None:
         """Set the deadline of the key, in place of any previous one.
 

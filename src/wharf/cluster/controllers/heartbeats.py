@@ -80,11 +80,23 @@ class HeartbeatDeadlines:
 
         The TTL is random, and longer in large clusters, so that heartbeats spread over time. The grace time is added to
         the deadline: `grace_s`, or a fifth of the TTL if that is longer.
+
+        The deadline never becomes earlier. The node may have got a longer TTL before: a heartbeat may arrive late or twice,
+        for example by a server that was frozen, and then the node never gets this TTL.
         """
         shortest_ttl_s = min(self._settings.compute_shortest_ttl_s(len(self._deadlines)), self.longest_ttl_s / 2.0)
         ttl_s = shortest_ttl_s + self._random.random() * shortest_ttl_s
-        self._deadlines.set_deadline(node_id, now_s + ttl_s + self._settings.compute_grace_s(ttl_s))
+        deadline_s = self._compute_deadline_s(now_s, ttl_s)
+        earlier_s = self._deadlines.get_deadline_s(node_id)
+        if earlier_s is not None and earlier_s > deadline_s:
+            # A deadline after a failover may be much later than the end of any TTL that a former leader granted.
+            deadline_s = max(deadline_s, min(earlier_s, self._compute_deadline_s(now_s, self.longest_ttl_s)))
+        self._deadlines.set_deadline(node_id, deadline_s)
         return ttl_s
+
+    def _compute_deadline_s(self, now_s: float, ttl_s: float) -> float:
+        """Return by when a node that gets this TTL now must send its next heartbeat."""
+        return now_s + ttl_s + self._settings.compute_grace_s(ttl_s)
 
     def grant_failover_ttl(self, node_id: str, now_s: float, ttl_s: float) -> None:
         """Set the node's deadline to `ttl_s` from now, so that it has time to find a new leader."""
