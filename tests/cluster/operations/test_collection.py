@@ -334,6 +334,45 @@ def test_a_deployment_is_retained_while_one_of_its_allocations_is_live() -> None
     assert collect(state, CollectionKind.DEPLOYMENTS) == 0
 
 
+def add_failed_deployment(state: AState) -> None:
+    """Add a failed deployment of the current version of the job."""
+    job = state.job()
+    state.put(
+        DEPLOYMENTS.build_put(
+            Deployment(
+                id="d1", job_id=job.id, namespace="default", status=DeploymentStatus.FAILED, job_version=job.version,
+                job_create_index=job.create_index, create_index=WRITE_INDEX,
+            )
+        )
+    )  # fmt: skip
+
+
+def test_the_failed_deployment_of_the_current_version_is_retained() -> None:
+    state = AState()
+    state.register(a_job())
+    add_failed_deployment(state)
+
+    assert collect(state, CollectionKind.DEPLOYMENTS) == 0
+
+
+def test_a_failed_deployment_is_collected_once_its_job_has_another_version() -> None:
+    state = AState()
+    state.register(a_job())
+    add_failed_deployment(state)
+    state.register(a_job(priority=70))
+
+    assert collect(state, CollectionKind.DEPLOYMENTS) == 1
+
+
+def test_the_failed_deployment_of_a_stopped_job_is_collected() -> None:
+    state = AState()
+    state.register(a_job())
+    add_failed_deployment(state)
+    state.put(JOBS.build_put(replace(state.job(), stop=True)))
+
+    assert collect(state, CollectionKind.DEPLOYMENTS) == 1
+
+
 def test_expired_tokens_are_collected() -> None:
     state = AState()
     before, after = to_datetime(state.now_ns - 1_000), to_datetime(state.now_ns + HOUR_NS)

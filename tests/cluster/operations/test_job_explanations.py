@@ -38,7 +38,7 @@ from wharf.contract.model.deployments import Deployment, DeploymentGroup, Deploy
 from wharf.contract.model.evaluations import EvaluationStatus, EvaluationTrigger
 from wharf.contract.model.explanations import GroupExplanation, JobExplanation, WaitReason
 from wharf.contract.model.jobs.constraints import Constraint
-from wharf.contract.model.jobs.job import Job, JobType, Parameterized, Periodic
+from wharf.contract.model.jobs.job import Job, JobStatus, JobType, Parameterized, Periodic
 from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.periodic import find_next_launch
 from wharf.contract.model.jobs.resources import RequestedDevice
@@ -546,6 +546,18 @@ def test_the_last_failed_evaluation_is_the_reason() -> None:
     result = explain_job(state.replica, "default", "shop")
 
     assert result.text == "shop does not change, because its last evaluation failed: maximum attempts reached (5)"
+
+
+def test_a_dead_job_whose_records_were_collected_is_not_explained_by_failures() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job(count=5))
+    state.end_evaluations()
+    state.put(JOBS.build_put(replace(state.job(), status=JobStatus.DEAD)))
+
+    assert explain_job(state.replica, "default", "shop").text == (
+        "shop is dead and lacks 5 allocations: the records of its last attempts were collected; evaluate the job, or "
+        "register it again"
+    )
 
 
 def test_parent_jobs_wait_for_their_next_launch_or_a_dispatch() -> None:

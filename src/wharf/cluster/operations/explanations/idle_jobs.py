@@ -46,8 +46,14 @@ def describe_idle_state(facts: JobFacts) -> WaitCondition:
         if (failure_text := describe_last_failure(each.task_states))
     }
     reason_text = f" ({summarize_reasons(reasons)})" if reasons else ""
-    if job.status is JobStatus.DEAD:
+    if job.status is JobStatus.DEAD and failed_allocations:
         text = f"is dead: its policies allow no further attempt after failures{reason_text}"
+        return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
+    if job.status is JobStatus.DEAD:
+        text = (
+            f"is dead and lacks {format_allocation_count(missing)}: the records of its last attempts were collected; "
+            "evaluate the job, or register it again"
+        )
         return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
     if failed_allocations:
         text = f"lacks {format_allocation_count(missing)} that failed as often as its policies allow{reason_text}"

@@ -39,6 +39,7 @@ from wharf.cluster.state.tables import (
     VERSIONS_OF_JOB,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, SchedulerType
 from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, Write
@@ -315,7 +316,7 @@ def _is_finished(job: Job) -> bool:
 def _iter_deployments(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
     """Yield deletions of terminal deployments without active allocations that ended before the period `recent`."""
     for deployment in snapshot.iter_all(DEPLOYMENTS):
-        if deployment.is_active or recent.contains(deployment.modify_time):
+        if deployment.is_active or recent.contains(deployment.modify_time) or _stops_placement(snapshot, deployment):
             continue
         job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
         if any(each.deployment_id == deployment.id and not each.is_terminal for each in job_allocations):
@@ -323,6 +324,17 @@ def _iter_deployments(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
         yield _make_bundle(
             (DEPLOYMENTS.build_delete(deployment.id),), (snapshot.build_record_condition(DEPLOYMENTS, deployment),)
         )
+
+
+def _stops_placement(snapshot: Replica, deployment: Deployment) -> bool:
+    """Return whether the current version of a job is not placed because this deployment of it failed.
+
+    Without the record, the next evaluation would place the version again, and nothing would say why it was not placed.
+    """
+    job = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
+    if job is None or job.stop or deployment.status is not DeploymentStatus.FAILED:
+        return False
+    return (deployment.job_create_index, deployment.job_version) == (job.create_index, job.version)
 
 
 def _iter_one_time_tokens(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
