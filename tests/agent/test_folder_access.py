@@ -110,6 +110,35 @@ def test_a_check_of_the_configuration_refuses_a_folder_that_others_can_write_to(
     assert text.rstrip().endswith(f"choose another folder with {setting}")
 
 
+PROGRAM_FOLDERS = ("client.cni_path", "client.cni_config_dir", "client.host_volume_plugin_dir")
+
+
+@pytest.mark.parametrize("setting", PROGRAM_FOLDERS)
+def test_a_folder_of_programs_that_every_user_can_write_to_is_refused(tmp_path: Path, setting: str) -> None:
+    folder = make_folder(tmp_path / "programs", 0o777)
+    value = f"{tmp_path}/missing:{folder}" if setting == "client.cni_path" else str(folder)
+    more = f'[client]\nenabled = true\n{setting.partition(".")[2]} = "{value}"\n'
+    file = configure(tmp_path, tmp_path / "data", more)
+
+    code, text = check_configuration(file)
+    process = run(tmp_path, "agent", "--config", str(file))
+
+    assert (code, process.returncode) == (1, 1)
+    expected = (
+        f"every user can write to the folder {folder} (mode 0777): check that every file in it is yours, and run "
+        f"`chmod go-w {folder}`; or choose another folder with {setting}"
+    )
+    assert expected in text
+    assert lines(process.stderr) == [f"wharf: {expected}"]
+
+
+def test_a_folder_of_programs_is_not_checked_without_a_node(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "programs", 0o777)
+    file = configure(tmp_path, tmp_path / "data", f'[client]\ncni_path = "{folder}"\n')
+
+    assert check_configuration(file)[0] == 0
+
+
 def test_a_check_of_the_configuration_accepts_a_data_folder_that_does_not_exist(tmp_path: Path) -> None:
     code, text = check_configuration(configure(tmp_path, tmp_path / "data"))
 

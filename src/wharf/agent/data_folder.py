@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.agent.errors import CommandError
-from wharf.agent.folder_access import check_owner, check_writers, find_agent_user
+from wharf.agent.folder_access import check_access, check_writers, find_agent_user
 from wharf.cluster.engines.settings import EngineKind
 from wharf.config.settings import AgentSettings
 
@@ -53,6 +53,21 @@ def get_keyring_file(settings: AgentSettings) -> Path:
     return Path(settings.keyring.file) if settings.keyring.file else Path(settings.data_dir) / KEYRING_FILE
 
 
+def check_program_folders(settings: AgentSettings, *, user_id: int) -> None:
+    """Raise `CommandError` if other users can write to a folder whose programs the node runs or is configured by."""
+    client = settings.client
+    if not client.enabled:
+        return
+    checked = [(folder, "client.cni_path") for folder in client.cni_path.split(":")]
+    checked += [
+        (client.cni_config_dir, "client.cni_config_dir"),
+        (client.host_volume_plugin_dir, "client.host_volume_plugin_dir"),
+    ]
+    for folder, setting in checked:
+        if folder:
+            check_writers(Path(folder), noun="folder", setting=setting, user_id=user_id)
+
+
 def check_folder_access(settings: AgentSettings) -> None:
     """Check the existing folders of the settings as their agent will do. Raises `CommandError`."""
     data_folder = Path(settings.data_dir)
@@ -62,8 +77,8 @@ def check_folder_access(settings: AgentSettings) -> None:
         checked.append((get_state_folder(settings), "folder", "client.state_dir"))
         checked.append((get_allocation_folder(settings), "folder", "client.alloc_dir"))
     for path, noun, setting in checked:
-        check_owner(path, noun=noun, setting=setting, user_id=user_id, accepts_root=path != data_folder)
-        check_writers(path, noun=noun, setting=setting, user_id=user_id)
+        check_access(path, noun=noun, setting=setting, user_id=user_id, accepts_root=path != data_folder)
+    check_program_folders(settings, user_id=user_id)
 
 
 FOLDERS: Final = ("state", "node", "node/runs", "node/drivers", "node/read-only", "alloc", "logs", "snapshots")
@@ -210,10 +225,9 @@ class DataFolder:
     def _check_access(self) -> None:
         """Raise `CommandError` if the folder belongs to another user or others can write to it."""
         is_data_folder = self._setting == "--data-dir"
-        check_owner(
+        check_access(
             self.path, noun=self._noun, setting=self._setting, user_id=os.geteuid(), accepts_root=not is_data_folder
         )
-        check_writers(self.path, noun=self._noun, setting=self._setting, user_id=os.geteuid())
 
     def _describe_error(self, error: OSError) -> str:
         """Return why the folder cannot be used and what to do."""

@@ -17,15 +17,18 @@ ROOT_ID: Final = 0
 """The ids of the user root and of its group. Root can write everywhere, so it needs no permission."""
 
 
-def check_owner(folder: Path, *, noun: str, setting: str, user_id: int, accepts_root: bool = True) -> None:
-    """Raise `CommandError` if the folder exists and belongs to another user. `setting` selects the folder."""
-    owner = _read_status(folder)
-    if owner is None or owner.st_uid == user_id or (accepts_root and owner.st_uid == ROOT_ID):
-        return
-    name = _name_user(owner.st_uid)
-    raise CommandError(
-        f"the {noun} {folder} belongs to the user {name}: run as {name}, or choose another folder with {setting}"
-    )
+def check_access(folder: Path, *, noun: str, setting: str, user_id: int, accepts_root: bool) -> None:
+    """Raise `CommandError` if the folder exists, and belongs to another user or others can write to it.
+
+    `setting` selects the folder. `accepts_root`: it may belong to root.
+    """
+    status = _read_status(folder)
+    if status is not None and status.st_uid != user_id and not (accepts_root and status.st_uid == ROOT_ID):
+        name = _name_user(status.st_uid)
+        raise CommandError(
+            f"the {noun} {folder} belongs to the user {name}: run as {name}, or choose another folder with {setting}"
+        )
+    check_writers(folder, noun=noun, setting=setting, user_id=user_id)
 
 
 def check_writers(folder: Path, *, noun: str, setting: str, user_id: int, accepts_sticky: bool = False) -> None:

@@ -18,6 +18,7 @@ from wharf.agent.data_folder import (
     LOCK_FILE,
     STORE_FOLDER,
     DataFolder,
+    check_program_folders,
     get_allocation_folder,
     get_keyring_file,
     get_state_folder,
@@ -200,10 +201,11 @@ class AgentProcess:
                 self._logs.close()
 
     def _lock_node_folders(self) -> None:
-        """Lock the folders of the node, which can be outside of the data folder. Raises `CommandError`."""
+        """Check and lock the folders of the node, which can be outside of the data folder. Raises `CommandError`."""
         settings = self.settings
         if not settings.client.enabled:
             return
+        check_program_folders(settings, user_id=os.geteuid())
         state, allocations = get_state_folder(settings), get_allocation_folder(settings)
         locked = [self._folder.path]
         for path, setting in ((state, "client.state_dir"), (allocations, "client.alloc_dir")):

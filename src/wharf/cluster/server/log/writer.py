@@ -49,6 +49,12 @@ LOST_LOG_CODES: Final = frozenset({RefusalCode.UNAVAILABLE, RefusalCode.OUTCOME_
 WriteOperation = Callable[[Replica, DecisionContext], Decision[T]]
 """Decides on the replica what to write."""
 
+WaitingWrites = dict[tuple[str, str], deque["asyncio.Future[bool]"]]
+"""The records on which writes of this process conflicted, by table and key, with the writes that wait for the slot there.
+
+`False`: the write goes on without a slot.
+"""
+
 
 class Writer:
     """Commits the writes of one process. After a lost reply, it finds out whether the write was committed."""
@@ -57,7 +63,7 @@ class Writer:
         self._world = world
         self._engine = engine
         self._follower = follower
-        self._record_slots = RecordSlots()
+        self._writes_at_records: WaitingWrites = {}
 
     def read_clock(self) -> DecisionContext:
         """Return the time and the id generator for one decision."""
@@ -81,7 +87,7 @@ class Writer:
 
         After a conflict, writes of this process that need the same record go one after the other, in order of arrival.
         """
-        with RecordSlot(self._record_slots) as slot:
+        with RecordSlot(self._writes_at_records) as slot:
             return await self._execute_in_slot(operation, slot, max_attempts=max_attempts, is_long=is_long)
 
     async def _execute_in_slot(
@@ -242,14 +248,6 @@ class Writer:
         await continue_in_slot()
 
 
-class RecordSlots:
-    """The records on which writes of this process conflicted, with the writes that wait for their slot at each."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[tuple[str, str], deque[asyncio.Future[bool]]] = {}
-        """By table and key of a record: one write has its slot there, and these wait. `False`: they go on without a slot."""
-
-
 class RecordSlot:
     """The slot of one write at one record, as a context manager that gives it to the next write.
 
@@ -257,8 +255,8 @@ class RecordSlot:
     their attempts. A write takes one slot at most, so no two writes wait for each other.
     """
 
-    def __init__(self, slots: RecordSlots) -> None:
-        self._waiting = slots.waiting
+    def __init__(self, waiting: WaitingWrites) -> None:
+        self._waiting = waiting
         self._record: tuple[str, str] | None = None
 
     def __enter__(self) -> Self:
