@@ -143,12 +143,19 @@ class RolloutInvariants:
             down = [key for key, name in self._down[deployment.id].items() if name == group.name]
             if version is not None and version.type == JobType.SYSTEM:
                 down = [key for key in down if self._is_on_a_node_that_is_eligible(key)]
+            elif self._count_up(deployment, group.name) >= group.count - max_parallel:
+                continue  # Others are up in place of those that were stopped, such as the replacement of one that had ended.
             if max_parallel and len(down) > max_parallel:
                 raise InvariantViolation(
                     f"{deployment.job_id} may have {max_parallel} down for an update and has {len(down)} at {index}: "
                     f"{' '.join(down)}",
                     deployment.job_id, deployment.id, *down,
                 )  # fmt: skip
+
+    def _count_up(self, deployment: Deployment, group: str) -> int:
+        """Return how many allocations of the group are up, in any version."""
+        allocations = self._replica.list_by_index(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
+        return sum(a.task_group == group and _is_healthy(a) and _is_active(a) and not _was_down(a) for a in allocations)
 
     def _mark_up(self, healthy: Allocation) -> None:
         """Count the allocations as up that a healthy allocation replaces, directly or in several steps, in any version.

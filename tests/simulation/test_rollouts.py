@@ -33,7 +33,7 @@ def a_watched_log(*, at_s: float = CHANGE_NOTICE_S + 1.0) -> SmallLog:
 def a_version(number: int = 0, *, value: str = "a", type: JobType = JobType.SERVICE, **fields: Any) -> Job:
     update = UpdatePolicy(max_parallel=1)
     return replace(
-        a_job("shop", a_group("web", update=update)), type=type, version=number, meta={"value": value}, **fields
+        a_job("shop", a_group("web", update=update, count=3)), type=type, version=number, meta={"value": value}, **fields
     )
 
 
@@ -107,7 +107,7 @@ def test_more_allocations_down_than_max_parallel_are_a_violation() -> None:
 def test_a_late_replacement_without_predecessor_counts_for_one_that_is_down() -> None:
     """Two allocations are stopped. One is replaced at once, and one later, without a predecessor."""
     log = a_watched_log()
-    version = replace(a_version(), task_groups=(a_group("web", update=UpdatePolicy(max_parallel=2)),))
+    version = replace(a_version(), task_groups=(a_group("web", update=UpdatePolicy(max_parallel=2), count=5),))
     log.put((JOBS, version), (JOB_VERSIONS, version), (DEPLOYMENTS, a_deployment()))
     log.put(*((ALLOCATIONS, running(key)) for key in ("a", "b", "c")))
     replacement = running("a2", deployment_id="d1", previous_allocation="a")
@@ -125,6 +125,26 @@ def test_a_late_replacement_without_predecessor_counts_for_one_that_is_down() ->
     log.put((ALLOCATIONS, running("d")), (ALLOCATIONS, running("e")))
     log.put((ALLOCATIONS, stopped_for_update("d")), (ALLOCATIONS, stopped_for_update("e")))
     assert "shop may have 2 down for an update and has 3 at 9: c d e" in log.failures[0]
+
+
+def test_the_replacement_of_an_allocation_that_had_ended_is_up_in_place_of_one_that_is_down() -> None:
+    """The new version has one allocation less. One of four had ended, and its replacement is healthy first."""
+    log = a_watched_log()
+    version = replace(a_version(), task_groups=(a_group("web", update=UpdatePolicy(max_parallel=2), count=3),))
+    log.put((JOBS, version), (JOB_VERSIONS, version), (DEPLOYMENTS, a_deployment()))
+    log.put(*((ALLOCATIONS, running(key)) for key in ("a", "b", "c")))
+    log.put((ALLOCATIONS, replace(running("d"), client_status=ClientStatus.COMPLETE)))
+    log.put((ALLOCATIONS, stopped_for_update("a")), (ALLOCATIONS, stopped_for_update("b")))
+    replacement = running("d2", deployment_id="d1", previous_allocation="d", deployment_status=HEALTHY)
+    log.put((ALLOCATIONS, replacement))
+
+    log.put((ALLOCATIONS, stopped_for_update("c")))
+    assert log.failures == []
+
+    log.put((ALLOCATIONS, running("e")))
+    log.put((ALLOCATIONS, replace(replacement, client_status=ClientStatus.FAILED)))
+    log.put((ALLOCATIONS, stopped_for_update("e")))
+    assert "shop may have 2 down for an update and has 4 at 10: a b c e" in log.failures[0]
 
 
 def test_the_replacement_of_a_lost_late_replacement_counts_for_the_same_one() -> None:
