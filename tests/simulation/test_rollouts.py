@@ -33,7 +33,11 @@ def a_watched_log(*, at_s: float = CHANGE_NOTICE_S + 1.0) -> SmallLog:
 def a_version(number: int = 0, *, value: str = "a", type: JobType = JobType.SERVICE, **fields: Any) -> Job:
     update = UpdatePolicy(max_parallel=1)
     return replace(
-        a_job("shop", a_group("web", update=update, count=3)), type=type, version=number, meta={"value": value}, **fields
+        a_job("shop", a_group("web", update=update, count=3)),
+        type=type,
+        version=number,
+        meta={"value": value},
+        **fields,
     )
 
 
