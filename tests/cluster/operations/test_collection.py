@@ -32,7 +32,7 @@ from wharf.contract.model.allocations.allocation import (
     RescheduleEvent,
     RescheduleTracker,
 )
-from wharf.contract.model.deployments import Deployment, DeploymentStatus
+from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy
 from wharf.contract.model.jobs.job import JobStatus, VersionTag
 from wharf.contract.model.log import WRITE_INDEX
@@ -334,14 +334,15 @@ def test_a_deployment_is_retained_while_one_of_its_allocations_is_live() -> None
     assert collect(state, CollectionKind.DEPLOYMENTS) == 0
 
 
-def add_failed_deployment(state: AState) -> None:
-    """Add a failed deployment of the current version of the job."""
+def add_deployment(state: AState, status: DeploymentStatus, **group: Any) -> None:
+    """Add a deployment of the current version of the job."""
     job = state.job()
     state.put(
         DEPLOYMENTS.build_put(
             Deployment(
-                id="d1", job_id=job.id, namespace="default", status=DeploymentStatus.FAILED, job_version=job.version,
-                job_create_index=job.create_index, create_index=WRITE_INDEX,
+                id=f"d{job.version}", job_id=job.id, namespace="default", status=status, job_version=job.version,
+                job_create_index=job.create_index, task_groups={"web": DeploymentGroup(**group)},
+                create_index=WRITE_INDEX,
             )
         )
     )  # fmt: skip
@@ -350,7 +351,7 @@ def add_failed_deployment(state: AState) -> None:
 def test_the_failed_deployment_of_the_current_version_is_retained() -> None:
     state = AState()
     state.register(a_job())
-    add_failed_deployment(state)
+    add_deployment(state, DeploymentStatus.FAILED, desired_canaries=1)
 
     assert collect(state, CollectionKind.DEPLOYMENTS) == 0
 
@@ -358,7 +359,7 @@ def test_the_failed_deployment_of_the_current_version_is_retained() -> None:
 def test_a_failed_deployment_is_collected_once_its_job_has_another_version() -> None:
     state = AState()
     state.register(a_job())
-    add_failed_deployment(state)
+    add_deployment(state, DeploymentStatus.FAILED, desired_canaries=1)
     state.register(a_job(priority=70))
 
     assert collect(state, CollectionKind.DEPLOYMENTS) == 1
@@ -367,10 +368,25 @@ def test_a_failed_deployment_is_collected_once_its_job_has_another_version() -> 
 def test_the_failed_deployment_of_a_stopped_job_is_collected() -> None:
     state = AState()
     state.register(a_job())
-    add_failed_deployment(state)
+    add_deployment(state, DeploymentStatus.FAILED, desired_canaries=1)
     state.put(JOBS.build_put(replace(state.job(), stop=True)))
 
     assert collect(state, CollectionKind.DEPLOYMENTS) == 1
+
+
+@pytest.mark.parametrize("group", [{}, {"desired_canaries": 1, "promoted": True}])
+def test_the_deployment_of_the_version_that_runs_beside_canaries_is_retained(group: dict[str, Any]) -> None:
+    state = AState()
+    state.register(a_job())
+    add_deployment(state, DeploymentStatus.SUCCESSFUL)
+    state.register(a_job(priority=60))
+    add_deployment(state, DeploymentStatus.SUCCESSFUL, **group)
+    state.register(a_job(priority=70))
+    add_deployment(state, DeploymentStatus.CANCELLED, desired_canaries=1)
+
+    collect(state, CollectionKind.DEPLOYMENTS)
+
+    assert [each.id for each in state.replica.iter_all(DEPLOYMENTS)] == ["d1"]
 
 
 def test_expired_tokens_are_collected() -> None:

@@ -23,7 +23,12 @@ from wharf.cluster.scheduling.placement.preemption import is_preemption_enabled
 from wharf.cluster.scheduling.plans.completion import EvaluationCompletion
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.reconcile.classification import find_tainted_nodes
-from wharf.cluster.scheduling.reconcile.deployment import find_job_deployments, start_deployment, update_deployment
+from wharf.cluster.scheduling.reconcile.deployment import (
+    find_job_deployments,
+    find_stable_version,
+    start_deployment,
+    update_deployment,
+)
 from wharf.cluster.scheduling.reconcile.fast_path import is_up_to_date
 from wharf.cluster.scheduling.reconcile.input import ReconcileInput
 from wharf.cluster.scheduling.reconcile.outcome import GroupOutcome
@@ -207,22 +212,13 @@ class _EvaluationPlanner:
         return evaluation is not None and evaluation.status is EvaluationStatus.PENDING
 
     def _find_stable_version(self, group: str) -> tuple[Job, str] | None:
-        """Return the newest stable job version for this group, and the id of the deployment that rolled it out.
-
-        A version is stable for the group if its deployment was promoted there or required no canaries. Return `None` if
-        no such deployment and version are stored.
-        """
+        """Return the newest stable job version for this group, and the id of the deployment that rolled it out."""
         key = (self._evaluation.namespace, self._evaluation.job_id)
-        deployments = sorted(
-            self._snapshot.list_by_index(DEPLOYMENTS_OF_JOB, *key), key=attrgetter("create_index"), reverse=True
+        return find_stable_version(
+            self._snapshot.list_by_index(DEPLOYMENTS_OF_JOB, *key),
+            group,
+            lambda deployment: self._snapshot.get(JOB_VERSIONS, *key, deployment.job_version),
         )
-        for deployment in deployments:
-            group_state = (deployment.task_groups or {}).get(group)
-            if group_state is not None and (group_state.promoted or not group_state.desired_canaries):
-                job = self._snapshot.get(JOB_VERSIONS, *key, deployment.job_version)
-                if job is not None and job.create_index == deployment.job_create_index:
-                    return job, deployment.id
-        return None
 
     def _can_update_in_place(self, allocation: Allocation, group: TaskGroup) -> bool:
         """Return whether the allocation can change to the current job version on its node, without a new placement."""

@@ -14,6 +14,7 @@ import msgspec
 from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.scheduling.feasibility.volumes import is_claim_holder
 from wharf.cluster.scheduling.plans import capacity_versions
+from wharf.cluster.scheduling.reconcile.deployment import list_needed_deployments
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ACL_TOKENS,
@@ -39,7 +40,6 @@ from wharf.cluster.state.tables import (
     VERSIONS_OF_JOB,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
-from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, SchedulerType
 from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, Write
@@ -314,27 +314,37 @@ def _is_finished(job: Job) -> bool:
 
 
 def _iter_deployments(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
-    """Yield deletions of terminal deployments without active allocations that ended before the period `recent`."""
+    """Yield deletions of terminal deployments without active allocations that ended before the period `recent`.
+
+    Those on which evaluations still rely are left out.
+    """
+    needed: dict[tuple[str, str], set[str]] = {}
     for deployment in snapshot.iter_all(DEPLOYMENTS):
-        if deployment.is_active or recent.contains(deployment.modify_time) or _stops_placement(snapshot, deployment):
+        if deployment.is_active or recent.contains(deployment.modify_time):
             continue
-        job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
+        key = deployment.namespace, deployment.job_id
+        job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)
         if any(each.deployment_id == deployment.id and not each.is_terminal for each in job_allocations):
+            continue
+        if key not in needed:
+            needed[key] = _list_needed_deployments(snapshot, *key)
+        if deployment.id in needed[key]:
             continue
         yield _make_bundle(
             (DEPLOYMENTS.build_delete(deployment.id),), (snapshot.build_record_condition(DEPLOYMENTS, deployment),)
         )
 
 
-def _stops_placement(snapshot: Replica, deployment: Deployment) -> bool:
-    """Return whether the current version of a job is not placed because this deployment of it failed.
-
-    Without the record, the next evaluation would place the version again, and nothing would say why it was not placed.
-    """
-    job = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
-    if job is None or job.stop or deployment.status is not DeploymentStatus.FAILED:
-        return False
-    return (deployment.job_create_index, deployment.job_version) == (job.create_index, job.version)
+def _list_needed_deployments(snapshot: Replica, namespace: str, job_id: str) -> set[str]:
+    """Return the ids of the ended deployments of a job on which its next evaluation relies."""
+    job = snapshot.get(JOBS, namespace, job_id)
+    if job is None:
+        return set()
+    return list_needed_deployments(
+        job,
+        snapshot.list_by_index(DEPLOYMENTS_OF_JOB, namespace, job_id),
+        lambda deployment: snapshot.get(JOB_VERSIONS, namespace, job_id, deployment.job_version),
+    )
 
 
 def _iter_one_time_tokens(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:

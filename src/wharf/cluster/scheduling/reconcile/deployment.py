@@ -1,6 +1,7 @@
 """The job's deployment during an evaluation: which one applies, how it starts, and how the evaluation changes it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -50,6 +51,42 @@ def find_job_deployments(
     if latest.status in (DeploymentStatus.SUCCESSFUL, DeploymentStatus.CANCELLED):
         return JobDeployments(None, latest)
     return JobDeployments(latest)
+
+
+def find_stable_version(
+    deployments: Iterable[Deployment], group: str, find_version: Callable[[Deployment], Job | None]
+) -> tuple[Job, str] | None:
+    """Return the newest stable job version for this group, and the id of the deployment that rolled it out.
+
+    A version is stable for the group if its deployment was promoted there or required no canaries. `find_version` returns
+    the stored version of a deployment. Return `None` if no such deployment and version are stored.
+    """
+    for deployment in sorted(deployments, key=attrgetter("create_index"), reverse=True):
+        group_state = (deployment.task_groups or {}).get(group)
+        if group_state is not None and (group_state.promoted or not group_state.desired_canaries):
+            version = find_version(deployment)
+            if version is not None and version.create_index == deployment.job_create_index:
+                return version, deployment.id
+    return None
+
+
+def list_needed_deployments(
+    job: Job, deployments: Collection[Deployment], find_version: Callable[[Deployment], Job | None]
+) -> set[str]:
+    """Return the ids of the ended deployments on which the next evaluation of the job relies.
+
+    Without the failed deployment of the current version, it would place that version again. Without the deployment of a
+    stable version, it would replace a lost allocation beside canaries by one of their version.
+    """
+    if job.stop:
+        return set()
+    current = job.create_index, job.version
+    stable = [find_stable_version(deployments, group.name, find_version) for group in job.groups]
+    return {deployment_id for _, deployment_id in filter(None, stable)} | {
+        each.id
+        for each in deployments
+        if each.status is DeploymentStatus.FAILED and (each.job_create_index, each.job_version) == current
+    }
 
 
 def _cancel_if_active(deployment: Deployment, description: str, context: DecisionContext) -> Deployment | None:
