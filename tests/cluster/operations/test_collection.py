@@ -33,6 +33,7 @@ from wharf.contract.model.allocations.allocation import (
     RescheduleTracker,
 )
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy
 from wharf.contract.model.jobs.job import JobStatus, VersionTag
 from wharf.contract.model.log import WRITE_INDEX
@@ -91,6 +92,27 @@ def test_an_evaluation_is_retained_while_one_of_its_allocations_runs() -> None:
 
     assert collect(state, CollectionKind.EVALUATIONS) == 0
     assert len(state.evaluations()) == 1
+
+
+def test_the_newest_evaluation_of_a_job_is_retained_if_it_failed() -> None:
+    state = AState()
+    state.register(a_job())
+    state.end_evaluations(status=EvaluationStatus.FAILED)
+    assert collect(state, CollectionKind.EVALUATIONS) == 0
+
+    state.register(a_job(priority=70))
+    state.end_evaluations()
+
+    assert collect(state, CollectionKind.EVALUATIONS) == 2
+
+
+def test_the_failed_evaluation_of_a_stopped_job_is_collected() -> None:
+    state = AState()
+    state.register(a_job())
+    state.end_evaluations(status=EvaluationStatus.FAILED)
+    state.put(JOBS.build_put(replace(state.job(), stop=True)))
+
+    assert collect(state, CollectionKind.EVALUATIONS) == 1
 
 
 def test_an_open_evaluation_is_retained() -> None:

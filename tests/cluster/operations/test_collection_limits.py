@@ -98,7 +98,10 @@ ALLOCATION = (ALLOCATIONS.name, "a1")
     [
         ({}, True),
         ({"age_ns": HOUR_NS - 1}, False),
-        ({"status": EvaluationStatus.FAILED}, True),
+        (
+            {"status": EvaluationStatus.FAILED},
+            False,
+        ),  # It is the newest one of its job: the reason why nothing happens.
         ({"status": EvaluationStatus.CANCELED}, True),
         ({"status": EvaluationStatus.PENDING}, False),
         ({"status": EvaluationStatus.BLOCKED}, False),
@@ -367,7 +370,10 @@ def test_a_job_is_collected_once_its_submission_is_old_enough() -> None:
         ({}, True),
         ({"age_ns": HOUR_NS - 1}, False),
         ({"status": EvaluationStatus.PENDING}, False),
-        ({"status": EvaluationStatus.FAILED}, True),
+        (
+            {"status": EvaluationStatus.FAILED},
+            False,
+        ),  # It is the newest one of its job: the reason why nothing happens.
     ],
 )
 def test_an_evaluation_that_is_open_or_ended_recently_keeps_its_job(fields: dict[str, Any], is_collected: bool) -> None:

@@ -40,7 +40,7 @@ from wharf.cluster.state.tables import (
     VERSIONS_OF_JOB,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
-from wharf.contract.model.evaluations import Evaluation, SchedulerType
+from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, SchedulerType
 from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, Write
 from wharf.contract.model.nodes.node import NodeStatus
@@ -176,6 +176,8 @@ def _iter_evaluations_of_types(
         if not evaluation.status.is_terminal or recent.contains(evaluation.modify_time) or evaluation.type not in types:
             continue
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+        if _is_reason_of_job(snapshot, evaluation, job):
+            continue
         allocations = snapshot.list_by_index_sorted(ALLOCATIONS_OF_EVALUATION, evaluation.id)
         collectable = [
             each
@@ -199,6 +201,14 @@ def _iter_evaluations_of_types(
             )
         elif _is_needed_by_job(evaluation, job):
             yield from _make_single_bundles(snapshot, collectable)
+
+
+def _is_reason_of_job(snapshot: Replica, evaluation: Evaluation, job: Job | None) -> bool:
+    """Return whether a job does not change because this evaluation of it failed. Nothing else would say so."""
+    if evaluation.status is not EvaluationStatus.FAILED or job is None or job.stop:
+        return False
+    others = snapshot.list_by_index(EVALUATIONS_OF_JOB, job.namespace, job.id)
+    return all((each.create_index, each.id) <= (evaluation.create_index, evaluation.id) for each in others)
 
 
 def _is_needed_by_job(evaluation: Evaluation, job: Job | None) -> bool:
