@@ -370,10 +370,7 @@ def test_a_job_is_collected_once_its_submission_is_old_enough() -> None:
         ({}, True),
         ({"age_ns": HOUR_NS - 1}, False),
         ({"status": EvaluationStatus.PENDING}, False),
-        (
-            {"status": EvaluationStatus.FAILED},
-            False,
-        ),  # It is the newest one of its job: the reason why nothing happens.
+        ({"status": EvaluationStatus.FAILED}, True),
     ],
 )
 def test_an_evaluation_that_is_open_or_ended_recently_keeps_its_job(fields: dict[str, Any], is_collected: bool) -> None:
