@@ -1,4 +1,4 @@
-"""Fixed seeds of the whole cluster (ten, with those of `test_seeds_more`), and the output of the command.
+"""Fixed seeds of the whole cluster (six, with those of `test_seeds_more`), and the output of the command.
 
 `make simulate` runs hundreds of new seeds.
 """
@@ -18,8 +18,8 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_five_seeds_hold_every_invariant() -> None:
-    process = simulate("--seeds", "5", "--first", "1")
+def test_three_seeds_hold_every_invariant() -> None:
+    process = simulate("--seeds", "3", "--first", "1")
 
     assert process.returncode == 0, process.stdout[-20_000:] + process.stderr[-5_000:]
 
