@@ -60,21 +60,31 @@ class RunResult(msgspec.Struct):
         return "\n".join(failure.describe(port) for failure in self.failures[:10])
 
 
-REPORTED_BY_STATUS: Final = frozenset(("agent.health",))
-"""Endpoints whose status is their result: 500 means that the agent is unhealthy."""
+REPORTED_BY_STATUS: Final = frozenset(("agent.health", "operator.health"))
+"""Endpoints whose status is their result: 500 or 429 means unhealthy, and the body is the report."""
 
 
 def find_problem(request: FuzzRequest, answer: Answer) -> str:
     """Return why the reply is not allowed, or "" if it is."""
+    if request.endpoint in REPORTED_BY_STATUS and answer.status in (429, 500) and is_document(answer.body):
+        return ""
     text = answer.body.decode(errors="replace") if answer.status >= 400 else ""
     if text.endswith("\n") or len(text) > MAX_ERROR_CHARS:
         return f"{answer.status} with {len(text)} characters that end with {text[-30:]!r}"
-    if answer.status < 500 or (answer.status == 500 and request.endpoint in REPORTED_BY_STATUS):
+    if answer.status < 500:
         return ""
     code = answer.headers.get(CODE_HEADER, "")
     if code in DOCUMENTED_CODES or (code == RefusalCode.UNAVAILABLE.value and STALE_READ_TEXT in answer.body):
         return ""
     return f"{answer.status} {code} {answer.body[:200]!r}"
+
+
+def is_document(body: bytes) -> bool:
+    """Return whether a body is a JSON object. It may end with a newline, which an error may not."""
+    try:
+        return isinstance(msgspec.json.decode(body), dict)
+    except msgspec.DecodeError:
+        return False
 
 
 def must_not_change_state(request: FuzzRequest, answer: Answer) -> bool:
