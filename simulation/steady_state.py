@@ -3,9 +3,9 @@
 They are computed directly from the records, as all invariants are.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
 from simulation.invariants import (
     find_canary_deployment_id,
@@ -246,19 +246,26 @@ def _require_steady_job(history: RecordHistory, job: Job) -> None:
                 f"deployment {deployment.id} of {job.id} is still in progress", deployment.id, job.id
             )
     is_deploying = any(deployment.status not in DEPLOYMENT_STATES.terminal_states for deployment in deployments)
-    expected = _derive_status(job, live, is_blocked or is_pending, is_deploying, evaluations)
+    was_evaluated = bool(evaluations or deployments)
+    expected = _derive_status(
+        job, live, is_open=is_blocked or is_pending, is_deploying=is_deploying, was_evaluated=was_evaluated
+    )
     if job.status is not expected:
         raise InvariantViolation(f"job {job.id} has status {job.status}; its records imply {expected}", job.id)
 
 
 def _derive_status(
-    job: Job, live: Sequence[Allocation], is_open: bool, is_deploying: bool, evaluations: Iterable[Any]
+    job: Job, live: Sequence[Allocation], *, is_open: bool, is_deploying: bool, was_evaluated: bool
 ) -> JobStatus:
-    """Return the status that the job must have. `is_open`: an evaluation of the job is blocked or pending."""
+    """Return the status that the job must have.
+
+    `is_open`: an evaluation of the job is blocked or pending. `was_evaluated`: evaluations or deployments of the job are
+    stored. A deployment can outlive all evaluations of its job, because it is the reason why the job has no allocations.
+    """
     if job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized:
         return JobStatus.DEAD if job.stop else JobStatus.RUNNING
     if live or is_deploying:
         return JobStatus.RUNNING
     if is_open:
         return JobStatus.PENDING
-    return JobStatus.DEAD if job.stop or any(True for _ in evaluations) else JobStatus.PENDING
+    return JobStatus.DEAD if job.stop or was_evaluated else JobStatus.PENDING

@@ -11,9 +11,10 @@ from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, so
 from tests.simulation.small_log import SmallLog
 from tests.simulation.test_invariants import a_node, an_allocation, an_evaluation
 from wharf.cluster.scheduling.blocked.reservation_policy import RESERVATION_DELAY_NS
-from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus, SchedulerType
 from wharf.contract.model.jobs.job import JobStatus, JobType
 from wharf.contract.model.nodes.node import DrainStrategy, DriverInfo, NodeStatus
@@ -119,6 +120,21 @@ def test_a_sysbatch_job_must_have_run_on_the_nodes_that_were_ready_at_its_evalua
 def test_a_sysbatch_job_that_did_not_run_in_its_version_is_not_a_steady_state(log: SmallLog, problem: str) -> None:
     with pytest.raises(InvariantViolation, match=f"sysbatch job shop {problem}"):
         require_steady_state(log.history, NOW_NS)
+
+
+def test_a_job_with_a_failed_deployment_is_dead_although_its_evaluations_are_deleted() -> None:
+    deployment = Deployment(id="d1", namespace="default", job_id="shop", job_version=1, status=DeploymentStatus.FAILED)
+    for status, problem in ((JobStatus.DEAD, None), (JobStatus.PENDING, "has status pending; its records imply dead")):
+        log = SmallLog()
+        log.put(
+            (JOBS, a_job("shop", a_group("web"), type=JobType.SERVICE, version=1, status=status)),
+            (DEPLOYMENTS, deployment),
+        )
+        if problem is None:
+            require_steady_state(log.history, NOW_NS)
+        else:
+            with pytest.raises(InvariantViolation, match=problem):
+                require_steady_state(log.history, NOW_NS)
 
 
 def test_a_job_that_waits_too_long_without_a_reserved_node_is_a_violation() -> None:
