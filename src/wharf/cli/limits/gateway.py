@@ -1,4 +1,6 @@
-"""`wharf gateway`, a rate limiting proxy for an HTTP service, and `wharf limits demo`, a demonstration of it."""
+"""`wharf gateway`, a rate limiting proxy for an HTTP service, `wharf limits demo`, a demonstration of it, and
+`wharf limits serve`, which answers other proxies.
+"""
 
 import asyncio
 from pathlib import Path
@@ -60,6 +62,45 @@ def gateway(upstream: str | None, port: int | None, host: str | None, file: Path
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_gateway(settings, service, RealWorld(), print_line=click.echo))
     except (LimiterStartError, InvalidUpstream, GatewayStartError) as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        logs.close()
+
+
+@click.command
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Configuration file (docs/limits-proxies.md).",
+)
+@click.option(
+    "--data-dir", "data", type=click.Path(path_type=Path, file_okay=False), help="Folder for counters and logs."
+)
+def serve(file: Path, data: Path | None) -> None:
+    """Answer proxies that forward requests themselves.
+
+    Envoy, Istio and Contour send descriptors by Envoy's rate limit protocol (`grpc_listen`). nginx, Traefik and Caddy send
+    an HTTP request for each request of their callers (`check_listen`).
+    """
+    import msgspec
+    import uvloop
+
+    from wharf.agent.logs.setup import LogConfiguration, ProcessLogging
+    from wharf.limits.rate_limiter import LimiterStartError, load_settings
+    from wharf.limits.serving.process import ServeStartError, run_servers
+    from wharf.world import RealWorld
+
+    logs = ProcessLogging("serve")
+    logs.apply(LogConfiguration())
+    try:
+        settings = load_settings(file)
+        if data is not None:
+            settings = msgspec.structs.replace(settings, data_folder=data)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run_servers(settings, RealWorld(), print_line=click.echo))
+    except (LimiterStartError, ServeStartError) as error:
         raise click.ClickException(str(error)) from error
     finally:
         logs.close()

@@ -23,6 +23,11 @@ _METRIC_SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 CHANGES_MODULE = "wharf.cli.limits.changes"
 MODULE = "wharf.cli.limits.group"
 COMMANDS = {
+    "serve": CommandEntry(
+        "wharf.cli.limits.gateway",
+        "serve",
+        "Answer proxies: Envoy's rate limit protocol, and checks of nginx and others.",
+    ),
     "demo": CommandEntry(
         "wharf.cli.limits.gateway", "demo", "Show limits at work: a small service, a gateway and some callers."
     ),

@@ -59,7 +59,7 @@ def _list_decision_metrics(limiter: RateLimiter) -> Iterator[Metric]:
         if verdict is not Verdict.ADMITTED:
             yield Metric("decisions_total", description, activity.verdicts[verdict], f'verdict="{verdict.value}"')
     yield Metric("unauthorized_total", "Requests with an invalid credential.", activity.unauthorized)
-    for rule in service.evaluator.rules.rules:
+    for rule in service.evaluator.rules.counted_rules:
         counts = activity.rules.get(rule.name)
         if counts is not None:
             for outcome in ("within", "refused", "shadowed"):

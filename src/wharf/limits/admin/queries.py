@@ -130,7 +130,7 @@ class OperatorQueries:
                     "enforce": rule.enforce_percent,
                     "source": f"{rule.file}:{rule.line}",
                 }
-                for rule in rules.rules
+                for rule in rules.counted_rules
             ],
             "while_away": self._describe_outage_limits(),
             "findings": [str(finding) for finding in lint_rules(rules)],
@@ -148,7 +148,7 @@ class OperatorQueries:
         processes = remote.guard.fallback.process_count
         totals = {
             rule.name: {case.value: -(-ceiling // processes) * processes for case, ceiling in rule.ceilings.items()}
-            for rule in self._service.evaluator.rules.rules
+            for rule in self._service.evaluator.rules.counted_rules
             if rule.on_store_loss is StoreOutagePolicy.LOCAL
         }
         return {"processes": processes, "at_most": totals}

@@ -105,9 +105,10 @@ class AdminServer:
                 self._serve_port, settings.admin_host, settings.admin_port, limit=MAX_HEAD_BYTES
             )
             self.port = self._port_server.sockets[0].getsockname()[1]
-        if settings.gateway.metrics_host:
+        listening = settings.serve if self._gateway is None and settings.serve.metrics_host else settings.gateway
+        if listening.metrics_host:
             self._metrics_server = await asyncio.start_server(
-                self._serve_metrics, settings.gateway.metrics_host, settings.gateway.metrics_port, limit=MAX_HEAD_BYTES
+                self._serve_metrics, listening.metrics_host, listening.metrics_port, limit=MAX_HEAD_BYTES
             )
             self.metrics_port = self._metrics_server.sockets[0].getsockname()[1]
 

@@ -204,6 +204,82 @@ GATEWAY: Final = TableSchema(
     ),
 )
 
+SERVE: Final = TableSchema(
+    "serve",
+    "Answers to proxies that forward requests themselves, `wharf limits serve`.",
+    (
+        KeySchema(
+            "grpc_listen", TEXT, "The address for Envoy's rate limit protocol (gRPC), `host:port`.", "no such server"
+        ),
+        KeySchema(
+            "check_listen",
+            TEXT,
+            "The address of the check endpoint for nginx, Traefik and Caddy (HTTP), `host:port`. One that other machines "
+            "can reach needs `check_secret_file`.",
+            "no such server",
+        ),
+        KeySchema(
+            "check_secret_file",
+            TEXT,
+            "A file with the secret that proxies must send in the header `X-Wharf-Secret`, at least 20 characters. Only its "
+            "owner may have access to it.",
+            "no secret, on an address of this machine",
+        ),
+        KeySchema(
+            "metrics_listen",
+            TEXT,
+            "The address of `GET /metrics`, `host:port`, without limits and without authentication.",
+            NO_DEFAULT,
+        ),
+        KeySchema(
+            "certificate_file",
+            TEXT,
+            "The certificate of the gRPC server. With `key_file`, it listens with TLS.",
+            NO_DEFAULT,
+        ),
+        KeySchema("key_file", TEXT, "The key of the certificate.", NO_DEFAULT),
+        KeySchema(
+            "client_ca_file",
+            TEXT,
+            "The CA certificate of proxies. With it, the gRPC server accepts only proxies that present a certificate of this CA.",
+            NO_DEFAULT,
+        ),
+        KeySchema(
+            "connections_most",
+            make_integer_kind(1, 100_000),
+            "The maximum number of connections to each of the two servers.",
+            "`1000`",
+        ),
+        KeySchema(
+            "streams_most",
+            make_integer_kind(1, 100_000),
+            "The maximum number of calls at a time on one gRPC connection; the proxy waits with more.",
+            "`1000`",
+        ),
+        KeySchema(
+            "calls_most",
+            make_integer_kind(1, 1_000_000),
+            "The maximum number of calls at a time on all gRPC connections; more are refused with RESOURCE_EXHAUSTED.",
+            "`2000`",
+        ),
+        KeySchema(
+            "message_bytes_most",
+            make_integer_kind(1_024, 16 << 20),
+            "The maximum size of a gRPC message in bytes. Make it larger than the headers that your proxy accepts: callers "
+            "could otherwise avoid limits with long headers.",
+            "`1048576`",
+        ),
+        KeySchema("head_timeout", DURATION, "The timeout for receiving a request to the check endpoint.", "`5s`"),
+        KeySchema(
+            "idle_timeout",
+            DURATION,
+            "The timeout of a connection to the check endpoint without a request, and the interval of pings on gRPC connections.",
+            "`5m`",
+        ),
+        KeySchema("drain_timeout", DURATION, "How long running calls may continue when the process stops.", "`5s`"),
+    ),
+)
+
 DECISIONS: Final = TableSchema(
     "decisions",
     "The decision log, which `wharf limits explain` reads.",
@@ -234,4 +310,4 @@ WEBHOOK: Final = TableSchema(
 )
 
 META: Final = "meta"
-TABLES: Final = (ROOT, ADDRESSES, STORE, GATEWAY, DECISIONS, WEBHOOK)
+TABLES: Final = (ROOT, ADDRESSES, STORE, GATEWAY, SERVE, DECISIONS, WEBHOOK)

@@ -90,6 +90,40 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the headers `x-wharf-cpu-ms` and `x-wharf-content` of the service are used. They are never forwarded."""
 
 
+class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Addresses and limits of `wharf limits serve`, which answers proxies."""
+
+    grpc_host: str = ""
+    """The address for Envoy's rate limit protocol; empty for none."""
+    grpc_port: int = 0
+    check_host: str = ""
+    """The address of the HTTP check endpoint; empty for none."""
+    check_port: int = 0
+    check_secret: str = ""
+    """What proxies must send in `X-Wharf-Secret` to the check endpoint; empty if nothing is needed."""
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    client_ca_file: Path | None = None
+    """The CA of the certificates that proxies must present to the gRPC server."""
+    connections_most: int = 1_000
+    """Connections of proxies to one of the two servers."""
+    streams_most: int = 1_000
+    """Calls at a time on one gRPC connection."""
+    calls_most: int = 2_000
+    """Calls at a time on all gRPC connections; more are refused with RESOURCE_EXHAUSTED."""
+    message_bytes_most: int = MEBIBYTE
+    """The largest gRPC message. Callers can make it long by headers that the proxy copies into it."""
+    head_ms: int = 5_000
+    """The timeout for receiving the head of a request to the check endpoint."""
+    idle_ms: int = 300_000
+    """The timeout of a connection to the check endpoint without a request, and the interval of pings on gRPC connections."""
+    drain_ms: int = 5_000
+    """How long running calls may continue when the process stops."""
+    metrics_host: str = ""
+    """The TCP address of the metrics; empty for none."""
+    metrics_port: int = 0
+
+
 class DecisionLogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How many decisions are logged, and for how long."""
 
@@ -118,6 +152,7 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     proxies: ProxySettings = ProxySettings()
     store: StoreSettings = StoreSettings()
     gateway: GatewaySettings = GatewaySettings()
+    serve: ServeSettings = ServeSettings()
     decisions: DecisionLogSettings = DecisionLogSettings()
     admin_socket: Path | None = None
     """The Unix socket for commands of operators; by default in the data folder."""

@@ -3,18 +3,20 @@
 import ipaddress
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from wharf.limits.config.schema import ADDRESSES, DECISIONS, GATEWAY, META, ROOT, STORE, TABLES, WEBHOOK
+from wharf.limits.config.schema import ADDRESSES, DECISIONS, GATEWAY, META, ROOT, SERVE, STORE, TABLES, WEBHOOK
 from wharf.limits.config.settings import (
     MEBIBYTE,
     DecisionLogSettings,
     GatewaySettings,
     LimiterSettings,
+    ServeSettings,
     StoreKind,
     StoreSettings,
     Upstream,
@@ -43,6 +45,8 @@ _GATEWAY_FIELDS: Final = (
     "upstream_connections_most",
     "body_rate_least",
 )
+_SERVE_TIMEOUT_FIELDS: Final = {"head_timeout": "head_ms", "idle_timeout": "idle_ms", "drain_timeout": "drain_ms"}
+_SERVE_FIELDS: Final = ("connections_most", "streams_most", "calls_most", "message_bytes_most")
 _REDIS_FIELDS: Final = ("addresses", "service", "database", "user", "tls", "prefix", "wait_replicas")
 _REDIS_STORE_KEYS: Final = frozenset(key.name for key in STORE.keys) - {"saved", "socket"}
 _STORE_KEYS: Final = {
@@ -142,6 +146,7 @@ class _SettingsReader:
             proxies=self._read_proxies(),
             store=self._read_store(),
             gateway=self._read_gateway(),
+            serve=self._read_serve(),
             decisions=self._read_decisions(),
             webhook_url=self._read_webhook(),
             has_insights=values.get("insights", False),
@@ -182,27 +187,31 @@ class _SettingsReader:
             )
             self._add_problem(top, "admin_listen", message)
             return {}
-        return {"admin_host": parts.host, "admin_port": parts.port, "admin_token": self._read_admin_token(top)}
+        return {
+            "admin_host": parts.host,
+            "admin_port": parts.port,
+            "admin_token": self._read_secret(top, "admin_token_file"),
+        }
 
-    def _read_admin_token(self, top: TableEntry) -> str:
-        """Return the admin token from its file; empty if the file cannot be read.
+    def _read_secret(self, entry: TableEntry, key: str) -> str:
+        """Return the token or secret in the file that a key names; empty if the file cannot be read.
 
-        A token that is too short, and a file that other users can access, are recorded as problems.
+        One that is too short, and a file that other users can access, are recorded as problems.
         """
-        path = self._folder / str(top.values["admin_token_file"])
+        path = self._folder / str(entry.values[key])
         try:
             with path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 token = file.read(4_096).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as problem:
-            self._add_problem(top, "admin_token_file", f"{path} cannot be read: {problem}")
+            self._add_problem(entry, key, f"{path} cannot be read: {problem}")
             return ""
         if mode & 0o077:
-            self._add_problem(top, "admin_token_file", f"other users can access {path}: run chmod 600 {path}")
+            self._add_problem(entry, key, f"other users can access {path}: run chmod 600 {path}")
         if len(token) < MIN_ADMIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
             self._add_problem(
-                top,
-                "admin_token_file",
+                entry,
+                key,
                 f"{path} does not hold a valid token: write at least {MIN_ADMIN_TOKEN_CHARACTERS} characters into it",
             )
         return token
@@ -275,25 +284,63 @@ class _SettingsReader:
                 fields["upstream"] = read_upstream(values["upstream"])
             except InvalidUpstream as problem:
                 self._add_problem(entry, "upstream", str(problem))
-        for name, prefix in (("listen", ""), ("metrics_listen", "metrics_")):
-            if name not in values:
-                continue
-            parts = split_host_and_port(values[name])
-            if parts is not None:
-                fields |= {f"{prefix}host": parts.host, f"{prefix}port": parts.port}
-            else:
-                self._add_problem(
-                    entry, name, f"{values[name]!r} is not an address: write host:port, such as 0.0.0.0:8080"
-                )
-        for name in ("certificate_file", "key_file", "upstream_ca_file"):
-            if name in values:
-                fields[name] = self._resolve_path(values, name)
-        if ("certificate_file" in values) is not ("key_file" in values):
-            key = "certificate_file" if "certificate_file" in values else "key_file"
-            self._add_problem(entry, key, "is set alone: set both `certificate_file` and `key_file`")
+        fields |= self._read_listen_addresses(entry, (("listen", ""), ("metrics_listen", "metrics_")))
+        fields |= self._read_certificate_files(entry, "upstream_ca_file")
         if "trust_marks" in values:
             fields["trusts_marks"] = values["trust_marks"]
         return GatewaySettings(**fields)
+
+    def _read_listen_addresses(self, entry: TableEntry, names: Sequence[tuple[str, str]]) -> dict[str, Any]:
+        """Return the host and the port of each key that is set. Each name is a pair of the key and the beginning of the fields.
+
+        Values that are no addresses are recorded as problems.
+        """
+        fields: dict[str, Any] = {}
+        for name, prefix in names:
+            if name not in entry.values:
+                continue
+            text = entry.values[name]
+            parts = split_host_and_port(text)
+            if parts is None:
+                message = f"{text!r} is not an address: write host:port, such as 0.0.0.0:8080"
+                self._add_problem(entry, name, message)
+            else:
+                fields |= {f"{prefix}host": parts.host, f"{prefix}port": parts.port}
+        return fields
+
+    def _read_certificate_files(self, entry: TableEntry, ca_key: str) -> dict[str, Any]:
+        """Return the paths of certificate, key and CA certificate that are set. An incomplete pair is recorded as a problem."""
+        names = ("certificate_file", "key_file", ca_key)
+        fields: dict[str, Any] = {
+            name: self._resolve_path(entry.values, name) for name in names if name in entry.values
+        }
+        if ("certificate_file" in fields) is not ("key_file" in fields):
+            key = "certificate_file" if "certificate_file" in fields else "key_file"
+            self._add_problem(entry, key, "is set alone: set both `certificate_file` and `key_file`")
+        return fields
+
+    def _read_serve(self) -> ServeSettings:
+        """Return the settings of the servers for proxies. Invalid and incomplete settings are recorded as problems."""
+        entry = self._document.read_table(SERVE, "serve")
+        values = entry.values
+        fields: dict[str, Any] = {
+            field: values[name] for name, field in _SERVE_TIMEOUT_FIELDS.items() if name in values
+        }
+        fields |= {name: values[name] for name in _SERVE_FIELDS if name in values}
+        listen_keys = (("grpc_listen", "grpc_"), ("check_listen", "check_"), ("metrics_listen", "metrics_"))
+        fields |= self._read_listen_addresses(entry, listen_keys)
+        fields |= self._read_certificate_files(entry, "client_ca_file")
+        if "client_ca_file" in fields and "certificate_file" not in fields:
+            self._add_problem(entry, "client_ca_file", "needs TLS: set `certificate_file` and `key_file` too")
+        if "check_secret_file" in values:
+            fields["check_secret"] = self._read_secret(entry, "check_secret_file")
+        elif "check_host" in fields and not is_loopback(fields["check_host"]):
+            message = (
+                f"other machines can reach {values['check_listen']}: set `check_secret_file`, so that only your proxies "
+                "can report addresses and paths, or listen on 127.0.0.1"
+            )
+            self._add_problem(entry, "check_listen", message)
+        return ServeSettings(**fields)
 
     def _read_webhook(self) -> str:
         """Return the URL of the webhook, or an empty text if it is not set. An invalid URL is recorded as a problem."""

@@ -10,6 +10,7 @@ import msgspec
 
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision, Verdict, build_decision
+from wharf.limits.core.descriptors import DescriptorBook
 from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.rule import UNLIMITED, RuleSet
@@ -37,6 +38,7 @@ class Limiter:
 
     def __init__(self, rules: RuleSet, grants: Iterable[Grant] = ()) -> None:
         self.rulebook: Final = Rulebook(rules)
+        self.descriptor_book: Final = DescriptorBook(rules)
         self._grants: Mapping[tuple[str, str], Sequence[Grant]] = {}
         self.set_grants(grants)
 

@@ -12,7 +12,7 @@ import msgspec
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision, Verdict, is_concurrency_limit, is_unlimited
 from wharf.limits.core.plans import Charge
-from wharf.limits.core.rule import Algorithm, CountedUnit, Interface, RuleSet
+from wharf.limits.core.rule import DESCRIPTOR_STATUS, Algorithm, CountedUnit, Interface, RuleSet
 from wharf.limits.core.store_calls import CounterReading
 
 Headers = tuple[tuple[str, str], ...]
@@ -53,7 +53,7 @@ def build_headers(decision: LimitDecision, rules: RuleSet) -> Headers:
 def build_bucket_headers(charge: Charge, reading: CounterReading, now_ms: int) -> Headers:
     """Return the rate limit headers for a reply without a decision: the bucket as it was read, with nothing charged."""
     used = min(charge.ceiling, reading.used)
-    policy, remaining = _format_ratelimit_values(charge, used, reading.end_ms, now_ms)
+    policy, remaining = format_ratelimit_values(charge, used, reading.end_ms, now_ms)
     return (
         *_build_x_ratelimit_headers(charge, charge.ceiling, used, -(-reading.end_ms // 1_000)),
         ("ratelimit-policy", policy),
@@ -79,7 +79,7 @@ def _iter_ratelimit_values(decision: LimitDecision, rules: RuleSet) -> Iterator[
     the rules disclose secondary limits. The second value is empty if it must stay secret.
     """
     now_ms = decision.result.now_ms
-    yield _format_ratelimit_values(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
+    yield format_ratelimit_values(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
     free_at_ms = dict(zip(decision.result.hit_indexes, decision.result.free_at_ms, strict=True))
     for index, (charge, before) in enumerate(zip(decision.charges, decision.result.counts_before, strict=False)):
         is_refusing = decision.refusing_index == index
@@ -87,7 +87,7 @@ def _iter_ratelimit_values(decision: LimitDecision, rules: RuleSet) -> Iterator[
             continue
         used = min(charge.ceiling, before + charge.cost * decision.is_admitted)
         end_ms = free_at_ms.get(index, now_ms + charge.rule.window_ms)
-        policy, remaining = _format_ratelimit_values(charge, charge.ceiling if is_refusing else used, end_ms, now_ms)
+        policy, remaining = format_ratelimit_values(charge, charge.ceiling if is_refusing else used, end_ms, now_ms)
         yield policy, "" if should_hide_remaining(charge, decision, rules) else remaining
 
 
@@ -100,7 +100,7 @@ def should_hide_remaining(charge: Charge, decision: LimitDecision, rules: RuleSe
     return any(endpoint.hidden for endpoint in rules.endpoints)
 
 
-def _format_ratelimit_values(charge: Charge, used: int, end_ms: int, now_ms: int) -> tuple[str, str]:
+def format_ratelimit_values(charge: Charge, used: int, end_ms: int, now_ms: int) -> tuple[str, str]:
     """Return the values of one limit in the headers `RateLimit-Policy` and `RateLimit`.
 
     Example: `"core";q=5000;w=3600` (quota and window in seconds) and `"core";r=4999;t=1800` (remaining, and the seconds
@@ -123,6 +123,25 @@ def build_refusal(decision: LimitDecision, caller: Caller, rules: RuleSet) -> Re
     content_type = LARGE_FILES_JSON_TYPE if is_large_files else JSON_TYPE
     headers = (*build_headers(decision, rules), ("content-type", content_type), ("cache-control", "no-cache"))
     return RefusalResponse(status, headers, msgspec.json.encode(_build_body(decision, caller, rules, status)))
+
+
+def build_descriptor_body(decision: LimitDecision, rules: RuleSet) -> bytes:
+    """Return the JSON body of a refusal by a limit on descriptors, which the proxy sends to the caller."""
+    if decision.retry_after_s is None:
+        message = "Rate limit exceeded: no request of this size is admitted, so waiting does not help."
+    else:
+        unit = "second" if decision.retry_after_s == 1 else "seconds"
+        message = f"Rate limit exceeded. Wait {decision.retry_after_s} {unit} before you try again."
+    cause = _build_cause(decision)
+    cause.get("limit", {}).pop("scope", None)  # The proxy chose what is counted together.
+    return msgspec.json.encode(
+        {
+            "message": f"{message} Request ID {decision.request_id}.",
+            "documentation_url": rules.documentation,
+            "status": str(DESCRIPTOR_STATUS),
+            **cause,
+        }
+    )
 
 
 def _choose_status(decision: LimitDecision) -> int:

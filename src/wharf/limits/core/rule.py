@@ -258,6 +258,41 @@ class BanRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether bans of addresses are only recorded, because several users can share an address."""
 
 
+class DescriptorRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit on the descriptors that a proxy such as Envoy sends: which descriptors it matches, and the rule that counts."""
+
+    domain: str
+    entries: tuple[tuple[str, str], ...]
+    """Key and value of each entry. An empty value matches all values, and one that ends in `*` those with this beginning."""
+    rule: Rule
+
+
+OVERRIDE_UNITS: Final[Mapping[str, int]] = {
+    "second": 1_000,
+    "minute": MINUTE_MS,
+    "hour": 60 * MINUTE_MS,
+    "day": 24 * 60 * MINUTE_MS,
+    "week": 7 * 24 * 60 * MINUTE_MS,
+    "month": 30 * 24 * 60 * MINUTE_MS,
+    "year": 365 * 24 * 60 * MINUTE_MS,
+}
+"""The units of time of limits that a proxy sends with a descriptor, in milliseconds."""
+OVERRIDE_PREFIX: Final = "override_"
+"""Begins the names of the rules that count such limits. No rule of a file may have such a name if it has domains."""
+DESCRIPTOR_STATUS: Final = 429
+"""The status in the body of a refusal by a descriptor rule; proxies refuse with 429 by default."""
+OVERRIDE_RULES: Final = tuple(
+    Rule(
+        name=f"{OVERRIDE_PREFIX}{unit}",
+        window_ms=window_ms,
+        status=DESCRIPTOR_STATUS,
+        file="limit sent by the proxy",
+    )
+    for unit, window_ms in OVERRIDE_UNITS.items()
+)
+"""One rule for each unit: it counts descriptors whose limit the proxy sends."""
+
+
 class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     """The complete content of a rules file, in order. Of the primary rules that match, the first applies."""
 
@@ -272,3 +307,13 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     """The maximum number of addresses without a credential that are counted separately; others share a counter of
     their network.
     """
+    domains: tuple[str, ...] = ()
+    """The domains whose descriptors are limited."""
+    descriptors: tuple[DescriptorRule, ...] = ()
+
+    @property
+    def counted_rules(self) -> tuple[Rule, ...]:
+        """All rules that have counters: those for requests, and those for descriptors."""
+        if not self.domains:
+            return self.rules
+        return (*self.rules, *(descriptor.rule for descriptor in self.descriptors), *OVERRIDE_RULES)

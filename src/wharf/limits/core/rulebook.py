@@ -251,6 +251,12 @@ def hash_rules(rules: RuleSet) -> str:
         rules,
         rules=tuple(msgspec.structs.replace(rule, line=0, file="") for rule in rules.rules),
         endpoints=tuple(msgspec.structs.replace(endpoint, line=0, file="") for endpoint in rules.endpoints),
+        descriptors=tuple(
+            msgspec.structs.replace(descriptor, rule=msgspec.structs.replace(descriptor.rule, line=0, file=""))
+            for descriptor in rules.descriptors
+        ),
     )
     plain = msgspec.to_builtins(without_locations, str_keys=True)
+    if not rules.domains:
+        del plain["domains"], plain["descriptors"]  # Then the hash is that of versions without descriptors.
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]

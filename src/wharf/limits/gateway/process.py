@@ -49,7 +49,7 @@ async def run_gateway(
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise GatewayStartError(f"cannot listen for admin commands at {settings.socket_path}: {reason}") from None
-        _install_signal_handlers(stop_event, limits)
+        install_signal_handlers(stop_event, limits)
         # Objects that exist now live until the end, and requests create few reference cycles: collect garbage rarely, but
         # in short steps. To examine 20,000 young objects takes up to 20 ms.
         gc.freeze()
@@ -78,7 +78,7 @@ def explain_listen_error(error: OSError, host: str, port: int) -> str:
             return f"cannot listen on {host} port {port}: {error.strerror or error}"
 
 
-def _install_signal_handlers(stop_event: asyncio.Event, limits: RateLimiter) -> None:
+def install_signal_handlers(stop_event: asyncio.Event, limits: RateLimiter) -> None:
     """Set `stop_event` on SIGTERM and SIGINT, and reload rules and directory on SIGHUP."""
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):

@@ -26,6 +26,7 @@ from wharf.limits.core.rule import (
     Scale,
 )
 from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
+from wharf.limits.rules.domains import find_name_problems, read_domains
 from wharf.limits.rules.schema import BAN, ENDPOINT, GRAPHQL, POINTS, REQUIRED, ROOT, RULE, SCALE
 from wharf.limits.toml.problems import FileProblem, InvalidFile
 
@@ -33,7 +34,7 @@ DEFAULT_PROFILE: Final = "code-host"
 PROFILES: Final = ("code-host", "cluster")
 SCOPE_MEMBERS: Final = frozenset({"caller", "address", "user", "app", "installation", "repository", "token"})
 
-_TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "ban"})
+_TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "ban", "domain"})
 # Keys of the file whose field has another name.
 _RULE_FIELDS: Final = {"window": "window_ms", "ceiling": "ceilings", "enforce": "enforce_percent"}
 _BAN_FIELDS: Final = {"grace": "grace_ms", "first": "first_ms", "most": "most_ms", "forget": "forget_ms"}
@@ -58,9 +59,11 @@ def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
         points=MethodPoints(**content.points),
         graphql=GraphqlRules(**content.graphql),
         ban=BanRules(**content.ban),
+        domains=own.domains.names,
+        descriptors=own.domains.descriptors,
         **{name: value for name, value in top.values.items() if name != "profile"},
     )
-    problems = list(_find_contradictions(rules, content, file))
+    problems = [*_find_contradictions(rules, content, file), *find_name_problems(rules)]
     if problems:
         raise InvalidFile(problems)
     return rules
@@ -108,6 +111,7 @@ class _FileContent:
             _check_patterns(entry, document)
         self.points = dict(document.read_table(POINTS, "points").values)
         self.graphql = dict(document.read_table(GRAPHQL, "graphql").values)
+        self.domains = read_domains(document)
         ban = document.read_table(BAN, "ban").values
         self.ban = {_BAN_FIELDS.get(name, name): value for name, value in ban.items()}
 

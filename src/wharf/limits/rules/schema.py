@@ -11,6 +11,7 @@ import msgspec
 from wharf.limits.core.rule import Algorithm, ConnectionClass, CountedUnit, Interface, PerItem, StoreOutagePolicy
 from wharf.limits.rules.values import (
     ACCOUNT,
+    CEILING,
     CEILINGS,
     DURATION,
     FLAG,
@@ -295,7 +296,67 @@ BAN: Final = TableSchema(
     ),
 )
 
-RULES_TABLES: Final = (ROOT, RULE, SCALE, ENDPOINT, POINTS, GRAPHQL, BAN)
+DOMAIN: Final = TableSchema(
+    "domain",
+    "A domain of descriptors, which a proxy such as Envoy sends with each of its requests. The limits of a domain are in its "
+    "list `descriptors`. A descriptor of a domain that the file does not name has no limit.",
+    (KeySchema("name", TEXT, "The domain that the proxy sends.", REQUIRED),),
+    is_list=True,
+)
+
+DESCRIPTOR: Final = TableSchema(
+    "domain.descriptors",
+    "An entry of descriptors, in a list `descriptors` of a domain or of another entry. With `ceiling` it is a limit on the "
+    "descriptors that end with this entry. The most specific limit that matches all entries of a descriptor applies.",
+    (
+        KeySchema("key", TEXT, "The key of the entry.", REQUIRED),
+        KeySchema(
+            "value",
+            TEXT,
+            "The value of the entry; a last `*` matches every end. Each value that a request sends has a counter of its own.",
+            "every value",
+        ),
+        KeySchema(
+            "ceiling",
+            CEILING,
+            "The maximum in a window. Without it, the entry only leads to those inside it.",
+            NO_DEFAULT,
+        ),
+        KeySchema("window", DURATION, "The length of the window.", '`"1m"`'),
+        KeySchema(
+            "name",
+            NAME,
+            "The name of the limit, which identifies the counters.",
+            "built from the domain and the entries",
+        ),
+        KeySchema("was", NAME, "The previous name of a renamed limit, whose counters are kept.", NO_DEFAULT),
+        KeySchema(
+            "algorithm",
+            make_choice_kind(Algorithm, (Algorithm.WINDOW, Algorithm.SLICES, Algorithm.METER)),
+            "How it counts, as for a rule. A `meter` admits while anything is left and counts all hits, also those of "
+            "refused requests: for costs that are known only after the request.",
+            '`"window"`',
+        ),
+        KeySchema("slices", make_integer_kind(1, 60), "The number of parts of a sliding window.", "`12`"),
+        KeySchema("hidden", FLAG, "Whether headers and bodies of replies leave out this limit.", "`false`"),
+        KeySchema("shadow", FLAG, "Count and report, but refuse no request.", "`false`"),
+        KeySchema(
+            "enforce",
+            make_integer_kind(0, 100),
+            "The share of descriptors for which it is enforced, in per cent. For the others it is in shadow mode.",
+            "`100`",
+        ),
+        KeySchema(
+            "on_store_loss",
+            make_choice_kind(StoreOutagePolicy),
+            "What happens while the store is unavailable, as for a rule.",
+            '`"local"`',
+        ),
+    ),
+    is_list=True,
+)
+
+RULES_TABLES: Final = (ROOT, RULE, SCALE, ENDPOINT, POINTS, GRAPHQL, BAN, DOMAIN, DESCRIPTOR)
 
 _LOGIN: Final = KeySchema("login", ACCOUNT, "The login.", REQUIRED)
 _ID: Final = make_integer_kind(1, 1 << 53)

@@ -160,6 +160,7 @@ CEILINGS: Final = TomlValueKind(
     + ".",
     _read_ceilings,
 )
+CEILING: Final = TomlValueKind('A whole number, or `"unlimited"`.', _read_ceiling)
 SHA256: Final = TomlValueKind("A SHA-256, as 64 hexadecimal digits.", _read_sha256)
 TIMESTAMP: Final = TomlValueKind("A time, such as `2027-01-31T12:00:00Z`.", _read_timestamp)
 

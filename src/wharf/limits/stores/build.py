@@ -136,6 +136,10 @@ def build_store(settings: StoreSettings, rules: RuleSet, world: World, *, data_f
 def _find_refusing_rule(rules: RuleSet) -> str | None:
     """Return the name of a rule that refuses all requests during an outage; `None` if there is none."""
     return next(
-        (rule.name for rule in rules.rules if rule.on_store_loss is StoreOutagePolicy.CLOSED and not rule.shadow),
+        (
+            rule.name
+            for rule in rules.counted_rules
+            if rule.on_store_loss is StoreOutagePolicy.CLOSED and not rule.shadow
+        ),
         None,
     )

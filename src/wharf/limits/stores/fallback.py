@@ -33,16 +33,16 @@ class FallbackCounters:
     """
 
     def __init__(self, rules: RuleSet, *, process_count: int) -> None:
-        self._counters = Counters(rules.rules, max_keys=rules.keys_most)
+        self._counters = Counters(rules.counted_rules, max_keys=rules.keys_most)
         self.process_count = process_count
         self._last_readings: OrderedDict[tuple[str, str], _LastReading] = OrderedDict()
 
     def set_rules(self, rules: RuleSet) -> None:
-        self._counters.set_rules(rules.rules, max_keys=rules.keys_most)
+        self._counters.set_rules(rules.counted_rules, max_keys=rules.keys_most)
 
     def record_result(self, call: StoreCall, result: TakeResult) -> None:
-        """Store the count of the primary bucket that the store reported in this result."""
-        if call.plan.is_free or not call.charges:
+        """Store the count of the bucket that the store reported in this result, if the call charges it."""
+        if not _charges_bucket(call):
             return
         charge = call.charges[0]
         count = result.bucket_count_before + charge.cost * result.is_admitted
@@ -77,7 +77,7 @@ class FallbackCounters:
             for charge, share, before in zip(call.charges, charges, result.counts_before, strict=True)
         )
         bucket_end_ms = result.bucket_end_ms
-        if not call.plan.is_free:
+        if _charges_bucket(call):
             reading = self._last_readings.get((call.charges[0].name, call.charges[0].key))
             if reading is not None and reading.end_ms > now_ms:
                 bucket_end_ms = reading.end_ms
@@ -120,3 +120,8 @@ class FallbackCounters:
             return CounterReading(last.count, last.end_ms)
         (reading,) = self._counters.peek([charge], now_ms)
         return reading
+
+
+def _charges_bucket(call: StoreCall) -> bool:
+    """Return whether the first charge of a call is the bucket that the store reports."""
+    return bool(call.charges) and (not call.plan.is_free or call.plan.bucket_charge is call.charges[0])

@@ -42,7 +42,7 @@ class MemoryStore:
         """With `has_change_log` and a `path`, no reply is lost if the process is killed."""
         self._changes = ChangeLog(path) if has_change_log and path is not None else None
         counters_class = TrackedCounters if self._changes is not None else Counters
-        self.counters: Final = counters_class(rules.rules, max_keys=rules.keys_most)
+        self.counters: Final = counters_class(rules.counted_rules, max_keys=rules.keys_most)
         self._world = world
         self._path = path
         self._clock = clock
@@ -156,7 +156,7 @@ class MemoryStore:
         return self.counters.bans.get_end_ms(subject, self.now_ms())
 
     async def set_rules(self, rules: RuleSet) -> None:
-        self.counters.set_rules(rules.rules, max_keys=rules.keys_most)
+        self.counters.set_rules(rules.counted_rules, max_keys=rules.keys_most)
 
 
 __all__ = ["SAVE_INTERVAL_S", "InvalidSnapshot", "MemoryStore"]
