@@ -62,13 +62,14 @@ def _read_descriptors(
         return
     known: set[tuple[str, str]] = set()
     for entry in document.read_entries(DESCRIPTOR, parent.raw, parent.path, _LIST, {_LIST}):
-        own = (entry.values.get("key", ""), entry.values.get("value", ""))
+        value = entry.values.get("value", "")
+        own = (entry.values.get("key", ""), "" if value == "*" else value)
         if own in known:
             text = f"{own[0]}={own[1] or '*'}"
             message = f"{text} is listed twice: write one entry, with the descriptors of both inside it"
             document.add_problem(entry.location, format_key(entry.path, "key"), message)
         known.add(own)
-        entries = (*parents, (own[0], "" if own[1] == "*" else own[1]))
+        entries = (*parents, own)
         if "ceiling" in entry.values:
             yield DescriptorRule(domain=domain, entries=entries, rule=_build_rule(entry, domain, entries))
         else:
