@@ -79,7 +79,7 @@ class RunningServer:
 async def running(
     folder: Path, settings: ServeSettings = SETTINGS, *, credentials: Any = None, **fields: Any
 ) -> AsyncIterator[RunningServer]:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)  # noqa: ASYNC240 - Nothing else runs on this loop.
     rules = folder / "rules.toml"
     rules.write_text(RULES)
     store = fields.pop("store", StoreSettings(is_saved=False))
