@@ -127,7 +127,7 @@ class _OrdersHandler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_GET = do_POST = _reply  # noqa: N815 - The names are those of the library.
+    do_GET = do_POST = _reply
 
     def log_message(self, *_arguments: object) -> None:
         """Print nothing."""

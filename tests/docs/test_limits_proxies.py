@@ -66,9 +66,12 @@ def nginx(tmp_path: Path) -> Iterator[int]:
     """An nginx with the configuration of the page, in front of a service and beside a limiter. Yields its port."""
     check, port = free_ports(2)
     write_limits(tmp_path, replace_ports(FILES["check.toml"], {8082: check}))
-    with run_service() as service, run_limiter(tmp_path, "limits.toml"):
-        with run_nginx(tmp_path, check=check, port=port, service=service):
-            yield port
+    with (
+        run_service() as service,
+        run_limiter(tmp_path, "limits.toml"),
+        run_nginx(tmp_path, check=check, port=port, service=service),
+    ):
+        yield port
 
 
 @pytest.mark.needs_program("nginx")

@@ -76,6 +76,21 @@ def list_problems(text: str, folder: Path = ETC) -> list[str]:
             "gateway",
             replace(DEFAULTS.gateway, trusts_marks=False),
         ),
+        ('[serve]\ngrpc_listen = "0.0.0.0:81"', "serve", replace(DEFAULTS.serve, grpc_host="0.0.0.0", grpc_port=81)),
+        ('[serve]\ncheck_listen = "[::1]:82"', "serve", replace(DEFAULTS.serve, check_host="::1", check_port=82)),
+        ('[serve]\nmetrics_listen = "[::]:83"', "serve", replace(DEFAULTS.serve, metrics_host="::", metrics_port=83)),
+        (
+            '[serve]\ncertificate_file = "c"\nkey_file = "k"\nclient_ca_file = "a"',
+            "serve",
+            replace(DEFAULTS.serve, certificate_file=ETC / "c", key_file=ETC / "k", client_ca_file=ETC / "a"),
+        ),
+        ("[serve]\nconnections_most = 7", "serve", replace(DEFAULTS.serve, connections_most=7)),
+        ("[serve]\nstreams_most = 7", "serve", replace(DEFAULTS.serve, streams_most=7)),
+        ("[serve]\ncalls_most = 7", "serve", replace(DEFAULTS.serve, calls_most=7)),
+        ("[serve]\nmessage_bytes_most = 7000", "serve", replace(DEFAULTS.serve, message_bytes_most=7_000)),
+        ('[serve]\nhead_timeout = "2s"', "serve", replace(DEFAULTS.serve, head_ms=2_000)),
+        ('[serve]\nidle_timeout = "2s"', "serve", replace(DEFAULTS.serve, idle_ms=2_000)),
+        ('[serve]\ndrain_timeout = "2s"', "serve", replace(DEFAULTS.serve, drain_ms=2_000)),
         ("[decisions]\nkept = false", "decisions", replace(DEFAULTS.decisions, is_kept=False)),
         ("[decisions]\none_in = 7", "decisions", replace(DEFAULTS.decisions, one_in=7)),
         ('[decisions]\nkeep = "2h"', "decisions", replace(DEFAULTS.decisions, kept_ms=7_200_000)),
@@ -295,3 +310,39 @@ def test_the_url_of_a_service_is_read(text: str, host: str, port: int, is_tls: b
 def test_a_url_that_the_gateway_cannot_use_is_refused(text: str) -> None:
     with pytest.raises(InvalidUpstream, match="is not the URL of a service"):
         read_upstream(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            'check_listen = "0.0.0.0:82"',
+            "my.toml:2:1: serve.check_listen: other machines can reach 0.0.0.0:82: set `check_secret_file`, so that only "
+            "your proxies can report addresses and paths, or listen on 127.0.0.1",
+        ),
+        ('grpc_listen = "81"', "my.toml:2:1: serve.grpc_listen: '81' is not an address: write host:port, such as 0.0.0.0:8080"),
+        ('key_file = "k"', "my.toml:2:1: serve.key_file: is set alone: set both `certificate_file` and `key_file`"),
+        (
+            'client_ca_file = "a"',
+            "my.toml:2:1: serve.client_ca_file: needs TLS: set `certificate_file` and `key_file` too",
+        ),
+    ],
+)  # fmt: skip
+def test_incomplete_settings_of_servers_for_proxies_are_refused(text: str, problem: str) -> None:
+    assert list_problems(f"[serve]\n{text}") == [problem]
+
+
+def test_a_secret_for_checks_is_read_from_a_private_file(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("s" * 20 + "\n")
+    file.chmod(0o600)
+    settings = read_settings('[serve]\ncheck_listen = "0.0.0.0:82"\ncheck_secret_file = "secret"', folder=tmp_path)
+    assert settings.serve.check_secret == "s" * 20
+
+
+def test_a_secret_for_checks_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("s" * 20)
+    file.chmod(0o644)
+    (problem,) = list_problems('[serve]\ncheck_secret_file = "secret"', tmp_path)
+    assert problem == f"my.toml:2:1: serve.check_secret_file: other users can access {file}: run chmod 600 {file}"

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from wharf.limits.core.descriptors import (
     MAX_HITS,
-    MAX_KEY_CHARACTERS,
     MAX_PATH_CHARACTERS,
     Descriptor,
     DescriptorBook,
@@ -114,9 +113,15 @@ def test_values_cannot_imitate_the_key_of_another_counter(value: str, key: str) 
     assert build_key((("user", value),)) == key
 
 
-def test_a_long_value_is_hashed() -> None:
-    keys = {build_key((("user", "x" * 10_000 + end),)) for end in "ab"}
-    assert (len(keys), max(map(len, keys)) <= MAX_KEY_CHARACTERS) == (2, True)
+@pytest.mark.parametrize("sign", ["x", "é", " "])
+def test_a_long_value_is_hashed(sign: str) -> None:
+    keys = {build_key((("user", sign * 10_000 + end),)) for end in "ab"}
+    assert (len(keys), max(map(len, keys)) < 1_000) == (2, True)
+
+
+def test_a_value_cannot_imitate_a_hashed_key() -> None:
+    hashed = build_key((("user", "x" * 10_000),))
+    assert build_key((("user", hashed.removeprefix("user:")),)) != hashed
 
 
 @given(st.lists(st.tuples(st.text(max_size=4), st.text(max_size=4)), min_size=1, max_size=3))
@@ -181,6 +186,16 @@ def test_an_override_of_a_shadow_rule_stays_in_shadow_mode(book: DescriptorBook)
 
 def test_an_override_in_an_unknown_domain_has_no_effect(book: DescriptorBook) -> None:
     assert charge(book, describe("new=1", override=LimitOverride(3, unit_index=0)), domain="other") == ()
+
+
+def test_the_text_for_the_log_has_no_control_characters(book: DescriptorBook) -> None:
+    assert book.build_plan("shop", [describe("remote_address=\x1b[2J")]).text == "shop (remote_address=%1B[2J)"
+
+
+def test_the_endpoint_names_only_descriptors_with_a_limit(book: DescriptorBook) -> None:
+    plan = book.build_plan("shop", [describe("unknown=1"), describe("path=/x, user=ada")]).plan
+    assert plan is not None
+    assert plan.endpoint == "shop path,user"
 
 
 def test_the_text_for_the_log_is_short(book: DescriptorBook) -> None:

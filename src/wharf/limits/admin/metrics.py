@@ -1,6 +1,6 @@
 """The metrics of a limiter in the Prometheus text format. The number of labels depends on the rules, never on callers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from wharf.limits.core.decision import Verdict
@@ -20,14 +20,14 @@ class Metric(NamedTuple):
     """The labels without braces, such as `rule="core",outcome="refused"`."""
 
 
-def render_metrics(limiter: RateLimiter, gateway: Gateway | None) -> bytes:
-    """Return all metrics in the Prometheus text format.
+def render_metrics(limiter: RateLimiter, gateway: Gateway | None, more: Iterable[Metric] = ()) -> bytes:
+    """Return all metrics in the Prometheus text format, with those of further servers in `more`.
 
     A description and the type come before the first line of each name.
     """
     lines: list[str] = []
     described_names: set[str] = set()
-    for metric in _list_metrics(limiter, gateway):
+    for metric in (*_list_metrics(limiter, gateway), *more):
         name = f"wharf_limits_{metric.name}"
         if name not in described_names:
             described_names.add(name)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -16,7 +16,7 @@ import msgspec
 
 from wharf.limits.admin.actions import OperatorActions
 from wharf.limits.admin.errors import ActionError
-from wharf.limits.admin.metrics import render_metrics
+from wharf.limits.admin.metrics import Metric, render_metrics
 from wharf.limits.admin.queries import OperatorQueries
 from wharf.limits.decisions.headers import get_reason_phrase
 from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
@@ -75,7 +75,14 @@ class _Reply(NamedTuple):
 class AdminServer:
     """Serves the admin endpoint of one limiter."""
 
-    def __init__(self, limiter: RateLimiter, world: World, gateway: Gateway | None = None) -> None:
+    def __init__(
+        self,
+        limiter: RateLimiter,
+        world: World,
+        gateway: Gateway | None = None,
+        *,
+        list_more_metrics: Callable[[], Iterable[Metric]] = tuple,
+    ) -> None:
         self.queries: Final = OperatorQueries(limiter)
         self.actions: Final = OperatorActions(limiter, world)
         self.port = 0
@@ -84,6 +91,7 @@ class AdminServer:
         """The TCP port for metrics; 0 without one."""
         self._limiter = limiter
         self._gateway = gateway
+        self._list_more_metrics = list_more_metrics
         self._path = limiter.settings.socket_path
         self._socket_server: asyncio.Server | None = None
         self._port_server: asyncio.Server | None = None
@@ -182,7 +190,7 @@ class AdminServer:
         """Run the query (GET) or action at the path of `target`, and return its result or error as the reply."""
         path, _, query_text = target.partition("?")
         if method == "GET" and path == "/metrics":
-            return _Reply(200, METRICS_TYPE, render_metrics(self._limiter, self._gateway))
+            return _Reply(200, METRICS_TYPE, render_metrics(self._limiter, self._gateway, self._list_more_metrics()))
         try:
             if method == "GET":
                 result = await self._run_query(path, dict(parse_qsl(query_text)))

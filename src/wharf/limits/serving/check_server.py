@@ -6,11 +6,13 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 from email.utils import formatdate
 from typing import Final
 
 import msgspec
 
+from wharf.limits.admin.metrics import Metric
 from wharf.limits.config.settings import ServeSettings
 from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.requests import LocalReply
@@ -72,6 +74,13 @@ class CheckServer:
                     await self._is_idle.wait()
         for connection in list(self.connections):
             connection.abort()
+
+    def list_metrics(self) -> Iterable[Metric]:
+        """Return the numbers of checks and connections."""
+        yield Metric("check_requests_total", "Requests to the check endpoint.", self.requests)
+        yield Metric("check_invalid_total", "Of these, those that could not be decided.", self.invalid_requests)
+        yield Metric("check_connections", "Open connections of proxies to the check endpoint.", len(self.connections))
+        yield Metric("check_turned_away_total", "Connections rejected above the maximum.", self.rejected_connections)
 
     def add(self, connection: "_CheckConnection") -> bool:
         """Track a new connection. Return false if it must be closed, because there are too many."""

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
+from wharf.limits.admin.metrics import Metric
 from wharf.limits.config.settings import ServeSettings
 from wharf.limits.serving.envoy import InvalidRateLimitRequest, RateLimitService
 from wharf.limits.serving.messages import SERVICE
@@ -105,6 +106,12 @@ class RateLimitServer:
         self._ending.set()
         if self._server is not None:
             await self._server.stop(self._settings.drain_ms / 1_000)
+
+    def list_metrics(self) -> Iterable[Metric]:
+        """Return the numbers of calls and errors."""
+        yield Metric("grpc_requests_total", "Calls of Envoy's rate limit protocol.", self.requests)
+        yield Metric("grpc_invalid_total", "Of these, those that could not be decided.", self.invalid_requests)
+        yield Metric("grpc_failures_total", "Of these, those that ended with an error of the limiter.", self.failures)
 
     async def _should_rate_limit(self, message: bytes, context: Any) -> bytes:
         """Answer a request for a decision. The call is cancelled when its deadline has passed."""

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from wharf.limits.admin.metrics import Metric
 from wharf.limits.admin.server import AdminServer
 from wharf.limits.config.settings import LimiterSettings
 from wharf.limits.decisions.descriptors import DescriptorDecisions
@@ -39,7 +40,8 @@ async def run_servers(
         )
     stop_event = stop_event or asyncio.Event()
     limits = RateLimiter(settings, world)
-    admin = AdminServer(limits, world)
+    metrics: list[Callable[[], Iterable[Metric]]] = []
+    admin = AdminServer(limits, world, list_more_metrics=lambda: [m for source in metrics for m in source()])
     async with contextlib.AsyncExitStack() as exits:
         await limits.open()
         exits.push_async_callback(limits.close)
@@ -47,6 +49,7 @@ async def run_servers(
         if serve.grpc_host:
             grpc_server = RateLimitServer(RateLimitService(DescriptorDecisions(limits.decision_service)), serve)
             exits.push_async_callback(grpc_server.close)
+            metrics.append(grpc_server.list_metrics)
             try:
                 await grpc_server.open()
             except (OSError, ValueError) as error:
@@ -56,6 +59,7 @@ async def run_servers(
         if serve.check_host:
             check_server = CheckServer(limits, serve, world)
             exits.push_async_callback(check_server.close)
+            metrics.append(check_server.list_metrics)
             try:
                 await check_server.open()
             except OSError as error:
