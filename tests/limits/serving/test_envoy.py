@@ -160,7 +160,7 @@ def test_a_refusal_can_be_explained_by_its_id() -> None:
         return setting.service.decision_log.find(get_headers(reply)["x-github-request-id"])
 
     entry = run(scenario)
-    assert (entry["path"], entry["caller"]) == ("shop (path=/x, user=ada)", "path:/x,user:ada")
+    assert (entry["path"], entry["caller"]) == ("shop (path=/x, user=ada)", "shop/path:/x,user:ada")
     assert (entry["verdict"], entry["told_by"]) == ("secondary", "shop_path_x_user")
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.admin.callers import find_caller, list_endpoint_charges, parse_ban_subject
+from wharf.limits.admin.callers import find_caller, list_charges, parse_ban_subject
 from wharf.limits.admin.errors import ActionError, reporting_outages
 from wharf.limits.core.counting.bans import BanRecord
 from wharf.limits.core.limiter import Grant
@@ -82,12 +82,8 @@ class OperatorActions:
 
         Raises `ActionError` if no such limit applies to the caller and while the store is unavailable.
         """
-        caller, book = find_caller(self._service, name), self._service.evaluator.limiter.rulebook
-        charges = [
-            *book.list_primary_charges(caller),
-            *book.list_secondary_charges(caller),
-            *list_endpoint_charges(self._service, caller),
-        ]
+        caller = find_caller(self._service, name)
+        charges = list_charges(self._service, caller)
         if rule is not None:
             charges = [charge for charge in charges if rule in (charge.name, charge.rule.resource)]
             if not charges:

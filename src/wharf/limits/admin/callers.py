@@ -29,6 +29,9 @@ def find_caller(service: DecisionService, name: str) -> Caller:
 
     A caller that sent requests is returned as it was last recognized; any other is derived from the directory.
     """
+    caller_of_descriptors = service.evaluator.limiter.descriptor_book.find_caller(name)
+    if caller_of_descriptors is not None:
+        return caller_of_descriptors
     owner = name if name.partition(":")[0] in OWNER_KINDS and ":" in name else f"user:{name}"
     if owner.startswith("address:"):
         owner = parse_address_scope(owner)
@@ -166,3 +169,15 @@ def list_endpoint_charges(service: DecisionService, caller: Caller) -> list[Char
         rule for rule in service.evaluator.rules.rules if rule.per_endpoint and rule.applies_to(caller.caller_class)
     ]
     return [build_charge(rule, caller, endpoint=endpoint, cost=1) for rule in rules for endpoint in endpoints]
+
+
+def list_charges(service: DecisionService, caller: Caller) -> list[Charge]:
+    """Return a charge for each counter of a caller: those of its requests, or those of its descriptors."""
+    limiter = service.evaluator.limiter
+    if limiter.descriptor_book.find_caller(caller.owner) is not None:
+        return limiter.descriptor_book.list_charges(caller.owner)
+    return [
+        *limiter.rulebook.list_primary_charges(caller),
+        *limiter.rulebook.list_secondary_charges(caller),
+        *list_endpoint_charges(service, caller),
+    ]

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.admin.callers import UNKNOWN_ADDRESS, find_caller, list_endpoint_charges
+from wharf.limits.admin.callers import UNKNOWN_ADDRESS, find_caller, list_charges
 from wharf.limits.admin.errors import ActionError, reporting_outages
 from wharf.limits.core.plans import is_subject_shadow
 from wharf.limits.core.rule import MINUTE_MS, UNLIMITED, StoreOutagePolicy
@@ -50,9 +50,10 @@ class OperatorQueries:
         service, now_ms = self._service, self._service.now_ms()
         limiter = service.evaluator.limiter
         caller = find_caller(service, name)
-        charges = [limiter.apply_grants(charge, now_ms) for charge in limiter.rulebook.list_primary_charges(caller)]
-        charges += limiter.rulebook.list_secondary_charges(caller)
-        charges += list_endpoint_charges(service, caller)
+        charges = [
+            limiter.apply_grants(charge, now_ms) if charge.rule.is_primary else charge
+            for charge in list_charges(service, caller)
+        ]
         readings = await service.evaluator.store.peek(charges)
         limits = [
             {
@@ -68,7 +69,7 @@ class OperatorQueries:
             for charge, reading in zip(charges, readings, strict=True)
         ]
         # A caller without requests has no known token and address, and so no ban subject.
-        ban_subject = None if caller.ban_subject == UNKNOWN_ADDRESS else caller.ban_subject
+        ban_subject = None if caller.ban_subject in ("", UNKNOWN_ADDRESS) else caller.ban_subject
         return {
             "caller": caller.owner,
             "credential": caller.kind.value,

@@ -103,6 +103,7 @@ class DescriptorBook:
 
     def __init__(self, rules: RuleSet) -> None:
         self._ban_rules = rules.ban
+        self._descriptor_rules = rules.descriptors
         self._domains: dict[str, _DescriptorNode] = {domain: _DescriptorNode() for domain in rules.domains}
         for descriptor_rule in rules.descriptors:
             node = self._domains[descriptor_rule.domain]
@@ -117,6 +118,23 @@ class DescriptorBook:
         """
         root = self._domains.get(domain)
         return None if root is None else _find_rule(root, entries, 0)
+
+    def find_caller(self, owner: str) -> Caller | None:
+        """Return the caller with this owner, such as `shop/user:ada`; `None` if it is not of a domain of the rules."""
+        domain, slash, key = owner.partition("/")
+        return build_caller(domain, key) if slash and domain in self._domains else None
+
+    def list_charges(self, owner: str) -> list[Charge]:
+        """Return a charge for each limit that can count the descriptors of this owner, such as `shop/user:ada`."""
+        domain, _, key = owner.partition("/")
+        parts = key.split(",")
+        return [
+            _build_charge(found.rule, found.rule, key, ceiling=found.rule.ceilings[CallerClass.NONE], hits=1)
+            for found in self._descriptor_rules
+            if found.domain == domain
+            and len(found.entries) == len(parts)
+            and all(part.startswith(f"{_encode(name)}:") for part, (name, _) in zip(parts, found.entries, strict=True))
+        ]
 
     def build_plan(self, domain: str, descriptors: Sequence[Descriptor]) -> DescriptorPlan:
         """Return the charge plan of all descriptors of a request.
@@ -137,7 +155,7 @@ class DescriptorBook:
         indexes = {counter: index for index, counter in enumerate(charges)}
         all_charges = tuple(charges.values())
         limited = [d for d, counter in zip(descriptors, counters, strict=True) if counter is not None]
-        caller = _build_caller(all_charges[0].key if all_charges else build_key(descriptors[0].entries))
+        caller = build_caller(domain, all_charges[0].key if all_charges else build_key(descriptors[0].entries))
         return DescriptorPlan(
             plan=self._build_plan(domain, limited, caller, all_charges) if all_charges else None,
             charge_indexes=tuple(None if counter is None else indexes[counter] for counter in counters),
@@ -161,19 +179,8 @@ class DescriptorBook:
             rule = OVERRIDE_RULES[override.unit_index]
             # The counters of all domains are in one table.
             ceiling, key = override.ceiling, build_key((("domain", domain), *descriptor.entries))
-        hits = min(descriptor.hits, MAX_HITS)
         mode = rule if descriptor_rule is None else descriptor_rule.rule
-        return Charge(
-            rule=rule,
-            name=rule.name,
-            key=key,
-            ceiling=ceiling,
-            cost=hits,
-            required=_compute_required(rule, hits),
-            is_enforced=not mode.shadow and is_enforced_for(key, mode.enforce_percent),
-            overflow_key=OVERFLOW_KEY,
-            owner=key,
-        )
+        return _build_charge(rule, mode, key, ceiling=ceiling, hits=min(descriptor.hits, MAX_HITS))
 
     def _build_plan(
         self, domain: str, descriptors: Iterable[Descriptor], caller: Caller, charges: tuple[Charge, ...]
@@ -201,6 +208,21 @@ def _find_rule(node: _DescriptorNode, entries: Entries, depth: int) -> Descripto
     return None
 
 
+def _build_charge(rule: Rule, mode: Rule, key: str, *, ceiling: int, hits: int) -> Charge:
+    """Return the charge of a counter of `rule`. `mode` is the rule that decides whether it is enforced."""
+    return Charge(
+        rule=rule,
+        name=rule.name,
+        key=key,
+        ceiling=ceiling,
+        cost=hits,
+        required=_compute_required(rule, hits),
+        is_enforced=not mode.shadow and is_enforced_for(key, mode.enforce_percent),
+        overflow_key=OVERFLOW_KEY,
+        owner=key,
+    )
+
+
 def _compute_required(rule: Rule, hits: int) -> int:
     """Return how much must be left below the ceiling: for a meter, which may exceed it, anything; else all hits, at least 1."""
     return 1 if rule.algorithm is Algorithm.METER else max(1, hits)
@@ -218,8 +240,12 @@ def _add_charges(first: Charge, second: Charge) -> Charge:
     )
 
 
-def _build_caller(owner: str) -> Caller:
-    """Return the caller that stands for a request of a proxy in logs and counts."""
+def build_caller(domain: str, key: str) -> Caller:
+    """Return the caller that stands for a request of a proxy in logs and counts, such as `shop/user:ada`.
+
+    `key` is the counter key of the first descriptor with a limit.
+    """
+    owner = f"{_encode(domain)}/{key}"
     return Caller(
         kind=CredentialKind.NONE,
         caller_class=CallerClass.NONE,
