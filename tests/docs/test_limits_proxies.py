@@ -136,17 +136,27 @@ SERVE_WSGI = (
 )
 
 
+DJANGO_ASGI = (("get_wsgi", "get_asgi"), ("core.wsgi", "core.asgi"), ("limits.wsgi", "limits.asgi"), ("lambda: ", ""))
+"""How the page says that the example for Django must be changed for ASGI."""
+
+
 @pytest.mark.parametrize(
     ("module", "command"),
     [
         ("fastapi_shop", ["-m", "uvicorn", "fastapi_shop:app", "--port", "PORT", "--no-access-log"]),
         ("django_shop", ["-c", SERVE_WSGI, "django_shop", "PORT", "application"]),
+        ("django_asgi", ["-m", "uvicorn", "django_asgi:application", "--port", "PORT", "--no-access-log"]),
         ("flask_shop", ["-c", SERVE_WSGI, "flask_shop", "PORT", "app"]),
     ],
 )
 def test_the_example_of_a_framework_limits_requests(tmp_path: Path, module: str, command: list[str]) -> None:
     write_limits(tmp_path, 'rules = "rules.toml"\ndata_folder = "data"\n')
-    (tmp_path / f"{module}.py").write_text(FILES[f"{module}.py"])
+    text = FILES.get(f"{module}.py") or FILES["django_shop.py"]
+    if module == "django_asgi":
+        for old, new in DJANGO_ASGI:
+            assert old in text
+            text = text.replace(old, new)
+    (tmp_path / f"{module}.py").write_text(text)
     (port,) = free_ports(1)
     arguments = [str(port) if part == "PORT" else part for part in command]
     token = f"Bearer {ADA}"

@@ -403,16 +403,50 @@ def test_a_limiter_is_open_while_the_application_runs(tmp_path: Path) -> None:
     assert [*states, get_state()] == ["new", "open", "open", "closed"]
 
 
-def test_a_limiter_of_an_application_that_never_starts_is_not_opened(tmp_path: Path) -> None:
+async def raise_for_lifespans(_scope: Any, _receive: Any, _send: Any) -> None:
+    raise ValueError("only HTTP")
+
+
+async def reply_always(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+async def ignore_lifespans(_scope: Any, _receive: Any, _send: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize("application", [raise_for_lifespans, reply_always, ignore_lifespans])
+def test_a_limiter_is_open_also_if_the_application_knows_no_lifespan(tmp_path: Path, application: Any) -> None:
     limiter = make_limiter(tmp_path / "data")
 
-    async def application(_scope: Any, _receive: Any, _send: Any) -> None:
+    sent = run_async(
+        lambda: serve_lifespan(LimitsMiddleware(application, limiter), "lifespan.startup", "lifespan.shutdown")
+    )
+
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert (tmp_path / "data" / "counters").exists()
+
+
+def test_a_server_learns_that_the_limiter_cannot_start(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a folder")
+    limiter = make_limiter(tmp_path / "data")
+
+    sent = run_async(lambda: serve_lifespan(LimitsMiddleware(ignore_lifespans, limiter), "lifespan.startup"))
+
+    assert sent == ["lifespan.startup.failed"]
+
+
+def test_a_limiter_is_closed_if_the_application_fails_to_start(tmp_path: Path) -> None:
+    limiter = make_limiter(tmp_path / "data")
+
+    async def application(_scope: Any, receive: Any, _send: Any) -> None:
+        await receive()
         raise NotImplementedError
 
     with pytest.raises(NotImplementedError):
-        run_async(lambda: serve_lifespan(LimitsMiddleware(application, limiter)))
+        run_async(lambda: serve_lifespan(LimitsMiddleware(application, limiter), "lifespan.startup"))
 
-    assert not (tmp_path / "data").exists()
+    assert (tmp_path / "data" / "counters").exists()
 
 
 @pytest.mark.parametrize("kind", ["lifespan", "other"])

@@ -14,7 +14,7 @@ from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService, is_long_body
-from wharf.limits.rate_limiter import RateLimiter
+from wharf.limits.rate_limiter import LimiterStartError, RateLimiter
 
 Message = MutableMapping[str, Any]  # Which keys a message has depends on its type: see the ASGI specification.
 Scope = MutableMapping[str, Any]
@@ -119,23 +119,40 @@ class LimitsMiddleware:
             await self._application(scope, receive, send)
 
     async def _run_lifespan(self, limits: RateLimiter, scope: Scope, receive: Receive, send: Send) -> None:
-        """Open the limiter before the application starts, and close it after the application has stopped."""
-        is_open = False
+        """Open the limiter before the application starts, and close it after the application has stopped.
+
+        If the application does not know the lifespan, as that of Django, its events are answered here.
+        """
+        is_open = is_known = False
 
         async def receive_and_open() -> Message:
             """Receive a message for the application; open the limiter before the message that starts the application."""
-            nonlocal is_open
+            nonlocal is_open, is_known
+            is_known = True
             message = await receive()
             if message["type"] == "lifespan.startup":
                 await limits.open()
                 is_open = True
             return message
 
+        async def send_reply(message: Message) -> None:
+            """Send a message of the application, unless it is one for another kind of connection."""
+            nonlocal is_known
+            if not message["type"].startswith("lifespan."):
+                raise ValueError(f"the application sent {message['type']} in a lifespan")
+            is_known = True
+            await send(message)
+
         try:
-            await self._application(scope, receive_and_open, send)
+            await self._application(scope, receive_and_open, send_reply)
+        except Exception:
+            if is_known:
+                raise
         finally:
             if is_open:
                 await limits.close()
+        if not is_known:
+            await _answer_lifespan(limits, receive, send)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a websocket: charge one request for the handshake, and hold a concurrency slot until the websocket closes.
@@ -175,6 +192,22 @@ class LimitsMiddleware:
             await self._application(scope, receive_until_disconnect, send_with_headers)
         finally:
             await decision_service.end_request(result)
+
+
+async def _answer_lifespan(limits: RateLimiter, receive: Receive, send: Send) -> None:
+    """Answer the events of a lifespan for an application that does not, and open and close the limiter with them."""
+    await receive()  # The first message is always `lifespan.startup`.
+    try:
+        await limits.open()
+    except LimiterStartError as error:
+        await send({"type": "lifespan.startup.failed", "message": str(error)})
+        return
+    try:
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    finally:
+        await limits.close()
+    await send({"type": "lifespan.shutdown.complete"})
 
 
 class _AsgiCall:
