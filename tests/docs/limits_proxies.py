@@ -61,13 +61,13 @@ def fetch(port: int, path: str = "/orders", *, body: bytes | None = None, **head
 
 @contextlib.contextmanager
 def run_program(
-    command: Sequence[str | Path], folder: Path, port: int, *, path: str = "/orders", **environment: str
+    command: Sequence[str], folder: Path, port: int, *, path: str = "/orders", **environment: str
 ) -> Iterator[None]:
     """Run a program in a folder until the block ends, and wait first until it listens on a port."""
     log = folder / f"{Path(command[0]).name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(part) for part in command],
+            command,
             cwd=folder,
             stdout=output,
             stderr=output,

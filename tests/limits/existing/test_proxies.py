@@ -38,15 +38,15 @@ def envoy(tmp_path: Path) -> Iterator[int]:
     with run_service() as service, run_limiter(tmp_path, "limits.toml"):
         text = replace_ports(FILES["envoy.yaml"], {8081: grpc, 10000: port, 3000: service})
         (tmp_path / "envoy.yaml").write_text(text)
-        command = [PROGRAMS / "envoy", "-c", "envoy.yaml", "--concurrency", "1", "--disable-hot-restart"]
-        with run_program([*command, "-l", "error"], tmp_path, port, path="/ready"):
+        options = ["--concurrency", "1", "--disable-hot-restart", "-l", "error"]
+        with run_program([str(PROGRAMS / "envoy"), "-c", "envoy.yaml", *options], tmp_path, port, path="/ready"):
             yield port
 
 
-def ask_until_limited(port: int, **headers: str) -> Reply:
+def ask_until_limited(port: int, x_user: str = "ada") -> Reply:
     """Send requests until one is refused. Envoy admits some while it does not know yet that the limiter is healthy."""
     return wait_until(
-        lambda: reply if (reply := fetch(port, **headers)).status == 429 else None, what="a refusal of the proxy"
+        lambda: reply if (reply := fetch(port, x_user=x_user)).status == 429 else None, what="a refusal of the proxy"
     )
 
 
@@ -79,7 +79,7 @@ def test_traefik_refuses_with_the_reply_of_the_limiter(tmp_path: Path) -> None:
             f"entryPoints: {{ web: {{ address: '127.0.0.1:{port}' }} }}\n"
             "providers: { file: { filename: dynamic.yaml } }\nglobal: { checkNewVersion: false }\n"
         )
-        command = [PROGRAMS / "traefik", "--configFile=traefik.yaml"]
+        command = [str(PROGRAMS / "traefik"), "--configFile=traefik.yaml"]
         with run_program(command, tmp_path, port):
             admitted = wait_until(
                 lambda: reply if (reply := fetch(port)).status != 404 else None, what="Traefik has its routes"
@@ -95,7 +95,7 @@ def test_caddy_adds_headers_and_refuses_with_the_reply_of_the_limiter(tmp_path: 
     with run_checks(tmp_path) as (check, service):
         text = replace_ports(FILES["Caddyfile"], {8082: check, 3000: service, 8010: port})
         (tmp_path / "Caddyfile").write_text("{\n\tadmin off\n\tauto_https off\n}\n" + text)
-        command = [PROGRAMS / "caddy", "run", "--config", "Caddyfile", "--adapter", "caddyfile"]
+        command = [str(PROGRAMS / "caddy"), "run", "--config", "Caddyfile", "--adapter", "caddyfile"]
         folders = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
         with run_program(command, tmp_path, port, path="/first", **folders):
             admitted = fetch(port)

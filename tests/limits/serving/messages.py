@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor
-from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
-from google.protobuf.wrappers_pb2 import UInt64Value
+from envoy.extensions.common.ratelimit.v3.ratelimit_pb2 import RateLimitDescriptor  # type: ignore[import-untyped]
+from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse  # type: ignore[import-untyped]
+from google.protobuf.wrappers_pb2 import UInt64Value  # type: ignore[import-untyped]
 
 from wharf.limits.decisions import DecisionService
 from wharf.limits.decisions.descriptors import DescriptorDecisions

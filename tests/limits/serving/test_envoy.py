@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
-from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse
+from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse  # type: ignore[import-untyped]
 
 from tests.limits.decision_services import AdvancingWorld, make_decision_service
 from tests.limits.serving.messages import OK, OVER_LIMIT, Proxy, describe, make_request

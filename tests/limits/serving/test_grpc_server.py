@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse
+from envoy.service.ratelimit.v3.rls_pb2 import RateLimitResponse  # type: ignore[import-untyped]
 
 from tests.limits.serving.messages import OK, OVER_LIMIT, make_request
 from tests.limits.stores.redis_server import RedisServer
