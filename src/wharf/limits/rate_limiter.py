@@ -144,7 +144,7 @@ class RateLimiter:
         except (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidGrantsFile, OSError) as problem:
             raise LimiterStartError(f"cannot start the limiter: {problem}") from None
         rules = self.decision_service.evaluator.rules
-        log.info("limiter started rules=%d rules_hash=%s", len(rules.rules), hash_rules(rules))
+        log.info("limiter started rules=%d rules_hash=%s", len(rules.rules) + len(rules.descriptors), hash_rules(rules))
 
     async def close(self) -> None:
         """Stop all tasks and close the store."""

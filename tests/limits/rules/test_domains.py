@@ -115,6 +115,10 @@ def test_an_entry_can_have_a_limit_and_entries_inside_it() -> None:
             "my.toml:3:1: rule override_x: name: names that begin with 'override_' are reserved: choose another `name`",
         ),
         (
+            ADDRESS + 'was = "core"',
+            "my.toml:3:1: shop: remote_address=*: was: 'core' is still the name of a rule: a counter cannot belong to both rules",
+        ),
+        (
             ADDRESS + 'algorithm = "leases"',
             'my.toml:6:1: domain[0].descriptors[0].algorithm: "leases" is not known: known are window, slices, meter',
         ),

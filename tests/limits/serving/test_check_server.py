@@ -126,6 +126,12 @@ def test_a_refusal_of_a_graphql_request_is_no_admission(tmp_path: Path) -> None:
     assert (reply.status, json.loads(reply.body)["errors"][0]["type"]) == (429, "RATE_LIMITED")
 
 
+def test_scripts_of_other_origins_may_read_the_headers_of_a_refusal(tmp_path: Path) -> None:
+    headers = {**FORWARDED, "Origin": "https://acme.example", "Authorization": "Bearer wrong"}
+    reply = run(tmp_path, lambda proxy: proxy.check(headers))
+    assert "retry-after" in reply.headers["access-control-expose-headers"].lower()
+
+
 def test_a_credential_selects_the_ceiling(tmp_path: Path) -> None:
     reply = run(tmp_path, lambda proxy: proxy.check({**FORWARDED, "Authorization": f"Bearer {ADA}"}))
     assert reply.headers["x-ratelimit-limit"] == "5"

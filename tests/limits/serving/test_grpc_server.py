@@ -196,6 +196,20 @@ def test_a_call_ends_at_its_deadline_while_the_store_does_not_reply(tmp_path: Pa
         redis.kill()
 
 
+def test_more_calls_at_a_time_than_allowed_are_refused(tmp_path: Path) -> None:
+    """A watcher of the health is a call that lasts."""
+
+    async def scenario(setting: RunningServer) -> str:
+        watch = setting.channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(b"", timeout=10, wait_for_ready=True)
+        await watch.read()
+        error = await setting.get_error(f"/{SERVICE}/ShouldRateLimit", make_request("a=b").SerializeToString())
+        watch.cancel()
+        return error[0]
+
+    settings = msgspec.structs.replace(SETTINGS, calls_most=1)
+    assert run(tmp_path, scenario, settings=settings) == "RESOURCE_EXHAUSTED"
+
+
 def build_health_request(service: str) -> bytes:
     return bytes((0x0A, len(service))) + service.encode() if service else b""
 

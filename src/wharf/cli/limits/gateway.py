@@ -79,7 +79,7 @@ def gateway(upstream: str | None, port: int | None, host: str | None, file: Path
     "--data-dir", "data", type=click.Path(path_type=Path, file_okay=False), help="Folder for counters and logs."
 )
 def serve(file: Path, data: Path | None) -> None:
-    """Answer proxies that forward requests themselves.
+    """Answer proxies such as Envoy, nginx, Traefik and Caddy.
 
     Envoy, Istio and Contour send descriptors by Envoy's rate limit protocol (`grpc_listen`). nginx, Traefik and Caddy send
     an HTTP request for each request of their callers (`check_listen`).

@@ -26,7 +26,7 @@ COMMANDS = {
     "serve": CommandEntry(
         "wharf.cli.limits.gateway",
         "serve",
-        "Answer proxies: Envoy's rate limit protocol, and checks of nginx and others.",
+        "Answer proxies such as Envoy, nginx, Traefik and Caddy.",
     ),
     "demo": CommandEntry(
         "wharf.cli.limits.gateway", "demo", "Show limits at work: a small service, a gateway and some callers."
@@ -105,7 +105,7 @@ def lint(file: Path, before: Path | None, as_json: bool) -> None:
     else:
         for finding in findings:
             click.echo(str(finding))
-        click.echo(f"{file}: {len(rules.rules)} rules, {_count_findings(findings, Severity.ERROR, 'error')}, "
+        click.echo(f"{file}: {len(rules.rules) + len(rules.descriptors)} rules, {_count_findings(findings, Severity.ERROR, 'error')}, "
                    f"{_count_findings(findings, Severity.WARNING, 'warning')}")  # fmt: skip
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise click.exceptions.Exit(1)

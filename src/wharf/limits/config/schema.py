@@ -269,7 +269,12 @@ SERVE: Final = TableSchema(
             "could otherwise avoid limits with long headers.",
             "`1048576`",
         ),
-        KeySchema("head_timeout", DURATION, "The timeout for receiving a request to the check endpoint.", "`5s`"),
+        KeySchema(
+            "head_timeout",
+            DURATION,
+            "The timeout for receiving a request to the check endpoint, and for the handshake of a gRPC connection.",
+            "`5s`",
+        ),
         KeySchema(
             "idle_timeout",
             DURATION,

@@ -114,7 +114,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     message_bytes_most: int = MEBIBYTE
     """The largest gRPC message. Callers can make it long by headers that the proxy copies into it."""
     head_ms: int = 5_000
-    """The timeout for receiving the head of a request to the check endpoint."""
+    """The timeout for receiving the head of a request to the check endpoint, and for the handshake of a gRPC connection."""
     idle_ms: int = 300_000
     """The timeout of a connection to the check endpoint without a request, and the interval of pings on gRPC connections."""
     drain_ms: int = 5_000

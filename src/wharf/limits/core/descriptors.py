@@ -68,12 +68,14 @@ class DescriptorPlan(msgspec.Struct, frozen=True, eq=False):
 class _DescriptorNode:
     """A node of the tree: the rules that begin with the same entries."""
 
-    __slots__ = ("any_value", "by_prefix", "by_value", "descriptor_rule")
+    __slots__ = ("any_value", "by_prefix", "by_value", "descriptor_rule", "prefix_lengths")
 
     def __init__(self) -> None:
         self.by_value: dict[tuple[str, str], _DescriptorNode] = {}
         self.by_prefix: dict[tuple[str, str], _DescriptorNode] = {}
-        """By key and the beginning of the value, the longest beginning first."""
+        """By key and the beginning of the value."""
+        self.prefix_lengths: dict[str, list[int]] = {}
+        """For each key, the lengths of these beginnings, the longest first."""
         self.any_value: dict[str, _DescriptorNode] = {}
         self.descriptor_rule: DescriptorRule | None = None
 
@@ -83,16 +85,19 @@ class _DescriptorNode:
             return self.any_value.setdefault(key, _DescriptorNode())
         if not value.endswith("*"):
             return self.by_value.setdefault((key, value), _DescriptorNode())
-        child = self.by_prefix.setdefault((key, value[:-1]), _DescriptorNode())
-        self.by_prefix = dict(sorted(self.by_prefix.items(), key=lambda pair: -len(pair[0][1])))
-        return child
+        prefix = value[:-1]
+        lengths = self.prefix_lengths.setdefault(key, [])
+        if len(prefix) not in lengths:
+            lengths.append(len(prefix))
+            lengths.sort(reverse=True)
+        return self.by_prefix.setdefault((key, prefix), _DescriptorNode())
 
     def list_children(self, key: str, value: str) -> Iterator["_DescriptorNode"]:
         """Yield the children that match an entry, the most specific first."""
         if (exact := self.by_value.get((key, value))) is not None:
             yield exact
-        for (prefix_key, prefix), child in self.by_prefix.items():
-            if prefix_key == key and value.startswith(prefix):
+        for length in self.prefix_lengths.get(key, ()):
+            if length <= len(value) and (child := self.by_prefix.get((key, value[:length]))) is not None:
                 yield child
         if (child_of_all := self.any_value.get(key)) is not None:
             yield child_of_all

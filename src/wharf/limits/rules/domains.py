@@ -126,8 +126,12 @@ def find_name_problems(rules: RuleSet) -> Iterator[FileProblem]:
         if rule.name.startswith(OVERRIDE_PREFIX):
             message = f"names that begin with {OVERRIDE_PREFIX!r} are reserved: choose another `name`"
             yield FileProblem(rule.file, SourceLocation(max(1, rule.line), 1), f"rule {rule.name}: name", message)
+    all_names = names | {descriptor.rule.name for descriptor in rules.descriptors}
     for descriptor in rules.descriptors:
         rule = descriptor.rule
+        if rule.was in all_names:
+            message = f"{rule.was!r} is still the name of a rule: a counter cannot belong to both rules"
+            yield FileProblem(rule.file, SourceLocation(rule.line, 1), f"{rule.match[0]}: was", message)
         if rule.name in names:
             message = f"{rule.name!r} is the name of another rule too: set another `name`"
             yield FileProblem(rule.file, SourceLocation(rule.line, 1), f"{rule.match[0]}: name", message)

@@ -12,6 +12,7 @@ import msgspec
 
 from wharf.limits.core.callers.addresses import parse_address
 from wharf.limits.core.responses import JSON_TYPE, Headers
+from wharf.limits.decisions.headers import EXPOSED_HEADERS
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import DecisionService
 from wharf.limits.gateway.heads import MAX_TARGET_BYTES, RequestHead
@@ -124,6 +125,9 @@ async def check_request(service: DecisionService, incoming: IncomingRequest, pat
         pairs = service.build_header_pairs(result)
         await service.end_request(result)
         return LocalReply(200, tuple((name.decode(), value.decode("latin-1")) for name, value in pairs), b"")
+    if incoming.has_origin:
+        exposed = ("access-control-expose-headers", EXPOSED_HEADERS)
+        result = msgspec.structs.replace(result, headers=(*result.headers, exposed))
     status = result.status if 400 <= result.status < 600 else DEFAULT_STATUS
     if path == NGINX_PATH:
         return _build_nginx_refusal(result, status)

@@ -54,6 +54,7 @@ class RateLimitServer:
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.keepalive_time_ms", settings.idle_ms),  # Finds proxies that have disappeared.
                 ("grpc.keepalive_timeout_ms", 20_000),
+                ("grpc.server_handshake_timeout_ms", settings.head_ms),
                 ("grpc.so_reuseport", 0),  # Otherwise two limiters could listen on one port without an error.
             ],
             maximum_concurrent_rpcs=settings.calls_most,
