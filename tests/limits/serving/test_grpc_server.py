@@ -344,3 +344,22 @@ def test_processes_share_limits_on_redis(tmp_path: Path) -> None:
     assert (codes, reply.overall_code) == ([OK, OK, OK], OVER_LIMIT)
     assert [status.limit_remaining for status in reply.statuses] == [0, 13]
     assert 3_590 <= reply.statuses[0].duration_until_reset.seconds <= 3_600
+
+
+def test_processes_of_one_machine_share_limits_through_a_counter_server(tmp_path: Path) -> None:
+    socket = tmp_path / "counters.sock"
+    server_store = StoreSettings(is_saved=False, socket=socket)
+    neighbour_store = StoreSettings(kind=StoreKind.NEIGHBOUR, socket=socket, guard=GuardSettings(wait_ms=5_000))
+
+    async def scenario() -> tuple[list[int], Any]:
+        async with (
+            running(tmp_path / "a", store=server_store) as first,
+            running(tmp_path / "b", store=neighbour_store) as second,
+        ):
+            both = ("remote_address=10.0.0.1", "local=1")
+            codes = [await server.ask_code(*both) for server in (first, second, second)]
+            return codes, await second.ask(*both)
+
+    codes, reply = asyncio.run(scenario())
+    assert (codes, reply.overall_code) == ([OK, OK, OK], OVER_LIMIT)
+    assert [status.limit_remaining for status in reply.statuses] == [0, 13]

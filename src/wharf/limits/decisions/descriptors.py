@@ -1,5 +1,6 @@
 """Decides requests of proxies that consist of descriptors, and records the decisions like those about HTTP requests."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,7 +10,7 @@ from wharf.limits.core.decision import LimitDecision, build_decision, is_unlimit
 from wharf.limits.core.descriptors import Descriptor, DescriptorBook, DescriptorPlan
 from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.responses import JSON_TYPE, Headers, build_descriptor_body, format_ratelimit_values
-from wharf.limits.core.store_calls import StoreCall
+from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 from wharf.limits.decisions.decision_log import LoggedDecision
 from wharf.limits.decisions.service import DecisionService
 
@@ -63,7 +64,7 @@ class DescriptorDecisions:
             return DescriptorReply(True, (None,) * len(plan.charge_indexes))
         now_ms = service.now_ms()
         request_id = service.make_request_id(now_ms)
-        decision = await self._take(request_id, charge_plan, now_ms)
+        decision, ends_ms = await self._take(request_id, charge_plan, now_ms)
         if decision.is_admitted:
             service.decision_log.record_admission(request_id, now_ms, METHOD, plan.text, decision, plan.caller)
             service.activity.record_admission(decision, plan.caller)
@@ -72,36 +73,29 @@ class DescriptorDecisions:
             service.activity.record_refusal(decision, plan.caller, now_ms)
             for charge in plan.meter_charges:
                 await service.evaluator.store.add_usage([charge], charge.cost)
-        ends_ms = await self._read_ends_ms(decision)
         return self._build_reply(plan, decision, ends_ms)
 
-    async def _take(self, request_id: str, plan: ChargePlan, now_ms: int) -> LimitDecision:
-        """Check and charge the limits of a plan, and return the decision."""
+    async def _take(self, request_id: str, plan: ChargePlan, now_ms: int) -> tuple[LimitDecision, Sequence[int]]:
+        """Check and charge the limits of a plan. Return the decision, and when the window of each charge ends."""
         evaluator = self._service.evaluator
-        call = StoreCall(request_id, plan, plan.charges, evaluator.rules.ban)
+        charges = plan.charges
+        call = StoreCall(request_id, plan, charges, evaluator.rules.ban)
+        readings: Sequence[CounterReading] = ()
         if evaluator.local_counters is not None:
             # Nothing is refunded or repeated, and no slot is held: nothing needs to be remembered about the request.
             result = evaluator.local_counters.take_once(call, now_ms)
+            if len(charges) > 1:
+                readings = evaluator.local_counters.peek(_apply_overflow(charges, result), now_ms)
         else:
-            result = await evaluator.store.take(call)
+            if len(charges) > 1:
+                # Both are sent together. A window that the call opens ends as an idle counter reports it.
+                result, readings = await asyncio.gather(evaluator.store.take(call), evaluator.store.peek(charges))
+            else:
+                result = await evaluator.store.take(call)
             await evaluator.store.release(request_id)
-        return build_decision(request_id, plan, plan.charges, result)
-
-    async def _read_ends_ms(self, decision: LimitDecision) -> Sequence[int]:
-        """Return when the window of each charge ends. The result of the store has the end of the first one only."""
-        result, charges = decision.result, decision.charges
-        if len(charges) == 1:
-            return (result.bucket_end_ms,)
-        if result.keys:
-            charges = tuple(
-                msgspec.structs.replace(charge, key=key) for charge, key in zip(charges, result.keys, strict=True)
-            )
-        evaluator = self._service.evaluator
-        if evaluator.local_counters is not None:
-            readings = evaluator.local_counters.peek(charges, result.now_ms)
-        else:
-            readings = await evaluator.store.peek(charges)
-        return [reading.end_ms for reading in readings]
+        # The result of the store has the end of the first window only.
+        ends_ms = [reading.end_ms for reading in readings] if len(charges) > 1 else [result.bucket_end_ms]
+        return build_decision(request_id, plan, charges, result), ends_ms
 
     def _build_reply(self, plan: DescriptorPlan, decision: LimitDecision, ends_ms: Sequence[int]) -> DescriptorReply:
         """Return the reply with the status of each descriptor, and the headers for the caller."""
@@ -134,3 +128,10 @@ class DescriptorDecisions:
             tuple(headers),
             b"" if is_admitted else build_descriptor_body(decision, self._service.evaluator.rules),
         )
+
+
+def _apply_overflow(charges: tuple[Charge, ...], result: TakeResult) -> tuple[Charge, ...]:
+    """Return the charges with the keys under which they were counted."""
+    if not result.keys:
+        return charges
+    return tuple(msgspec.structs.replace(charge, key=key) for charge, key in zip(charges, result.keys, strict=True))
