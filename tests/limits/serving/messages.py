@@ -28,6 +28,11 @@ def describe(text: str, *, hits: int | None = None, limit: tuple[int, str] | Non
     return descriptor
 
 
+def make_refund(text: str, *, hits: int) -> Any:
+    """Return a descriptor message with `is_negative_hits`, a newer field that the published messages do not have yet."""
+    return RateLimitDescriptor.FromString(describe(text, hits=hits).SerializeToString() + b"\x20\x01")
+
+
 def make_request(*descriptors: Any, domain: str = "shop", hits: int = 0) -> Any:
     """Return a request message. Each descriptor is a message, or a text for `describe`."""
     messages = [describe(item) if isinstance(item, str) else item for item in descriptors]

@@ -9,7 +9,7 @@ import pytest
 from envoy.service.ratelimit.v3.rls_pb2 import RateLimitRequest, RateLimitResponse  # type: ignore[import-untyped]
 
 from tests.limits.decision_services import AdvancingWorld, make_decision_service
-from tests.limits.serving.messages import OK, OVER_LIMIT, Proxy, describe, make_request
+from tests.limits.serving.messages import OK, OVER_LIMIT, Proxy, describe, make_refund, make_request
 from wharf.limits.core.descriptors import Descriptor, LimitOverride
 from wharf.limits.core.rule import OVERRIDE_RULES
 from wharf.limits.decisions import DecisionService
@@ -232,6 +232,27 @@ def test_a_meter_counts_the_cost_also_after_it_is_used_up() -> None:
         return counters.tables["shop_tokens"].count_used("tokens:ada", setting.service.now_ms())
 
     assert run(scenario) == 300
+
+
+@pytest.mark.parametrize(("hits", "remaining"), [(1, 2), (2, 3), (9, 3)])
+def test_negative_hits_are_taken_back(hits: int, remaining: int) -> None:
+    async def scenario(setting: Setting) -> list[int]:
+        for _ in range(2):
+            await setting.proxy.ask("remote_address=10.0.0.1")
+        reply = await setting.proxy.ask(make_refund("remote_address=10.0.0.1", hits=hits))
+        check = await setting.proxy.ask(describe("remote_address=10.0.0.1", hits=0))
+        return [reply.overall_code, reply.statuses[0].limit_remaining, check.statuses[0].limit_remaining]
+
+    assert run(scenario) == [OK, remaining, remaining]
+
+
+def test_negative_hits_are_taken_back_from_a_counter_that_is_used_up() -> None:
+    async def scenario(setting: Setting) -> list[int]:
+        codes = [await setting.proxy.ask_code("path=/x, user=ada") for _ in range(3)]
+        codes.append(await setting.proxy.ask_code(make_refund("path=/x, user=ada", hits=1)))
+        return [*codes, await setting.proxy.ask_code("path=/x, user=ada")]
+
+    assert run(scenario) == [OK, OK, OVER_LIMIT, OK, OK]
 
 
 def test_a_shadow_rule_counts_and_refuses_nothing() -> None:

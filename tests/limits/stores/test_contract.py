@@ -130,6 +130,50 @@ def test_2_6_usage_charged_afterwards_can_exceed_the_ceiling(kind: StoreKind) ->
 
 
 @every_kind
+def test_usage_can_be_taken_back_from_a_window_but_not_below_zero(kind: StoreKind) -> None:
+    async def scenario(counter: Counter) -> list[int]:
+        for _ in range(3):
+            await counter.send(a_user())
+        found = []
+        for amount in (-2, -5):
+            await counter.store.add_usage([counter.charge(a_user(), "core")], amount)
+            found.append(await counter.used(a_user(), "core"))
+        await counter.send(a_user())
+        return [*found, await counter.used(a_user(), "core")]
+
+    assert count(kind, "", scenario) == [1, 0, 1]
+
+
+@every_kind
+def test_usage_is_taken_back_from_the_newest_slice_first(kind: StoreKind) -> None:
+    """So that what remains expires as early as possible, and later no count is negative."""
+
+    async def scenario(counter: Counter) -> list[int]:
+        charge = [counter.charge(a_user(), "cpu")]
+        for amount in (100, 50):
+            await counter.store.add_usage(charge, amount)
+            counter.clock.now_ms += 20 * SECOND_MS
+        found = [await counter.used(a_user(), "cpu")]
+        await counter.store.add_usage(charge, -70)
+        found.append(await counter.used(a_user(), "cpu"))
+        counter.clock.now_ms += 25 * SECOND_MS
+        found.append(await counter.used(a_user(), "cpu"))
+        return found
+
+    assert count(kind, "", scenario) == [150, 80, 0]
+
+
+@every_kind
+def test_usage_taken_back_from_an_idle_counter_changes_nothing(kind: StoreKind) -> None:
+    async def scenario(counter: Counter) -> tuple[int, int]:
+        for rule in ("core", "cpu"):
+            await counter.store.add_usage([counter.charge(a_user(), rule)], -5)
+        return await counter.used(a_user(), "core"), await counter.used(a_user(), "cpu")
+
+    assert count(kind, "", scenario) == (0, 0)
+
+
+@every_kind
 def test_2_7_a_refund_is_made_once_and_to_its_own_window(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> tuple[bool, bool, int, bool, int]:
         await counter.send(a_user(), request_id="first")

@@ -6,7 +6,7 @@ by entry. Nothing here parses messages of the protocol.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -48,6 +48,8 @@ class Descriptor(msgspec.Struct, frozen=True, gc=False):
     hits: int = 1
     """What it adds to the counters that it matches. 0 only checks that something is left."""
     override: LimitOverride | None = None
+    is_refund: bool = False
+    """Whether the hits are taken back from the counter. Then nothing is checked."""
 
 
 class DescriptorPlan(msgspec.Struct, frozen=True, eq=False):
@@ -63,6 +65,8 @@ class DescriptorPlan(msgspec.Struct, frozen=True, eq=False):
     """The domain and the descriptors, for the decision log."""
     meter_charges: tuple[Charge, ...]
     """The charges that are counted also if the request is refused, because what they count was used already."""
+    refunds: Mapping[int, int]
+    """What is taken back, by the index of the charge."""
 
 
 class _DescriptorNode:
@@ -146,14 +150,17 @@ class DescriptorBook:
 
         Descriptors that meet the same counter have one charge with the sum of their hits.
         """
-        charges: dict[tuple[str, str], Charge] = {}
-        counters: list[tuple[str, str] | None] = []
+        charges: dict[tuple[str, str, bool], Charge] = {}
+        counters: list[tuple[str, str, bool] | None] = []
+        refunds: dict[tuple[str, str, bool], int] = {}
         for descriptor in descriptors:
             charge = self._build_charge(domain, descriptor)
             if charge is None:
                 counters.append(None)
                 continue
-            counter = (charge.name, charge.key)
+            counter = (charge.name, charge.key, descriptor.is_refund)
+            if descriptor.is_refund:
+                refunds[counter] = min(refunds.get(counter, 0) + descriptor.hits, MAX_HITS)
             known = charges.get(counter)
             charges[counter] = charge if known is None else _add_charges(known, charge)
             counters.append(counter)
@@ -167,6 +174,7 @@ class DescriptorBook:
             caller=caller,
             text=format_descriptors(domain, descriptors),
             meter_charges=tuple(c for c in all_charges if c.rule.algorithm is Algorithm.METER and c.cost),
+            refunds={indexes[counter]: hits for counter, hits in refunds.items() if hits},
         )
 
     def _build_charge(self, domain: str, descriptor: Descriptor) -> Charge | None:
@@ -185,7 +193,10 @@ class DescriptorBook:
             # The counters of all domains are in one table.
             ceiling, key = override.ceiling, build_key((("domain", domain), *descriptor.entries))
         mode = rule if descriptor_rule is None else descriptor_rule.rule
-        return _build_charge(rule, mode, key, ceiling=ceiling, hits=min(descriptor.hits, MAX_HITS))
+        charge = _build_charge(rule, mode, key, ceiling=ceiling, hits=min(descriptor.hits, MAX_HITS))
+        if descriptor.is_refund:
+            return msgspec.structs.replace(charge, cost=0, required=0, is_enforced=False)
+        return charge
 
     def _build_plan(
         self, domain: str, descriptors: Iterable[Descriptor], caller: Caller, charges: tuple[Charge, ...]
@@ -239,7 +250,7 @@ def _add_charges(first: Charge, second: Charge) -> Charge:
     return msgspec.structs.replace(
         first,
         cost=cost,
-        required=_compute_required(first.rule, cost),
+        required=_compute_required(first.rule, cost) if first.required else 0,
         ceiling=min(first.ceiling, second.ceiling),
         is_enforced=first.is_enforced or second.is_enforced,
     )

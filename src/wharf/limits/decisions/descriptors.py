@@ -56,7 +56,7 @@ class DescriptorDecisions:
     async def decide(self, plan: DescriptorPlan) -> DescriptorReply:
         """Check and charge all limits of a request, all or none, and return the decision.
 
-        Hits that a meter counts are charged also if the request is refused.
+        Hits that a meter counts are charged also if the request is refused. Refunds do not depend on the decision.
         """
         service = self._service
         charge_plan = plan.plan
@@ -73,6 +73,8 @@ class DescriptorDecisions:
             service.activity.record_refusal(decision, plan.caller, now_ms)
             for charge in plan.meter_charges:
                 await service.evaluator.store.add_usage([charge], charge.cost)
+        for index, hits in plan.refunds.items():
+            await service.evaluator.store.add_usage([decision.charges[index]], -hits)
         return self._build_reply(plan, decision, ends_ms)
 
     async def _take(self, request_id: str, plan: ChargePlan, now_ms: int) -> tuple[LimitDecision, Sequence[int]]:
@@ -106,6 +108,8 @@ class DescriptorDecisions:
         values: list[str] = []
         for index, (charge, before) in enumerate(zip(decision.charges, result.counts_before, strict=True)):
             used = before + charge.cost if is_admitted else before
+            if index in plan.refunds:
+                used = max(0, used - plan.refunds[index])
             remaining = charge.ceiling - used if used < charge.ceiling else 0
             is_exceeded = not is_admitted and charge.is_enforced and index in result.hit_indexes
             left_ms = ends_ms[index] - now_ms

@@ -109,7 +109,7 @@ def _read_descriptor(descriptor: Any, hits: int) -> Descriptor:
         if unit_index is None:
             raise InvalidRateLimitRequest(f"the unit {descriptor.limit.unit} of a limit is unknown")
         override = LimitOverride(descriptor.limit.requests_per_unit, unit_index)
-    return Descriptor(entries, hits, override)
+    return Descriptor(entries, hits, override, descriptor.is_negative_hits)
 
 
 def build_response(reply: DescriptorReply) -> Any:

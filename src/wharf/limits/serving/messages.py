@@ -46,6 +46,7 @@ _MESSAGES: Final[Mapping[str, Sequence[tuple[int, str, str]]]] = {
         (1, "entries", "repeated Entry"),
         (2, "limit", "RateLimitOverride"),
         (3, "hits_addend", "UInt64Value"),
+        (4, "is_negative_hits", "bool"),
     ),
     "Entry": ((1, "key", "string"), (2, "value", "string")),
     "RateLimitOverride": ((1, "requests_per_unit", "uint32"), (2, "unit", "uint32")),
@@ -76,6 +77,7 @@ def _build_classes() -> Mapping[str, Any]:
     scalars = {
         "string": types.TYPE_STRING,
         "bytes": types.TYPE_BYTES,
+        "bool": types.TYPE_BOOL,
         "uint32": types.TYPE_UINT32,
         "uint64": types.TYPE_UINT64,
         "int32": types.TYPE_INT32,

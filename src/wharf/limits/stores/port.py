@@ -69,7 +69,10 @@ class Store(Protocol):
         ...
 
     async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
-        """Charge, at the current time, an amount that is known only after the request. It may exceed the ceiling."""
+        """Charge, at the current time, an amount that is known only after the request. It may exceed the ceiling.
+
+        A negative amount takes back usage; no count falls below 0.
+        """
         ...
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:

@@ -40,6 +40,7 @@ class CounterTable(Protocol):
     def __len__(self) -> int: ...
     def count_used(self, key: str, now_ms: int) -> int: ...
     def add(self, key: str, cost: int, now_ms: int, request_id: str) -> int: ...
+    def take_back(self, key: str, amount: int, now_ms: int) -> None: ...
     def get_end_ms(self, key: str, now_ms: int) -> int: ...
     def get_free_at_ms(self, key: str, required: int, ceiling: int, now_ms: int) -> int: ...
     def reset(self, key: str) -> None: ...
@@ -411,9 +412,15 @@ class Counters:
     def add_usage(self, charges: Iterable[Charge], amount: int, now_ms: int) -> tuple[Charge, ...]:
         """Charge an amount that is known only after the request. It may exceed the ceiling.
 
-        Return the charges with the keys that were used, which are overflow keys for counters beyond the maximum.
+        A negative amount takes back usage; no count falls below 0, and no counter is opened. Return the charges with the
+        keys that were used, which are overflow keys for counters beyond the maximum.
         """
         charges = tuple(charges)
+        if amount < 0:
+            charges = tuple(msgspec.structs.replace(charge, key=self._get_counted_key(charge)) for charge in charges)
+            for charge in charges:
+                self.tables[charge.name].take_back(charge.key, -amount, now_ms)
+            return charges
         indexes = [index for index, charge in enumerate(charges) if charge.overflow_key]
         limited, new_keys = self._apply_key_limits(charges, indexes, now_ms)
         for charge in limited:
@@ -425,11 +432,15 @@ class Counters:
         """Read counters without opening or charging any."""
         readings = []
         for charge in charges:
-            table = self.tables[charge.name]
-            is_overflow = charge.overflow_key and charge.key not in table and len(table) >= self._max_keys
-            key = charge.overflow_key if is_overflow and not charge.rule.is_partitioned else charge.key
+            table, key = self.tables[charge.name], self._get_counted_key(charge)
             readings.append(CounterReading(table.count_used(key, now_ms), table.get_end_ms(key, now_ms)))
         return tuple(readings)
+
+    def _get_counted_key(self, charge: Charge) -> str:
+        """Return the key under which a charge is counted: the overflow key if the table of its rule is full without it."""
+        table = self.tables[charge.name]
+        is_overflow = charge.overflow_key and charge.key not in table and len(table) >= self._max_keys
+        return charge.overflow_key if is_overflow and not charge.rule.is_partitioned else charge.key
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Set the counters of these charges to zero."""

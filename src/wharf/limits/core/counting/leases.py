@@ -62,6 +62,9 @@ class ConcurrencyLeases:
             leases[request_id] = now_ms + LEASE_TTL_MS
         return now_ms + RETRY_DELAY_MS
 
+    def take_back(self, _key: str, _amount: int, _now_ms: int) -> None:
+        """Do nothing: a slot is freed by the end of its request."""
+
     def release(self, key: str, request_id: str) -> bool:
         """End the lease of a request. Return whether it had one."""
         leases = self.leases_by_key.get(key)

@@ -152,6 +152,20 @@ class SlidingWindows:
                 return start_ms + window.retention_ms
         return self.get_end_ms(key, now_ms)
 
+    def take_back(self, key: str, amount: int, now_ms: int) -> None:
+        """Subtract usage from the slices of a key, the newest first; no count falls below 0."""
+        if not self.count_used(key, now_ms):
+            return
+        window = self.counts[key]
+        part = min(window.last_count, amount)
+        window.last_count -= part
+        older = window.older or []
+        for index in range(len(older) - 1, 0, -2):
+            amount -= part
+            part = min(older[index], amount)
+            older[index] -= part
+            window.older_total -= part
+
     def reset(self, key: str) -> None:
         if key in self:
             del self.counts[key]

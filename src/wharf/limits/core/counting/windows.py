@@ -81,6 +81,12 @@ class FixedWindows:
         window.count = max(0, window.count - cost)
         return True
 
+    def take_back(self, key: str, amount: int, now_ms: int) -> None:
+        """Subtract usage from the current window of a key, which stays open; the count never falls below 0."""
+        window = self.windows.get(key)
+        if window is not None and window.end_ms > now_ms:
+            window.count = max(0, window.count - amount)
+
     def reset(self, key: str) -> None:
         if key in self:
             del self.windows[key]

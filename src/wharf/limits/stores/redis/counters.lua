@@ -206,6 +206,30 @@ local function charge_all(charges, states, id, amount)
   for key, end_ms in pairs(ends) do extend_expiry(key, end_ms) end
 end
 
+-- Subtracts usage: from an open window, or from slices, the newest first. No count falls below 0.
+local function take_back(c, state, amount)
+  local w, s = state.window, state.slices
+  local value
+  if w then
+    value = 'W' .. pack('<ddd', math.max(0, w[1] - amount), w[2], w[3])
+  elseif s then
+    local part = math.min(s[6], amount)
+    s[6], amount = s[6] - part, amount - part
+    local rest = s[7]
+    for at = #rest - 15, 1, -16 do
+      local start, number = unpack_s('<dd', rest, at)
+      part = math.min(number, amount)
+      s[3], amount = s[3] - part, amount - part
+      rest = string.sub(rest, 1, at - 1) .. pack('<dd', start, number - part) .. string.sub(rest, at + 16)
+    end
+    s[7] = rest
+    value = write_slices(c[1], s)
+  end
+  if not value then return end
+  call('HSET', c[2], state.overflowed and c[12] or c[3], value)
+  if c[13] ~= '' then call('HDEL', c[2], c[13]) end
+end
+
 -- Bans. A record: refused at, wait until, minute, refusals, minutes over, banned until, bans, last refusal. Ban rules:
 -- minimum refusals, per cent, minutes, grace, first ban, longest ban, forget after.
 
@@ -382,9 +406,14 @@ function operations.g(op)
   return true
 end
 
--- add usage: 2 charges, 3 amount.
+-- add usage: 2 charges, 3 amount, which takes back usage if it is negative.
 function operations.s(op)
-  charge_all(op[2], read_all(op[2]), '', op[3])
+  local states = read_all(op[2])
+  if op[3] > 0 then
+    charge_all(op[2], states, '', op[3])
+  else
+    for index, c in ipairs(op[2]) do take_back(c, states[index], -op[3]) end
+  end
   return true
 end
 
