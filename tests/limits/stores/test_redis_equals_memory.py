@@ -42,7 +42,9 @@ ceiling = 3
 # Each step: an action, a number that selects a caller, a path and an earlier request, and a duration in milliseconds.
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["send", "hold", "post", "wait", "release", "give", "fault", "spend", "renew", "again"]),
+        st.sampled_from(
+            ["send", "hold", "post", "wait", "release", "give", "fault", "spend", "back", "renew", "again"]
+        ),
         st.integers(0, 5),
         st.integers(0, 90_000),
     ),
@@ -94,6 +96,10 @@ async def collect_results(
             case "spend":
                 plan = counter.call(caller, path, method="GET", query=None, request_id="x").plan
                 await store.add_usage(plan.meter_charges, milliseconds)
+            case "back":
+                plan = counter.call(caller, path, method="GET", query=None, request_id="x").plan
+                charges = [charge for charge in plan.charges if not charge.rule.is_partitioned]
+                await store.add_usage(charges, -(milliseconds if choice > 2 else choice))
             case "renew":
                 results.append(await store.renew([f"n{earlier}" for earlier in range(number)]))
         results.append(await counter.used(caller, "core"))

@@ -412,11 +412,11 @@ class Counters:
     def add_usage(self, charges: Iterable[Charge], amount: int, now_ms: int) -> tuple[Charge, ...]:
         """Charge an amount that is known only after the request. It may exceed the ceiling.
 
-        A negative amount takes back usage; no count falls below 0, and no counter is opened. Return the charges with the
+        An amount of 0 or less takes back usage; no count falls below 0, and no counter is opened. Return the charges with the
         keys that were used, which are overflow keys for counters beyond the maximum.
         """
         charges = tuple(charges)
-        if amount < 0:
+        if amount <= 0:
             charges = tuple(msgspec.structs.replace(charge, key=self._get_counted_key(charge)) for charge in charges)
             for charge in charges:
                 self.tables[charge.name].take_back(charge.key, -amount, now_ms)
