@@ -61,7 +61,7 @@ simulate: environment ## run the simulated cluster with SEEDS=300 new seeds
 faults: environment programs ## run the long tests: kill, pause and disconnect real servers many times
 	@exec $(PYTHON_HERE) -m pytest -m faults $(ARGS)
 
-clients: environment ## test existing clients against the API and the gateway; installs them in build/clients/ (needs a network)
+clients: environment ## test existing clients and proxies against the API, the gateway and the limiter; installs them in build/clients/ (needs a network)
 	@tools/install-clients.sh build/clients
 	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/cluster/api/existing tests/limits/existing $(ARGS)
 

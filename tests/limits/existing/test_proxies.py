@@ -6,8 +6,10 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.docs.limits_proxies import Reply, fetch, read_files, replace_ports, run_limiter, run_program, run_service
 from tests.ports import free_ports
@@ -29,18 +31,51 @@ def run_checks(folder: Path) -> Iterator[tuple[int, int]]:
         yield check, service
 
 
+METER = """
+[[domain]]
+name = "shop"
+[[domain.descriptors]]
+key = "remote_address"
+algorithm = "meter"
+ceiling = 25
+"""
+
+
+@contextmanager
+def run_envoy(folder: Path, rules: str, configuration: Any) -> Iterator[int]:
+    """Run an Envoy in front of a service and beside a limiter with these rules. Yields its port."""
+    grpc, port = free_ports(2)
+    (folder / "rules.toml").write_text(rules)
+    (folder / "limits.toml").write_text(replace_ports(FILES["limits.toml"], {8081: grpc}))
+    with run_service() as service, run_limiter(folder, "limits.toml"):
+        text = json.dumps(configuration)
+        (folder / "envoy.json").write_text(replace_ports(text, {8081: grpc, 10000: port, 3000: service}))
+        options = ["--concurrency", "1", "--disable-hot-restart", "-l", "error"]
+        with run_program([str(PROGRAMS / "envoy"), "-c", "envoy.json", *options], folder, port, path="/ready"):
+            yield port
+
+
+def load_yaml(name: str) -> Any:
+    return YAML(typ="safe").load(FILES[name])
+
+
 @pytest.fixture
 def envoy(tmp_path: Path) -> Iterator[int]:
-    """An Envoy with the configuration of the page, in front of a service and beside a limiter. Yields its port."""
-    grpc, port = free_ports(2)
-    (tmp_path / "rules.toml").write_text(FILES["rules.toml"])
-    (tmp_path / "limits.toml").write_text(replace_ports(FILES["limits.toml"], {8081: grpc}))
-    with run_service() as service, run_limiter(tmp_path, "limits.toml"):
-        text = replace_ports(FILES["envoy.yaml"], {8081: grpc, 10000: port, 3000: service})
-        (tmp_path / "envoy.yaml").write_text(text)
-        options = ["--concurrency", "1", "--disable-hot-restart", "-l", "error"]
-        with run_program([str(PROGRAMS / "envoy"), "-c", "envoy.yaml", *options], tmp_path, port, path="/ready"):
-            yield port
+    """An Envoy with the configuration of the page. Yields its port."""
+    with run_envoy(tmp_path, FILES["rules.toml"], load_yaml("envoy.yaml")) as port:
+        yield port
+
+
+def test_envoy_reports_costs_that_are_known_only_after_the_request(tmp_path: Path) -> None:
+    """Each response of the service has 11 bytes: after three of them, more than 25 are counted."""
+    configuration = load_yaml("envoy.yaml")
+    listener = configuration["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    manager["route_config"]["virtual_hosts"][0]["routes"] = [load_yaml("costs.yaml")]
+    with run_envoy(tmp_path, METER, configuration) as port:
+        refused = ask_until_limited(port)
+    limit = json.loads(refused.body)["limit"]
+    assert (limit["name"], limit["allowed"]) == ("shop_remote_address", 25)
 
 
 def ask_until_limited(port: int, x_user: str = "ada") -> Reply:
