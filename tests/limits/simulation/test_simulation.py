@@ -31,7 +31,8 @@ def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "1
     ("text", "expected"),
     [
         (line(), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None)),
-        (line(user="ada", path="/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None)),
+        (line(user="ada", path="/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None, "x=1")),
+        (line(path="HTTP://host:80/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None, "x=1")),
         (line(rest=" 0.250"), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", 250)),
         (
             b'::1 - - [21/Nov/2026:13:00:00 +0100] "POST /a HTTP/1.1" 201 -\n',
@@ -43,7 +44,7 @@ def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "1
         ),
         (
             b'{"time": "2026-11-21T12:00:00Z", "method": "GET", "path": "/a?b", "duration_ms": 3.6}',
-            LogRecord(NOON_MS, "0.0.0.0", "", "GET", "/a", 4),
+            LogRecord(NOON_MS, "0.0.0.0", "", "GET", "/a", 4, "b"),
         ),
     ],
 )

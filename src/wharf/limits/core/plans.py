@@ -95,6 +95,24 @@ class EndpointCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     primary_rules: tuple[Rule, ...]
     """In order; the first rule that applies to the caller is its bucket."""
     secondary_rules: tuple[Rule, ...]
+    other_primary_rules: tuple[tuple[Rule, ...], ...] = ()
+    """The primary rules of further readings of the path, in the order of the rules. The strictest bucket of all applies."""
+    is_batch: bool = False
+    """Whether its requests are batches of large files, whose objects are counted."""
+
+
+def choose_primary_rule(endpoint: EndpointCost, caller_class: CallerClass) -> Rule | None:
+    """Return the rule of the bucket that requests of this class of callers charge; `None` if no rule applies.
+
+    If services read the path differently, it is the bucket with the lowest rate, so that no spelling avoids it.
+    """
+    first = next((rule for rule in endpoint.primary_rules if rule.applies_to(caller_class)), None)
+    if not endpoint.other_primary_rules:
+        return first
+    found = [first] if first is not None else []
+    for rules in endpoint.other_primary_rules:
+        found += [rule for rule in rules if rule.applies_to(caller_class)][:1]
+    return min(found, key=lambda rule: rule.get_base_ceiling(caller_class) / rule.window_ms, default=None)
 
 
 def is_query_cost_rule(rule: Rule) -> bool:
