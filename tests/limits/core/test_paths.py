@@ -292,8 +292,7 @@ def test_a_request_is_judged_as_the_endpoint_that_nginx_and_go_serve(
 
 
 STARLETTE_ROUTES = [
-    Route(pattern.replace("*", "{rest:path}"), lambda _request: None, name=pattern)
-    for pattern in PATTERNS
+    Route(pattern.replace("*", "{rest:path}"), lambda _request: None, name=pattern) for pattern in PATTERNS
 ]
 
 

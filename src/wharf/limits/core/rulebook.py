@@ -28,8 +28,9 @@ from wharf.limits.core.plans import (
     build_plan,
     build_template,
     choose_primary_rule,
+    get_primary_cost,
     get_secondary_cost,
-    is_query_cost_rule,
+    list_primary_rules,
 )
 from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.route import (
@@ -328,14 +329,10 @@ class Rulebook:
         self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None, connection: ConnectionClass
     ) -> ChargePlan:
         """Return a charge plan that is built from the rules, without a template."""
-        primary_rule = choose_primary_rule(endpoint, caller.caller_class)
+        primary_rules = list_primary_rules(endpoint, caller.caller_class)
+        primary_rule = choose_primary_rule(primary_rules, caller.caller_class, query) or self._find_core_rule(caller)
         bucket_charge = build_charge(
-            primary_rule or self._find_core_rule(caller),
-            caller,
-            endpoint=endpoint.name,
-            cost=query.cost
-            if query is not None and primary_rule is not None and is_query_cost_rule(primary_rule)
-            else 1,
+            primary_rule, caller, endpoint=endpoint.name, cost=get_primary_cost(primary_rule, query)
         )
         charges = [] if endpoint.is_free else [bucket_charge]
         for rule in endpoint.secondary_rules:
@@ -353,6 +350,9 @@ class Rulebook:
             interface=endpoint.interface,
             is_free=endpoint.is_free,
             is_cost_hidden=endpoint.is_cost_hidden,
+            max_objects=min(
+                (rule.objects_most for rule in primary_rules if rule.objects_most is not None), default=None
+            ),
         )
 
 
