@@ -175,6 +175,7 @@ TARGETS = {
     "many slashes": ("/" * 8_000, 400),
     "escaped dots": ("/%2e%2e" * 1_100, 400),
     "batches": ("/a.git/info/lfs/objects/batch" * 280, 200),
+    "a graphql query": ("/graphql?query={" + "a," * 3_900 + "}", 200),
     "many readings": ("/A%2fB;c" * 1_000 + ".json", 200),
 }
 
