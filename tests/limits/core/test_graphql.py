@@ -518,6 +518,6 @@ def test_a_query_in_a_url_costs_as_much_as_in_a_body(url_query: str, expected: i
     ],
 )
 def test_body_and_url_cannot_contradict_each_other(url_query: str, expected: int | str) -> None:
-    body = {"query": NAMED, "operationName": "one", "variables": {"n": 100}}
+    body: dict[str, object] = {"query": NAMED, "operationName": "one", "variables": {"n": 100}}
 
     assert request_cost(url_query, body) == expected

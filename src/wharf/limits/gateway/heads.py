@@ -53,10 +53,13 @@ ADDRESS_HEADERS: Final = frozenset(
     }
 )
 """Headers beside `X-Forwarded-For` in which proxies report the address of a caller, and which services believe."""
+PATH_HEADERS: Final = frozenset({b"x-original-url", b"x-rewrite-url"})
+"""Headers with a path that some services serve instead of the target. They are never forwarded: the target is judged."""
 _OPTIONS_WITHOUT_HEADER: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
 _SPECIAL_HEADERS: Final = (
     HOP_BY_HOP_HEADERS
     | ADDRESS_HEADERS
+    | PATH_HEADERS
     | {
         *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
         *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),

@@ -24,6 +24,7 @@ from wharf.limits.rules.values import (
     CEILINGS,
     DURATION,
     FLAG,
+    FORMATS,
     NAME,
     SHA256,
     TEXT,
@@ -309,7 +310,7 @@ PATHS: Final = TableSchema(
         ),
         KeySchema(
             "formats",
-            TEXTS,
+            FORMATS,
             "Formats such as `json`: a request to `/search.json` also meets the limits of `/search`. `*` stands for any "
             "format of up to 16 letters and digits. Write `[]` if the service has no formats.",
             '`"*"`',
