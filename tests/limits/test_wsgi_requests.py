@@ -272,3 +272,20 @@ def test_a_batch_is_read_in_every_spelling(site: Site, path: str) -> None:
 
     assert (reply.status, site.received) == (400, [])
     assert "The batch cannot be read" in reply.json()["message"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    ("variables", "status"),
+    [
+        ({}, 200),
+        ({"CONTENT_LENGTH": None}, 200),
+        ({"CONTENT_LENGTH": "x"}, 400),
+        ({"CONTENT_LENGTH": None, "HTTP_TRANSFER_ENCODING": "chunked"}, 400),
+        ({"QUERY_STRING": "query=%7Ba%7D&query=%7Bb%7D"}, 400),
+    ],
+)
+def test_a_query_in_the_url_needs_no_body(site: Site, method: str, variables: dict[str, Any], status: int) -> None:
+    reply = site.request("/graphql", method=method, **{"QUERY_STRING": "query=%7Ba%7D", **variables})
+
+    assert reply.status == status

@@ -80,6 +80,8 @@ class LimitsMiddleware:
         body = None
         if decision_service.needs_body(incoming.method, incoming.path):
             body, receive = await _read_body(receive)
+            if not body and decision_service.can_lack_body(incoming):
+                body = None
         if decision_service.is_local and not decision_service.takes_long(incoming, body):
             result = decision_service.admit_locally(incoming, body)
         else:

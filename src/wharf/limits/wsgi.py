@@ -154,6 +154,8 @@ class LimitsMiddleware:
             reply = self._run(decision_service.render_error(incoming, error.status, str(error)))
             return _send_local_reply(reply, incoming, start_response)
         body = _read_body(environ) if decision_service.needs_body(incoming.method, incoming.path) else None
+        if body == b"" and decision_service.can_lack_body(incoming) and not _may_have_body(environ):
+            body = None
         result = self._run(self._admit(decision_service, incoming, body))
         if isinstance(result, LocalReply):
             return _send_local_reply(result, incoming, start_response)
@@ -297,6 +299,11 @@ def _read_incoming_request(environ: Environ, path: str) -> IncomingRequest:
         forwarded=(forwarded,) if forwarded else (),
         has_origin="HTTP_ORIGIN" in environ,
     )
+
+
+def _may_have_body(environ: Environ) -> bool:
+    """Return whether the request may have a body: its length is not known, or not 0."""
+    return "HTTP_TRANSFER_ENCODING" in environ or (environ.get("CONTENT_LENGTH") or "0") != "0"
 
 
 def _read_body(environ: Environ) -> bytes:

@@ -181,6 +181,11 @@ class DecisionService:
         """Return whether the event loop must not wait until body and query are read, because one of them is long."""
         return is_long_body(body) or (len(incoming.query) > MAX_INLINE_BODY_BYTES and self._has_graphql_query(incoming))
 
+    @staticmethod
+    def can_lack_body(incoming: IncomingRequest) -> bool:
+        """Return whether a request that needs the body may come without one: a read, or with parameters in its URL."""
+        return bool(incoming.query) or incoming.method in READ_METHODS
+
     def _has_graphql_query(self, incoming: IncomingRequest) -> bool:
         """Return whether the query of the target may contain a GraphQL query."""
         if not incoming.query:
@@ -244,8 +249,6 @@ class DecisionService:
         query: QueryFacts | None = None
         objects: int | None = None
         problem = ""
-        if not body and incoming.method in READ_METHODS:
-            body = None
         endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
         try:
             if endpoint.is_batch:
