@@ -165,6 +165,7 @@ def test_a_normal_form_is_its_own_normal_form(target: str, rules: PathRules) -> 
         ("/a/b/", [("a", "b")]),
         ("/%C3%A9%20", [("é ",)]),
         ("/A", [("a",), ("A",)]),
+        ("/%C5%BFearch/%E2%84%AA", [("search", "k"), ("\u017fearch", "\u212a")]),
         ("/a%2Fb", [("a/b",), ("a", "b")]),
         ("/a%5Cb", [("a\\b",), ("a", "b")]),
         ("/a;x/b", [("a", "b"), ("a;x", "b")]),

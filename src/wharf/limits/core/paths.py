@@ -47,7 +47,7 @@ class PathReading(msgspec.Struct, frozen=True, gc=False):
 
     segments: tuple[str, ...]
     is_folded: bool = False
-    """Whether the segments are in lower case, to compare them with patterns in any case."""
+    """Whether the segments are case-folded, to compare them with patterns in any case."""
 
 
 def normalize_path(path: str, rules: PathRules) -> str:
@@ -180,7 +180,7 @@ def list_readings(path: str, rules: PathRules) -> list[PathReading]:
     for segments in _iter_splits(path, rules):
         for variant in _iter_formats(segments, rules):
             if rules.case is not PathDifference.EXACT:
-                readings[PathReading(tuple([segment.lower() for segment in variant]), True)] = None
+                readings[PathReading(tuple([segment.casefold() for segment in variant]), True)] = None
             if rules.case is not PathDifference.IGNORE:
                 readings[PathReading(variant)] = None
     return list(readings)

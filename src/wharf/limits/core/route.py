@@ -165,7 +165,7 @@ class RouteTree(Generic[T]):
     """Patterns in a tree by segment, so that a lookup costs time by the length of the path, not the number of
     patterns.
 
-    A tree that `is_folded` holds the patterns in lower case. Segments in lower case match them in any case.
+    A tree that `is_folded` holds case-folded patterns. Case-folded segments match them in any case.
     """
 
     def __init__(self, *, is_folded: bool = False) -> None:
@@ -176,7 +176,7 @@ class RouteTree(Generic[T]):
         """Add a pattern with the value that lookups return for it."""
         node = self._root
         for written in pattern.segments:
-            segment = written.lower() if self._is_folded else written
+            segment = written.casefold() if self._is_folded else written
             is_value = segment.startswith("{")
             nodes = node.by_suffix if is_value else node.by_literal
             node = nodes.setdefault(segment.partition("}")[2] if is_value else segment, _RouteNode())
