@@ -252,7 +252,8 @@ class Rulebook:
         )
         is_free = all(match.is_free for match in matches) and self._is_spelled_as_free(method, path)
         is_batch = any(
-            match.interface is Interface.LARGE_FILES and tuple(map(str.casefold, reading.segments[-2:])) == BATCH_SEGMENTS
+            match.interface is Interface.LARGE_FILES
+            and tuple(map(str.casefold, reading.segments[-2:])) == BATCH_SEGMENTS
             for match, reading in zip(matches, readings, strict=True)
         )
         # Paths with the same name and rules share one endpoint object, so that its plans are cached once.
