@@ -63,6 +63,10 @@ def test_each_kind_of_credential_has_its_own_limit(authorization: str | None, li
     assert (reply.status, reply.headers["x-ratelimit-limit"], reply.headers["x-ratelimit-used"]) == (200, limit, "1")
 
 
+COSTLY = "query=%7Ba(first:100)%7Bb(first:100)%7Bid%7D,c(first:100)%7Bid%7D,d(first:100)%7Bid%7D%7D%7D"
+"""A query of three points."""
+
+
 def test_only_replies_to_a_token_with_scopes_have_the_scopes_header() -> None:
     with_scopes = send_request(make_decision_service(), AsgiCaller(token=OAUTH)).headers
     without_scopes = send_request(make_decision_service(), AsgiCaller(token=ADA)).headers
@@ -453,3 +457,24 @@ def test_pages_of_other_origins_can_read_a_refusal_behind_a_cors_middleware() ->
 
 def test_a_caller_without_a_socket_address_is_admitted() -> None:
     assert send_request(make_decision_service(), AsgiCaller(peer="testclient")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "query", "body", "status", "used"),
+    [
+        ("GET", COSTLY, b"", 200, 3),
+        ("POST", COSTLY, b"", 200, 3),
+        ("GET", "", b"", 200, 1),
+        ("GET", "", b'{"query": "{ a }"}', 200, 1),
+        ("GET", COSTLY, b'{"query": "{ a }"}', 400, 0),
+        ("GET", COSTLY + "+" * 3_000, b"", 200, 3),
+    ],
+)
+def test_a_graphql_query_in_the_url_is_charged_by_its_cost(
+    method: str, query: str, body: bytes, status: int, used: int
+) -> None:
+    decision_service = make_decision_service()
+
+    reply = send_request(decision_service, AsgiCaller("/graphql", method=method, query=query, body=body, token=ADA))
+
+    assert (reply.status, count_used(decision_service, "graphql")) == (status, used)

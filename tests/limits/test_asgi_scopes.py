@@ -20,7 +20,6 @@ from tests.limits.decision_services import (
     send_request,
 )
 from tests.waiting import wait_on_loop_until
-from wharf.limits import asgi
 from wharf.limits.asgi import SCOPE_KEY, LimitsMiddleware, read_incoming_request
 from wharf.limits.config import LimiterSettings
 from wharf.limits.core.rule import ConnectionClass
@@ -33,7 +32,7 @@ ORIGIN = ("origin", "https://acme.example")
 
 
 def read(*headers: tuple[str, str], **scope: Any) -> IncomingRequest:
-    return read_incoming_request(AsgiCaller("/a", headers=headers, query="q=\xe9").scope | scope)
+    return read_incoming_request(AsgiCaller("/a", headers=headers, query="q=\xe9").scope | scope, "/a")
 
 
 def test_a_scope_without_special_headers_is_a_plain_request() -> None:
@@ -86,33 +85,55 @@ def test_a_caller_without_an_address_is_local(client: object, peer: str) -> None
     assert read(client=client).peer == peer
 
 
+def find_logged_path(*, routes_raw_paths: bool, **scope: Any) -> str:
+    """Return the path that the limiter judged of a request with this scope; `refused` if it refused the path."""
+    decision_service = make_decision_service('[[rule]]\nname = "core"\nceiling = 0\n')  # Refusals are logged.
+    caller = AsgiCaller(token=ADA)
+    caller.scope |= scope
+    middleware = LimitsMiddleware(make_application(), decision_service, routes_raw_paths=routes_raw_paths)
+    status = asyncio.run(caller.call(middleware)).status
+    return {400: "refused"}.get(status) or next(iter(decision_service.decision_log.list_recent())).path
+
+
 @pytest.mark.parametrize(
-    ("raw_path", "path"), [(b"/a%20b", "/a%20b"), (b"/\xe9", "/\xe9"), (b"", "/decoded"), (None, "/decoded")]
+    ("raw_path", "path", "judged_path", "judged_raw_path"),
+    [
+        (b"/a%20b", "/a b", "/a%20b", "/a%20b"),
+        (b"/%e9", "/\ufffd", "/%EF%BF%BD", "/%E9"),
+        (b"/\xe9", "/\xe9", "/%C3%A9", "/%E9"),
+        (b"/a%2fb", "/a/b", "/a/b", "/a%2Fb"),
+        (b"/a%3Fb%23c", "/a?b#c", "/a%3Fb%23c", "/a%3Fb%23c"),
+        (b"/a%252Fb", "/a%2Fb", "/a%252Fb", "/a%252Fb"),
+        (b"/a;b", "/a;b", "/a;b", "/a;b"),
+        (b"/a?b", "/a", "/a", "/a"),
+        (b"", "/decoded", "/decoded", "/decoded"),
+        (None, "/decoded", "/decoded", "/decoded"),
+        (b"/a%2F..%2Fb", "/a/../b", "refused", "refused"),
+        (b"//a", "//a", "refused", "refused"),
+        (b"/a%0A", "/a\n", "refused", "refused"),
+        (b"/a\\b", "/a\\b", "/a%5Cb", "refused"),
+        (b"/%ed%a0%80", "/\ud800", "/%3F", "/%ED%A0%80"),
+    ],
 )
-def test_the_path_is_read_as_it_was_sent(raw_path: bytes | None, path: str) -> None:
-    assert read(raw_path=raw_path, path="/decoded").path == path
+def test_the_path_is_judged_that_the_application_uses(
+    raw_path: bytes | None, path: str, judged_path: str, judged_raw_path: str
+) -> None:
+    judged = [find_logged_path(raw_path=raw_path, path=path, routes_raw_paths=is_raw) for is_raw in (False, True)]
+
+    assert judged == [judged_path, judged_raw_path]
 
 
-def test_requests_to_the_same_short_path_share_a_string() -> None:
-    paths: dict[bytes, str] = {}
+@pytest.mark.parametrize("kind", ["http", "websocket"])
+def test_a_refused_path_does_not_reach_the_application(kind: str) -> None:
+    decision_service = make_decision_service()
+    caller = AsgiCaller("/a/../rate_limit", kind=kind, token=ADA)
+    if kind == "websocket":
+        caller.messages.put_nowait({"type": "websocket.connect"})
 
-    def read_path(path: str) -> str:
-        return read_incoming_request(AsgiCaller(path).scope, paths=paths).path
+    reply = send_request(decision_service, caller)
 
-    longest = "/" + "x" * (asgi.MAX_SHARED_PATH_BYTES - 1)
-    for path in ("/one", longest, longest + "x"):
-        assert read_path(path) == path
-    assert read_path(longest) is read_path(longest)
-    assert list(paths) == [b"/one", longest.encode()]
-
-
-def test_a_full_cache_of_paths_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asgi, "MAX_SHARED_PATHS", 2)
-    paths: dict[bytes, str] = {}
-    for path in ("/a", "/b", "/a", "/c"):
-        read_incoming_request(AsgiCaller(path).scope, paths=paths)
-
-    assert paths == {b"/c": "/c"}
+    assert (reply.status, count_used(decision_service, "core")) == (400, 0)
+    assert "segment `.` or `..`" in reply.json()["message"]
 
 
 @pytest.mark.parametrize(

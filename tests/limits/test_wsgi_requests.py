@@ -115,6 +115,9 @@ def site(shared_site: Site) -> Site:
         ({"SCRIPT_NAME": "/app"}, ("GET", "/app/x", "address:192.0.2.7")),
         ({"PATH_INFO": ""}, ("GET", "/", "address:192.0.2.7")),
         ({"PATH_INFO": None}, ("GET", "/", "address:192.0.2.7")),
+        ({"PATH_INFO": "/\xc3\xa9 ?"}, ("GET", "/%C3%A9%20%3F", "address:192.0.2.7")),
+        ({"PATH_INFO": "/\xff"}, ("GET", "/%FF", "address:192.0.2.7")),
+        ({"REQUEST_METHOD": "get"}, ("GET", "/x", "address:192.0.2.7")),
         ({"REMOTE_ADDR": None}, ("GET", "/x", "address:127.0.0.1")),
         ({"REMOTE_ADDR": ""}, ("GET", "/x", "address:127.0.0.1")),
         ({"HTTP_X_FORWARDED_FOR": "203.0.113.9"}, ("GET", "/x", "address:203.0.113.9")),
@@ -253,3 +256,36 @@ def test_a_body_that_the_decision_does_not_need_is_not_read_before(site: Site) -
     site.request("/x", method="POST", body=b"hello")
 
     assert site.received == [b"hello"]
+
+
+@pytest.mark.parametrize("path", ["/a/../rate_limit", "//rate_limit", "/rate_limit\n", "/\xc0\xae\xc0\xae/x"])
+def test_a_path_that_applications_read_differently_is_refused(site: Site, path: str) -> None:
+    reply = site.request(path)
+
+    assert (reply.status, site.received, reply.json()["status"]) == (400, [], "400")
+    assert reply.headers["content-length"] == str(len(reply.body))
+
+
+@pytest.mark.parametrize("path", ["/files/objects/batch/", "/Files/Objects/Batch", "/files/objects/batch.json"])
+def test_a_batch_is_read_in_every_spelling(site: Site, path: str) -> None:
+    reply = site.request(path, method="POST", body=b"no batch")
+
+    assert (reply.status, site.received) == (400, [])
+    assert "The batch cannot be read" in reply.json()["message"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    ("variables", "status"),
+    [
+        ({}, 200),
+        ({"CONTENT_LENGTH": None}, 200),
+        ({"CONTENT_LENGTH": "x"}, 400),
+        ({"CONTENT_LENGTH": None, "HTTP_TRANSFER_ENCODING": "chunked"}, 400),
+        ({"QUERY_STRING": "query=%7Ba%7D&query=%7Bb%7D"}, 400),
+    ],
+)
+def test_a_query_in_the_url_needs_no_body(site: Site, method: str, variables: dict[str, Any], status: int) -> None:
+    reply = site.request("/graphql", method=method, **{"QUERY_STRING": "query=%7Ba%7D", **variables})
+
+    assert reply.status == status

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
+from wharf.limits.core.paths import BadPath
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
-from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService, is_long_body
+from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter
 
 Message = MutableMapping[str, Any]  # Which keys a message has depends on its type: see the ASGI specification.
@@ -24,10 +25,6 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLOSE_POLICY_VIOLATION: Final = 1008
 """The close code of a refused websocket."""
-MAX_SHARED_PATHS: Final = 4_096
-"""Paths in the cache of decoded paths; limits memory."""
-MAX_SHARED_PATH_BYTES: Final = 256
-"""Longer paths are not cached."""
 READ_HEADERS: Final = frozenset(
     {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin"}
 )
@@ -45,16 +42,23 @@ class LimitsMiddleware:
 
     A `RateLimiter` is opened and closed with the application's lifespan. A `DecisionService` must be open already.
     `has_pages`: whether the limiter serves its own pages, such as `/rate_limit`, instead of the application.
+    `routes_raw_paths`: whether the application selects its handlers by `raw_path`. Most applications, such as those of
+    Starlette, use the decoded `path` of the scope. The limiter judges the path that the application uses.
     """
 
     def __init__(
-        self, application: Application, limits: RateLimiter | DecisionService, *, has_pages: bool = True
+        self,
+        application: Application,
+        limits: RateLimiter | DecisionService,
+        *,
+        has_pages: bool = True,
+        routes_raw_paths: bool = False,
     ) -> None:
         self._application = application
         self._limits = limits if isinstance(limits, RateLimiter) else None
         self._decision_service = limits.decision_service if isinstance(limits, RateLimiter) else limits
         self._has_pages = has_pages
-        self._paths: dict[bytes, str] = {}
+        self._routes_raw_paths = routes_raw_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection: admit or refuse an HTTP request, and pass an admitted one to the application."""
@@ -62,7 +66,13 @@ class LimitsMiddleware:
             await self._serve_other(scope, receive, send)
             return
         decision_service = self._decision_service
-        incoming = read_incoming_request(scope, paths=self._paths)
+        try:
+            path = self._normalize_path(scope)
+        except BadPath as error:
+            incoming = read_incoming_request(scope, "/")
+            await _send_local_reply(await self._refuse_path(incoming, error), send, incoming)
+            return
+        incoming = read_incoming_request(scope, path)
         if SCOPE_KEY in scope and _is_machine(scope):
             decision_service.admit_machine(incoming)
             await self._application(scope, receive, send)
@@ -70,7 +80,9 @@ class LimitsMiddleware:
         body = None
         if decision_service.needs_body(incoming.method, incoming.path):
             body, receive = await _read_body(receive)
-        if decision_service.is_local and not is_long_body(body):
+            if not body and decision_service.can_lack_body(incoming):
+                body = None
+        if decision_service.is_local and not decision_service.takes_long(incoming, body):
             result = decision_service.admit_locally(incoming, body)
         else:
             result = await decision_service.admit(incoming, body)
@@ -95,6 +107,16 @@ class LimitsMiddleware:
             call.stop()
             if not result.is_ended:
                 await decision_service.end_request(result)
+
+    def _normalize_path(self, scope: Scope) -> str:
+        """Return the path by which the application selects its handler, in normal form. Raises `BadPath`."""
+        rulebook = self._decision_service.evaluator.limiter.rulebook
+        raw_path: bytes | None = scope.get("raw_path") if self._routes_raw_paths else None
+        return rulebook.normalize_path(raw_path.partition(b"?")[0] if raw_path else scope["path"])
+
+    async def _refuse_path(self, incoming: IncomingRequest, error: BadPath) -> LocalReply:
+        """Return the reply to a request whose path is refused."""
+        return await self._decision_service.render_error(incoming, error.status, str(error))
 
     async def _serve_page(self, incoming: IncomingRequest, admitted: AdmittedRequest, send: Send) -> bool:
         """Send the limiter's own page. Return false if it has no page at this path, so that the application replies."""
@@ -160,7 +182,14 @@ class LimitsMiddleware:
         A refused handshake does not reach the application.
         """
         decision_service = self._decision_service
-        incoming = read_incoming_request(scope, connection=ConnectionClass.WEBSOCKET)
+        try:
+            path = self._normalize_path(scope)
+        except BadPath as error:
+            reply = await self._refuse_path(read_incoming_request(scope, "/"), error)
+            await receive()  # A reply is allowed only after the message `websocket.connect` was received.
+            await _refuse_websocket(reply, scope, send)
+            return
+        incoming = read_incoming_request(scope, path, connection=ConnectionClass.WEBSOCKET)
         if _is_machine(scope):
             decision_service.admit_machine(incoming)
             await self._application(scope, receive, send)
@@ -330,12 +359,9 @@ class _AsgiCall:
 
 
 def read_incoming_request(
-    scope: Scope, *, connection: ConnectionClass = ConnectionClass.PLAIN, paths: dict[bytes, str] | None = None
+    scope: Scope, path: str, *, connection: ConnectionClass = ConnectionClass.PLAIN
 ) -> IncomingRequest:
-    """Return the parts of a request that its decision needs.
-
-    `paths` is a cache of decoded paths: requests to the same path share one string, which saves memory.
-    """
+    """Return the parts of a request that its decision needs. `path` is its path in normal form."""
     authorization: str | None = None
     is_conditional = False
     forwarded_for: list[str] = []
@@ -363,8 +389,8 @@ def read_incoming_request(
             connection = ConnectionClass.WAITING
     client = scope.get("client")
     return IncomingRequest(
-        scope.get("method", "GET"),
-        _decode_path(scope, paths),
+        scope.get("method", "GET").upper(),
+        path,
         scope["query_string"].decode("latin-1"),
         client[0] if client and client[0] else "127.0.0.1",
         authorization,
@@ -374,23 +400,6 @@ def read_incoming_request(
         tuple(forwarded),
         has_origin,
     )
-
-
-def _decode_path(scope: Scope, paths: dict[bytes, str] | None) -> str:
-    """Return the path as it was sent, from the cache `paths` if it is there."""
-    raw: bytes | None = scope.get("raw_path")
-    if not raw:
-        path: str = scope["path"]
-        return path
-    shared_path = None if paths is None else paths.get(raw)
-    if shared_path is not None:
-        return shared_path
-    path = raw.decode("latin-1")
-    if paths is not None and len(raw) <= MAX_SHARED_PATH_BYTES:
-        if len(paths) >= MAX_SHARED_PATHS:
-            paths.clear()
-        paths[raw] = path
-    return path
 
 
 def _is_machine(scope: Scope) -> bool:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any, Final, TypeVar
 
+from wharf.limits.core.paths import BadPath, normalize_decoded_path
+from wharf.limits.core.rule import PathRules
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers, get_reason_phrase
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
@@ -145,15 +147,18 @@ class LimitsMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one WSGI request: admit or refuse it, and pass an admitted one to the application."""
         decision_service = self._get_decision_service()
-        incoming = _read_incoming_request(environ)
+        try:
+            incoming = _read_incoming_request(environ, _normalize_path(environ, decision_service.evaluator.rules.paths))
+        except BadPath as error:
+            incoming = _read_incoming_request(environ, "/")
+            reply = self._run(decision_service.render_error(incoming, error.status, str(error)))
+            return _send_local_reply(reply, incoming, start_response)
         body = _read_body(environ) if decision_service.needs_body(incoming.method, incoming.path) else None
+        if body == b"" and decision_service.can_lack_body(incoming) and not _may_have_body(environ):
+            body = None
         result = self._run(self._admit(decision_service, incoming, body))
         if isinstance(result, LocalReply):
-            headers = [*result.headers, ("content-length", str(len(result.body)))]
-            if incoming.has_origin:
-                headers.append(("access-control-expose-headers", EXPOSED_HEADERS))
-            start_response(f"{result.status} {get_reason_phrase(result.status)}", headers)
-            return [b"" if incoming.method == "HEAD" else result.body]
+            return _send_local_reply(result, incoming, start_response)
         call = _WsgiCall(
             self, decision_service, result, start_response, self._read_cpu_s, has_origin=incoming.has_origin
         )
@@ -262,12 +267,30 @@ class _WsgiCall:
             self._middleware.end_request(self._decision_service, self._admitted)
 
 
-def _read_incoming_request(environ: Environ) -> IncomingRequest:
-    """Return the parts of a request that its decision needs."""
+def _send_local_reply(reply: LocalReply, incoming: IncomingRequest, start_response: StartResponse) -> list[bytes]:
+    """Start a reply of the limiter instead of the application, and return its body; empty for a HEAD request."""
+    headers = [*reply.headers, ("content-length", str(len(reply.body)))]
+    if incoming.has_origin:
+        headers.append(("access-control-expose-headers", EXPOSED_HEADERS))
+    start_response(f"{reply.status} {get_reason_phrase(reply.status)}", headers)
+    return [b"" if incoming.method == "HEAD" else reply.body]
+
+
+def _normalize_path(environ: Environ, rules: PathRules) -> str:
+    """Return the path of the application and the path in it, in normal form. Raises `BadPath`.
+
+    WSGI decodes escapes into bytes, and passes each byte as one character.
+    """
+    path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")) or "/"
+    return normalize_decoded_path(path.encode("latin-1", "replace").decode("utf-8", "surrogateescape"), rules)
+
+
+def _read_incoming_request(environ: Environ, path: str) -> IncomingRequest:
+    """Return the parts of a request that its decision needs. `path` is its path in normal form."""
     forwarded_for, forwarded = environ.get("HTTP_X_FORWARDED_FOR"), environ.get("HTTP_FORWARDED")
     return IncomingRequest(
-        method=environ["REQUEST_METHOD"],
-        path=(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")) or "/",
+        method=environ["REQUEST_METHOD"].upper(),
+        path=path,
         query=environ.get("QUERY_STRING", ""),
         peer=environ.get("REMOTE_ADDR") or "127.0.0.1",
         authorization=environ.get("HTTP_AUTHORIZATION"),
@@ -276,6 +299,11 @@ def _read_incoming_request(environ: Environ) -> IncomingRequest:
         forwarded=(forwarded,) if forwarded else (),
         has_origin="HTTP_ORIGIN" in environ,
     )
+
+
+def _may_have_body(environ: Environ) -> bool:
+    """Return whether the request may have a body: its length is not known, or not 0."""
+    return "HTTP_TRANSFER_ENCODING" in environ or (environ.get("CONTENT_LENGTH") or "0") != "0"
 
 
 def _read_body(environ: Environ) -> bytes:

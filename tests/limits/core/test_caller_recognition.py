@@ -278,7 +278,8 @@ def test_an_account_has_the_enterprise_tier(name: str, expected: bool) -> None:
         ("/acme/site.git/info/lfs", "acme"),
         ("/acme/site.git/info", None),
         ("/acme/site/info/lfs", None),
-        ("/repos/acme?x/y", "acme"),
+        ("/repos/%E2%82%AC/x", "€"),
+        ("/repos/rich%2Fsite/x", "rich/site"),
         ("/", None),
     ],
 )

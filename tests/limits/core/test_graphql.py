@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -454,3 +455,69 @@ def test_of_several_operations_the_one_with_most_points_is_charged_then_the_one_
     queries = QueryCostCalculator(RULES).compute_query_cost("query Z { a } " + large)
 
     assert (facts.points, facts.cost, queries.points, queries.cost) == (5, 1, 1, 3)
+
+
+# -- queries in URLs -----------------------------------------------------------------------------------------------
+
+PAGES = "{ a(first: $n) { b(first: 100) { id } c(first: 100) { id } } }"
+NAMED = "query one { a } query two($n: Int) " + PAGES
+
+
+def request_cost(url_query: str, body: dict[str, object] | None = None) -> int | str | None:
+    """Return the cost of a request, or the beginning of the refusal."""
+    encoded = None if body is None else msgspec.json.encode(body)
+    try:
+        facts = QueryCostCalculator(RULES).compute_request_cost(encoded, url_query)
+    except QueryTooComplex as error:
+        return str(error).partition(".")[0]
+    return None if facts is None else facts.cost
+
+
+def build_query(**parameters: str) -> str:
+    return urlencode(parameters)
+
+
+@pytest.mark.parametrize(
+    ("url_query", "expected"),
+    [
+        ("", None),
+        ("x=1", None),
+        (build_query(extensions='{"persistedQuery": {"sha256Hash": "ab"}}'), None),
+        (build_query(query="{ a }"), 1),
+        (build_query(query=PAGES), 2),
+        (build_query(query=PAGES, variables='{"n": 30}'), 1),
+        (build_query(query=NAMED, operationName="one"), 1),
+        (build_query(query=NAMED, operationName="two", variables='{"n": 100}'), 2),
+        (build_query(query=PAGES, variables="no JSON"), 2),
+        ("%71uery=" + build_query(x=PAGES)[2:], 2),
+        (" query=" + build_query(x=PAGES)[2:], 2),
+        ("x;query=" + build_query(x=PAGES)[2:], 2),
+        ("query=%7Ba%7D&query=%7Ba%7D", 1),
+        ("query=%7Ba%7D&query=%7Bb%7D", "The URL has several values of `query`"),
+        ("query=%7Ba%7D;query=%7Bb%7D", "The URL has several values of `query`"),
+        ("variables=1&variables=2", "The URL has several values of `variables`"),
+        ("query=" + "a" * 70_000, "The URL has more than 65536 characters"),
+        ("&".join("abcdefghij" * 10), None),
+        ("&".join("abcdefghij" * 10) + "&k", "The URL has more than 100 parameters"),
+        ("query=%ff%00", 1),
+    ],
+)
+def test_a_query_in_a_url_costs_as_much_as_in_a_body(url_query: str, expected: int | str | None) -> None:
+    assert request_cost(url_query) == expected
+
+
+@pytest.mark.parametrize(
+    ("url_query", "expected"),
+    [
+        ("", 1),
+        ("x=1", 1),
+        (build_query(operationName="one"), 1),
+        (build_query(operationName="two"), 2),
+        (build_query(query=PAGES), "The request has a body, and `query` in its URL"),
+        (build_query(variables="{}"), "The request has a body, and `variables` in its URL"),
+    ],
+)
+def test_body_and_url_cannot_contradict_each_other(url_query: str, expected: int | str) -> None:
+    body: dict[str, object] = {"query": NAMED, "operationName": "one", "variables": {"n": 100}}
+
+    assert request_cost(url_query, body) == expected

@@ -127,9 +127,12 @@ def test_request_ids_are_numbered_and_end_with_the_second() -> None:
     [
         ("POST", "/graphql", True),
         ("GET", "/graphql", False),
+        ("POST", "/GraphQL/", True),
         ("POST", BATCH, True),
+        ("POST", f"{BATCH}/", True),
+        ("POST", BATCH.replace("h", "H") + ".json", True),
         ("POST", "/acme/site.git/info/lfs/locks", False),
-        ("PUT", BATCH, False),
+        ("PUT", BATCH, True),
         ("POST", "/other/objects/batch", False),
         ("POST", "/x", False),
     ],

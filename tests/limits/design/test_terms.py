@@ -3,6 +3,9 @@
 import pytest
 
 from tests.limits.builders import CODE_HOST, InMemoryLimiter, a_user
+from wharf.limits.core.paths import normalize_path
+from wharf.limits.core.request import RequestFacts
+from wharf.limits.core.rule import PathRules, SegmentTreatment
 from wharf.limits.core.rulebook import Rulebook
 
 BOOK = Rulebook(CODE_HOST)
@@ -27,7 +30,7 @@ def test_1_the_rule_table_comes_first_and_core_is_for_the_rest() -> None:
     ("path", "name"),
     [
         ("/repos/acme/site/issues", "POST /repos/{owner}/{repository}/issues"),
-        ("/repos/acme/site/issues?page=2", "POST /repos/{owner}/{repository}/issues"),
+        ("/repos/acme/site/issues/", "POST /repos/{owner}/{repository}/issues"),
         ("/things/42", "POST /things/*"),
         ("/things/0a1b2c3", "POST /things/*"),
         ("/things/deadbeef", "POST /things/*"),
@@ -67,11 +70,19 @@ def test_1_another_caller_has_its_own_endpoints() -> None:
         "/search/code/",
         "/%73earch/code",
         "/search/./code",
-        "/search/code?q=1",
+        "/Search/CODE",
+        "/search/code.json",
+        "/search/code;v=1",
+        "/search%2Fcode",
+        "/search%5Ccode",
     ],
 )
 def test_1_no_spelling_of_a_path_avoids_its_bucket(path: str) -> None:
-    assert BOOK.get_endpoint("GET", path).primary_rules[0].name == "code_search"
+    removing = PathRules(dot_segments=SegmentTreatment.REMOVE, empty_segments=SegmentTreatment.REMOVE)
+
+    request = RequestFacts("", "GET", normalize_path(path, removing), a_user())
+
+    assert BOOK.get_plan(request).resource == "code_search"
 
 
 def test_1_head_is_in_the_bucket_of_get() -> None:

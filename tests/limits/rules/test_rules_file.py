@@ -6,7 +6,17 @@ import pytest
 
 from tests.limits.builders import CODE_HOST, InMemoryLimiter, a_user
 from wharf.limits.core.callers.caller import CallerClass
-from wharf.limits.core.rule import UNLIMITED, Algorithm, CountedUnit, Rule, RuleSet
+from wharf.limits.core.rule import (
+    UNLIMITED,
+    Algorithm,
+    CountedUnit,
+    EscapedSlash,
+    PathDifference,
+    PathRules,
+    Rule,
+    RuleSet,
+    SegmentTreatment,
+)
 from wharf.limits.rules import InvalidFile, read_rules
 from wharf.limits.rules.rules_file import read_profile
 
@@ -164,6 +174,19 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
     )
 
 
+def test_the_table_of_paths_is_read_over_that_of_the_profile() -> None:
+    text = 'profile = "cluster"\n[paths]\ndot_segments = "remove"\ncase = "ignore"\nformats = ["json", "*"]\n'
+
+    assert read_rules(text).paths == PathRules(
+        dot_segments=SegmentTreatment.REMOVE,
+        empty_segments=SegmentTreatment.KEEP,
+        escaped_slash=EscapedSlash.TEXT,
+        parameters=PathDifference.EXACT,
+        case=PathDifference.IGNORE,
+        formats=("json", "*"),
+    )
+
+
 # -- problems --------------------------------------------------------------------------------------
 
 
@@ -179,6 +202,14 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
         (
             'profile = "code-hoast"',
             ["mine.toml:1:1: profile: 'code-hoast' is not a profile; did you mean 'code-host'?"],
+        ),
+        (
+            '[paths]\nformats = [".json"]\ncases = 3',
+            [
+                'mine.toml:2:1: paths.formats: ".json" is not a format: write at most 16 lowercase letters and digits '
+                'without a dot, such as "json", or "*" for any format',
+                "mine.toml:3:1: paths.cases: is not known; did you mean 'case'?",
+            ],
         ),
         (
             '[[rule]]\nname = "core"\n  ceilng = 3',

@@ -91,7 +91,8 @@ def test_the_time_of_each_line_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (b'{"method": "A", "path": "/p?q"}', LogRecord(0, "0.0.0.0", "", "A", "/p", None)),
+        (b'{"method": "A", "path": "/p?q"}', LogRecord(0, "0.0.0.0", "", "A", "/p", None, "q")),
+        (b'{"method": "A", "path": "http://h"}', LogRecord(0, "0.0.0.0", "", "A", "/", None)),
         (b'{"method": "A", "path": "/", "remote_addr": "::1"}', LogRecord(0, "::1", "", "A", "/", None)),
         (b'{"method": "A", "path": "/", "remote_addr": "::1", "address": "::2"}', LogRecord(0, "::2", "", "A", "/", None)),
         (b'{"method": "A", "path": "/", "caller": "app:7"}', LogRecord(0, "0.0.0.0", "", "A", "/", None)),

@@ -31,7 +31,8 @@ def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "1
     ("text", "expected"),
     [
         (line(), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None)),
-        (line(user="ada", path="/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None)),
+        (line(user="ada", path="/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None, "x=1")),
+        (line(path="HTTP://host:80/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None, "x=1")),
         (line(rest=" 0.250"), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", 250)),
         (
             b'::1 - - [21/Nov/2026:13:00:00 +0100] "POST /a HTTP/1.1" 201 -\n',
@@ -43,7 +44,7 @@ def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "1
         ),
         (
             b'{"time": "2026-11-21T12:00:00Z", "method": "GET", "path": "/a?b", "duration_ms": 3.6}',
-            LogRecord(NOON_MS, "0.0.0.0", "", "GET", "/a", 4),
+            LogRecord(NOON_MS, "0.0.0.0", "", "GET", "/a", 4, "b"),
         ),
     ],
 )
@@ -80,6 +81,30 @@ def test_the_result_lists_what_was_not_simulated() -> None:
     assert result.refused == 0
     assert result.not_judged[0].endswith("because the log has no durations: alone")
     assert result.not_judged[-1] == "1 lines in an unknown format"
+
+
+@pytest.mark.parametrize(
+    "path", ["/few", "/few/", "/FEW", "/f%65w", "/few.json", "/few;a", "/few?/../x", "http://host/few"]
+)
+def test_every_spelling_of_a_logged_path_is_judged(path: str) -> None:
+    assert simulate_lines([line(path=path) for _ in range(3)], read_rules(TWO_A_MINUTE)).rules == {"few": 1}
+
+
+def test_logged_paths_that_the_limiter_refuses_are_reported() -> None:
+    result = simulate_lines([line(path="/a/../few"), line(path="//few"), line()], read_rules(TWO_A_MINUTE))
+
+    assert (result.lines, result.admitted, result.refused, result.unacceptable) == (3, 1, 0, 2)
+    assert result.not_judged[-1] == "2 requests with a path or a query that is refused whatever the counters are"
+
+
+def test_a_graphql_query_in_a_logged_url_is_charged_by_its_cost() -> None:
+    query = "%7Ba(first:100)%7Bb(first:100)%7Bid%7D+c(first:100)%7Bid%7D%7D%7D"
+    rules = read_rules('[[rule]]\nname = "graphql"\nceiling = { user = 5 }\n')
+    lines = [line(path=f"/graphql?query={query}", user="ada") for _ in range(3)]
+
+    result = simulate_lines([*lines, line(path="/graphql?query=a&query=b", user="ada")], rules)
+
+    assert (result.admitted, result.rules, result.unacceptable) == (2, {"graphql": 1}, 1)
 
 
 def test_rules_in_shadow_mode_are_counted_and_refuse_no_request() -> None:

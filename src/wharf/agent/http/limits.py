@@ -87,7 +87,7 @@ class ApiLimits:
             )
         self._admin = AdminServer(self._limits, world)
         known_tokens = self._tokens if order.settings.acl.enabled else None
-        inner = LimitsMiddleware(app, self._limits.decision_service)
+        inner = LimitsMiddleware(app, self._limits.decision_service, routes_raw_paths=True)
         self.app: App = RequestClassifier(
             self._with_fresh_tokens(inner), server, known_tokens, is_nomad_compatible=order.settings.compat.nomad
         )

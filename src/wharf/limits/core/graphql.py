@@ -4,9 +4,11 @@ Every connection is assumed to be filled to its `first` or `last`. The requests 
 100, are the points of the query. Work is limited by the length of the text.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 import msgspec
 from graphql.error import GraphQLError
@@ -36,6 +38,10 @@ REQUESTS_PER_POINT: Final = 100
 MAX_BODY_BYTES: Final = 1 << 20
 """Longer bodies are refused before they are parsed."""
 
+MAX_URL_CHARACTERS: Final = 1 << 16
+"""A longer query of a URL is refused before it is parsed."""
+MAX_URL_PARAMETERS: Final = 100
+"""More parameters in a URL are refused; limits the time to decode them."""
 MAX_OPERATIONS: Final = 20
 """More operations are refused if `operationName` selects none of them; limits the time, because each is measured."""
 MIN_COMPACTED_CHARACTERS: Final = 1_024
@@ -74,6 +80,14 @@ class _GraphqlBody(msgspec.Struct):
     operation_name: str | None = msgspec.field(default=None, name="operationName")
 
 
+class _UrlRequest(msgspec.Struct):
+    """The parameters of a GraphQL request in the query of its URL; `None` for those that it has not."""
+
+    query: str | None = None
+    variables: str | None = None
+    operation_name: str | None = None
+
+
 class _SelectionSize(msgspec.Struct, frozen=True, gc=False):
     """The size of a GraphQL selection, for one object that it is applied to."""
 
@@ -109,11 +123,30 @@ class QueryCostCalculator:
         """For each cached text, the names of the variables that are page sizes."""
         self._facts: dict[tuple[str, str | None, tuple[int | None, ...]], QueryFacts] = {}
 
-    def compute_body_cost(self, body: bytes) -> QueryFacts:
+    def compute_request_cost(self, body: bytes | None, url_query: str) -> QueryFacts | None:
+        """Return the cost of a GraphQL request, from its body or the query of its URL; `None` if neither has a query.
+
+        Services accept a query in the URL with any method. Raises `QueryTooComplex` if it exceeds the limits on query
+        size, if it cannot be read, or if body and URL contradict each other.
+        """
+        url = _read_url_request(url_query)
+        if body is None:
+            if url.query is None:
+                return None  # A page for browsers, or a query that is only named by its hash.
+            return self.compute_query_cost(url.query, _parse_variables(url.variables), url.operation_name)
+        if url.query is not None or url.variables is not None:
+            name = "query" if url.query is not None else "variables"
+            raise QueryTooComplex(
+                f"The request has a body, and `{name}` in its URL. Send query and variables either in the body or in the URL."
+            )
+        return self.compute_body_cost(body, url.operation_name)
+
+    def compute_body_cost(self, body: bytes, url_operation_name: str | None = None) -> QueryFacts:
         """Return the cost of all GraphQL queries in a request body.
 
-        A text that is not a query costs 1; the service refuses it. Raises `QueryTooComplex` if the body is too long or
-        not JSON, or if a query exceeds the limits on query size.
+        A text that is not a query costs 1; the service refuses it. `url_operation_name` is the name of an operation in the
+        URL: if the body has another one, the most expensive operation counts. Raises `QueryTooComplex` if the body is too
+        long or not JSON, or if a query exceeds the limits on query size.
         """
         if len(body) > MAX_BODY_BYTES:
             raise QueryTooComplex(f"The body is longer than {MAX_BODY_BYTES} bytes. Send a smaller one.")
@@ -132,7 +165,12 @@ class QueryCostCalculator:
             )
         budget = _TokenBudget(self._rules.tokens_most)
         facts = [
-            self.compute_query_cost(e.query, _parse_variables(e.variables), e.operation_name, budget=budget)
+            self.compute_query_cost(
+                e.query,
+                _parse_variables(e.variables),
+                e.operation_name if url_operation_name in (None, e.operation_name) else None,
+                budget=budget,
+            )
             for e in entries
         ]
         return QueryFacts(
@@ -168,6 +206,37 @@ class QueryCostCalculator:
             self._page_variables[text] = page_variables
             self._facts[text, operation_name, _list_page_sizes(variables, page_variables)] = facts
         return facts
+
+
+def _read_url_request(url_query: str) -> _UrlRequest:
+    """Return the GraphQL request in the query of a URL.
+
+    Some services also separate parameters by `;`, and they differ in which of two parameters with one name they use. Raises
+    `QueryTooComplex` if a parameter is therefore ambiguous, or if the query of the URL is too long.
+    """
+    if not url_query:
+        return _UrlRequest()
+    if len(url_query) > MAX_URL_CHARACTERS:
+        raise QueryTooComplex(
+            f"The URL has more than {MAX_URL_CHARACTERS} characters. Send the query in the body of a POST."
+        )
+    parameters = url_query.split("&")
+    if url_query.count("&") + url_query.count(";") >= MAX_URL_PARAMETERS:
+        raise QueryTooComplex(
+            f"The URL has more than {MAX_URL_PARAMETERS} parameters. Leave out those that are not needed."
+        )
+    values: dict[str, str] = {}
+    for parameter in itertools.chain(parameters, *(part.split(";") for part in parameters if ";" in part)):
+        name, _, text = parameter.partition("=")
+        name = unquote_plus(name).strip()
+        if name not in ("query", "variables", "operationName"):
+            continue
+        value = unquote_plus(text)
+        if values.setdefault(name, value) != value:
+            raise QueryTooComplex(
+                f"The URL has several values of `{name}`. Send one, and write %3B instead of a semicolon in it."
+            )
+    return _UrlRequest(values.get("query"), values.get("variables"), values.get("operationName"))
 
 
 def _parse_variables(variables: dict[str, Any] | str | None) -> Mapping[str, Any]:

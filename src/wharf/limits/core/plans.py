@@ -5,6 +5,7 @@ class differ in little but their keys, so the first plan becomes a template for 
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -95,6 +96,36 @@ class EndpointCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     primary_rules: tuple[Rule, ...]
     """In order; the first rule that applies to the caller is its bucket."""
     secondary_rules: tuple[Rule, ...]
+    other_primary_rules: tuple[tuple[Rule, ...], ...] = ()
+    """The primary rules of further readings of the path, in the order of the rules. The strictest bucket of all applies."""
+    is_batch: bool = False
+    """Whether its requests are batches of large files, whose objects are counted."""
+
+
+def list_primary_rules(endpoint: EndpointCost, caller_class: CallerClass) -> list[Rule]:
+    """Return the rules of the buckets that requests of this class of callers can charge: one for each reading of the path."""
+    found = []
+    for rules in (endpoint.primary_rules, *endpoint.other_primary_rules):
+        found += [rule for rule in rules if rule.applies_to(caller_class)][:1]
+    return found
+
+
+def choose_primary_rule(rules: Sequence[Rule], caller_class: CallerClass, query: QueryFacts | None) -> Rule | None:
+    """Return the rule of the strictest bucket, which admits the fewest of these requests in a time; `None` without rules.
+
+    If services read a path differently, no spelling then avoids a bucket.
+    """
+    if len(rules) <= 1:
+        return rules[0] if rules else None
+    return min(
+        rules,
+        key=lambda rule: rule.get_base_ceiling(caller_class) / (rule.window_ms * get_primary_cost(rule, query)),
+    )
+
+
+def get_primary_cost(rule: Rule, query: QueryFacts | None) -> int:
+    """Return how much a primary rule charges a request."""
+    return query.cost if query is not None and is_query_cost_rule(rule) else 1
 
 
 def is_query_cost_rule(rule: Rule) -> bool:
@@ -177,6 +208,7 @@ def build_plan(
     interface: Interface = Interface.REST,
     is_free: bool = False,
     is_cost_hidden: bool = False,
+    max_objects: int | None = None,
 ) -> ChargePlan:
     """Return the charge plan of these charges, with the values derived from them, such as the indexes of leases."""
     return ChargePlan(
@@ -191,7 +223,7 @@ def build_plan(
         is_ban_shadow=is_ban_shadow(caller, ban),
         is_free=is_free,
         overflow_key_indexes=tuple(index for index, charge in enumerate(charges) if charge.overflow_key),
-        max_objects=bucket_charge.rule.objects_most,
+        max_objects=max_objects,
         is_cost_hidden=is_cost_hidden,
     )
 

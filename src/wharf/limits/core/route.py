@@ -2,15 +2,17 @@
 
 A pattern is `METHOD /path`. The methods are separated by commas, or `*`. A segment is literal text, `{name}`, or a
 `{name}` with a suffix (`{repository}.git`). A last segment `*` matches one or more segments. `GET` also matches HEAD.
-This module knows nothing about rules.
+This module knows nothing about rules. How a path becomes segments is in `paths`.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Final, Generic, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
+from wharf.limits.core.paths import encode_segment, split_path
 from wharf.limits.core.rule import READ_METHODS
 
 T = TypeVar("T")
@@ -27,8 +29,6 @@ _SEGMENT: Final = re.compile(r"(\{[a-z_]+\})?([^{}*]*)")
 _IDENTIFIER: Final = re.compile(
     r"\d+|(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[a-fA-F]{7,}"
 )
-_UNRESERVED_ESCAPE: Final = re.compile(r"%(2[dDeE]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aAeE])")
-_NEEDS_NORMALIZING: Final = re.compile(r"%|//|/\.|[?#]|(?<=.)/$")
 
 
 class BadPattern(ValueError):
@@ -45,6 +45,8 @@ class RoutePattern(msgspec.Struct, frozen=True):
     """The segments of its path, without a last `*`."""
     has_wildcard: bool
     """Whether the path ends in `*`, which matches one or more segments."""
+    has_trailing_slash: bool = False
+    """Whether the path ends in a slash. Matching ignores it; only a free endpoint must be spelled like its pattern."""
 
     @property
     def is_template(self) -> bool:
@@ -109,51 +111,42 @@ def parse_pattern(text: str) -> RoutePattern:
             f"{text!r} is not a pattern: write a method and a path, such as 'GET /search/*' or '* /files/{{id}}'"
         )
     methods, path = match.groups()
-    segments = split_path(path)
+    has_trailing_slash = len(path) > 1 and path.endswith("/")
+    segments = split_path(path[:-1] if has_trailing_slash else path)
     has_wildcard = bool(segments) and segments[-1] == "*"
     fixed_segments = segments[:-1] if has_wildcard else segments
     for segment in fixed_segments:
-        if not segment or _SEGMENT.fullmatch(segment) is None:
+        if not segment or segment in (".", "..") or _SEGMENT.fullmatch(segment) is None:
             raise BadPattern(
                 f"{text!r}: the segment {segment!r} is neither text nor '{{name}}'; '*' is only allowed as the last segment"
             )
     return RoutePattern(
-        text, frozenset() if methods == "*" else frozenset(methods.split(",")), fixed_segments, has_wildcard
+        text,
+        frozenset() if methods == "*" else frozenset(methods.split(",")),
+        tuple(segment if segment.startswith("{") else unquote(segment) for segment in fixed_segments),
+        has_wildcard,
+        has_trailing_slash,
     )
 
 
-def split_path(path: str) -> tuple[str, ...]:
-    """Return the segments of a path; empty for `/`."""
-    return tuple(path[1:].split("/")) if len(path) > 1 else ()
-
-
-def normalize_path(path: str) -> str:
-    """Return the path as a service interprets it.
-
-    The result has no query, no escaped unreserved characters, and no empty or dot segments. Without this, a caller
-    could choose another spelling of a path to avoid a rule.
-    """
-    if _NEEDS_NORMALIZING.search(path) is None:
-        return path
-    normalized = path.partition("?")[0].partition("#")[0]
-    normalized = _UNRESERVED_ESCAPE.sub(lambda match: chr(int(match[1], 16)), normalized)
-    segments: list[str] = []
-    for segment in normalized.split("/"):
-        if segment == "..":
-            del segments[-1:]
-        elif segment not in ("", "."):
-            segments.append(segment)
-    return "/" + "/".join(segments)
-
-
-def derive_endpoint_name(method: str, path: str) -> str:
+def derive_endpoint_name(method: str, segments: Sequence[str]) -> str:
     """Return the endpoint name of a path that matches no template: segments that look like ids become `*`.
 
     Paths with equal first segments share a name, if it would be longer than `MAX_NAME_CHARACTERS`.
     """
-    segments = ("*" if _IDENTIFIER.fullmatch(segment) else segment for segment in split_path(path))
-    name = f"{method if method in KNOWN_METHODS else OTHER_NAME} /{'/'.join(segments)}"
+    texts = (
+        "*" if _IDENTIFIER.fullmatch(segment) else encode_segment(segment)
+        for segment in segments[: MAX_NAME_CHARACTERS + 1]
+    )
+    name = f"{get_counted_method(method)} /{'/'.join(texts)}"
     return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - 3]}..."
+
+
+def get_counted_method(method: str) -> str:
+    """Return the method in endpoint names: HEAD counts as GET, and all unknown methods count together."""
+    if method == "HEAD":
+        return "GET"
+    return method if method in KNOWN_METHODS else OTHER_NAME
 
 
 class _RouteNode(Generic[T]):
@@ -171,27 +164,31 @@ class _RouteNode(Generic[T]):
 class RouteTree(Generic[T]):
     """Patterns in a tree by segment, so that a lookup costs time by the length of the path, not the number of
     patterns.
+
+    A tree that `is_folded` holds case-folded patterns. Case-folded segments match them in any case.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_folded: bool = False) -> None:
         self._root: _RouteNode[T] = _RouteNode()
+        self._is_folded = is_folded
 
     def add(self, pattern: RoutePattern, value: T) -> None:
         """Add a pattern with the value that lookups return for it."""
         node = self._root
-        for segment in pattern.segments:
+        for written in pattern.segments:
+            segment = written.casefold() if self._is_folded else written
             is_value = segment.startswith("{")
             nodes = node.by_suffix if is_value else node.by_literal
             node = nodes.setdefault(segment.partition("}")[2] if is_value else segment, _RouteNode())
         (node.wildcard_entries if pattern.has_wildcard else node.exact_entries).append((pattern, value))
 
-    def find_matches(self, method: str, path: str) -> list[tuple[RoutePattern, T]]:
-        """Return all patterns that match a request, with their values, the most specific first.
+    def find_matches(self, method: str, segments: Sequence[str]) -> list[tuple[RoutePattern, T]]:
+        """Return all patterns that match the segments of a path, with their values, the most specific first.
 
         Literal segments come before `{name}`, and complete paths before `*`.
         """
         found: list[tuple[RoutePattern, T]] = []
-        _collect_matches(self._root, split_path(path), 0, found)
+        _collect_matches(self._root, segments, 0, found)
         return [pair for pair in found if pair[0].matches_method(method)]
 
     def find_covering(self, narrow: RoutePattern) -> list[T]:

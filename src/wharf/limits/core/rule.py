@@ -126,6 +126,55 @@ class Interface(Enum):
     LARGE_FILES = "large_files"
 
 
+class SegmentTreatment(Enum):
+    """What happens to a request whose path contains segments of a kind that services read differently."""
+
+    REFUSE = "refuse"
+    """The request is refused with 400."""
+    REMOVE = "remove"
+    """The segments are removed before the path is judged and forwarded."""
+    KEEP = "keep"
+    """The segments are text like all others."""
+
+
+class EscapedSlash(Enum):
+    """How the service reads `%2F` in a path."""
+
+    BOTH = "both"
+    """It is not known: the limits of both readings apply."""
+    SEPARATOR = "separator"
+    TEXT = "text"
+    """As a part of its segment."""
+    REFUSE = "refuse"
+    """Requests with it are refused with 400."""
+
+
+class PathDifference(Enum):
+    """Whether a difference in the spelling of a path matters to the service."""
+
+    BOTH = "both"
+    """It is not known: the limits of both readings apply."""
+    EXACT = "exact"
+    """The difference makes another path."""
+    IGNORE = "ignore"
+
+
+class PathRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How the service reads paths, where services differ. By default no spelling of a path avoids a limit."""
+
+    dot_segments: SegmentTreatment = SegmentTreatment.REFUSE
+    """What happens to `.` and `..`."""
+    empty_segments: SegmentTreatment = SegmentTreatment.REFUSE
+    """What happens to the segment between the slashes of `//`."""
+    escaped_slash: EscapedSlash = EscapedSlash.BOTH
+    parameters: PathDifference = PathDifference.BOTH
+    """Whether `;` and the text after it belong to a segment (`EXACT`)."""
+    case: PathDifference = PathDifference.BOTH
+    """Whether uppercase and lowercase letters differ (`EXACT`)."""
+    formats: tuple[str, ...] = ("*",)
+    """The formats that a service may cut from the end of a path, such as `json`; `*` for any."""
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """A limit, as a rules file or a profile defines it."""
 
@@ -181,12 +230,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the rule has a ceiling for this class of callers, or for its class without the enterprise tier."""
         return caller_class in self.ceilings or ORDINARY_CLASSES.get(caller_class) in self.ceilings
 
+    def get_base_ceiling(self, caller_class: CallerClass) -> int:
+        """Return the ceiling of a class of callers, without what `scale` and grants add. The rule must apply to the class."""
+        base = self.ceilings.get(caller_class)
+        return self.ceilings[ORDINARY_CLASSES[caller_class]] if base is None else base
+
     def get_ceiling(self, caller: Caller) -> int:
         """Return the ceiling of this caller, before grants. The rule must apply to the caller."""
         caller_class = caller.caller_class
-        base = self.ceilings.get(caller_class)
-        if base is None:
-            base = self.ceilings[ORDINARY_CLASSES[caller_class]]
+        base = self.get_base_ceiling(caller_class)
         if self.scale is None or caller_class is not CallerClass.INSTALLATION:
             return base
         return self.scale.compute_ceiling(base, repositories=caller.repositories, users=caller.members)
@@ -300,6 +352,7 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: tuple[EndpointRule, ...] = ()
     points: MethodPoints = MethodPoints()
     graphql: GraphqlRules = GraphqlRules()
+    paths: PathRules = PathRules()
     ban: BanRules = BanRules()
     disclose_secondary: bool = False
     documentation: str = "/docs/rate-limits"

@@ -11,6 +11,13 @@ import msgspec
 
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.caller import Caller, CallerClass
+from wharf.limits.core.paths import (
+    PathReading,
+    list_readings,
+    normalize_decoded_path,
+    normalize_raw_path,
+    read_segments,
+)
 from wharf.limits.core.plans import (
     Charge,
     ChargePlan,
@@ -20,12 +27,28 @@ from wharf.limits.core.plans import (
     build_charge,
     build_plan,
     build_template,
+    choose_primary_rule,
+    get_primary_cost,
     get_secondary_cost,
-    is_query_cost_rule,
+    list_primary_rules,
 )
 from wharf.limits.core.request import QueryFacts, RequestFacts
-from wharf.limits.core.route import RouteTree, derive_endpoint_name, normalize_path, parse_pattern
-from wharf.limits.core.rule import ConnectionClass, CountedUnit, EndpointRule, Interface, Rule, RuleSet
+from wharf.limits.core.route import (
+    RoutePattern,
+    RouteTree,
+    derive_endpoint_name,
+    get_counted_method,
+    parse_pattern,
+)
+from wharf.limits.core.rule import (
+    ConnectionClass,
+    CountedUnit,
+    EndpointRule,
+    Interface,
+    PathDifference,
+    Rule,
+    RuleSet,
+)
 
 MAX_CACHED_PATHS: Final = 32_768
 """Limits the memory of the endpoint caches, in entries; the oldest entries of a full cache are removed."""
@@ -35,9 +58,37 @@ MAX_CACHED_TEMPLATES: Final = 8_192
 """Limits the memory of the cache of plan templates; the oldest entries of a full cache are removed."""
 MAX_CACHED_PATH_CHARACTERS: Final = 256
 """Longer paths are not cached, so that callers cannot fill the memory with them."""
+BATCH_SEGMENTS: Final = ("objects", "batch")
+"""The last segments of the paths of large-file batches (Git LFS)."""
 
 # Only these limits can refuse a free request: a limited caller must be able to read when its limit ends.
 UNITS_OF_FREE_ENDPOINTS: Final = frozenset({CountedUnit.POINTS, CountedUnit.CONNECTIONS})
+
+
+class _ReadingMatch(msgspec.Struct, frozen=True):
+    """What matches one reading of a path."""
+
+    rule_names: frozenset[str]
+    endpoint_rule: EndpointRule | None
+    template: RoutePattern | None
+    """The pattern that names the endpoint."""
+
+    @property
+    def interface(self) -> Interface:
+        return Interface.REST if self.endpoint_rule is None else self.endpoint_rule.interface
+
+    @property
+    def is_free(self) -> bool:
+        return self.endpoint_rule is not None and self.endpoint_rule.free
+
+    def applies(self, rule: Rule) -> bool:
+        """Return whether the rule is for this reading: one of its patterns and its interface fit."""
+        return rule.name in self.rule_names and (not rule.interface or self.interface in rule.interface)
+
+
+# What makes an endpoint: its name, for each reading the names of its rules and its endpoint rule, and whether it is free
+# and a batch.
+_ContentKey = tuple[str, tuple[tuple[frozenset[str], int], ...], bool, bool]
 
 
 class Rulebook:
@@ -47,17 +98,20 @@ class Rulebook:
         self.rules = rules
         self.hash = hash_rules(rules)
         self.rules_by_name = {rule.name: rule for rule in rules.rules}
+        self._order = {rule.name: index for index, rule in enumerate(rules.rules)}
         self._rules_without_patterns = frozenset(rule.name for rule in rules.rules if not rule.match)
         self._routes: RouteTree[Rule | EndpointRule] = RouteTree()
+        self._folded_routes: RouteTree[Rule | EndpointRule] = RouteTree(is_folded=True)
         entries: list[Rule | EndpointRule] = [*rules.rules, *rules.endpoints]
         for entry in entries:
             for text in entry.match:
                 self._routes.add(parse_pattern(text), entry)
-        # By method and path as the request has them.
+                if rules.paths.case is not PathDifference.EXACT:
+                    self._folded_routes.add(parse_pattern(text), entry)
+        # By method and path in normal form.
         self._endpoints: BoundedCache[tuple[str, str], EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
-        self._endpoints_by_content: BoundedCache[tuple[str, frozenset[str], int], EndpointCost] = BoundedCache(
-            MAX_CACHED_PATHS
-        )
+        self._endpoints_by_content: BoundedCache[_ContentKey, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
+        self._normal_paths: BoundedCache[str | bytes, str] = BoundedCache(MAX_CACHED_PATHS)
         self._templates: BoundedCache[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = BoundedCache(
             MAX_CACHED_TEMPLATES
         )
@@ -65,11 +119,29 @@ class Rulebook:
             MAX_CACHED_PLANS
         )
 
+    def normalize_path(self, path: str | bytes) -> str:
+        """Return the normal form of a path, from the cache if possible: of a text that a server has decoded, or of raw bytes.
+
+        Requests to the same path share one text, which saves memory. Raises `BadPath` if the path is refused.
+        """
+        normal_path = self._normal_paths.get(path)
+        if normal_path is None:
+            rules = self.rules.paths
+            normal_path = (
+                normalize_decoded_path(path, rules) if isinstance(path, str) else normalize_raw_path(path, rules)
+            )
+            if len(path) <= MAX_CACHED_PATH_CHARACTERS:
+                self._normal_paths.store(path, normal_path)
+        return normal_path
+
     def get_endpoint(self, method: str, path: str) -> EndpointCost:
-        """Return the endpoint of a request, with its costs and rules, from the cache if possible."""
+        """Return the endpoint of a request, with its costs and rules, from the cache if possible.
+
+        `path` is the path in normal form.
+        """
         endpoint = self._endpoints.get((method, path))
         if endpoint is None:
-            endpoint = self._make_endpoint(method, normalize_path(path))
+            endpoint = self._make_endpoint(method, path)
             if len(path) <= MAX_CACHED_PATH_CHARACTERS:
                 self._endpoints.store((method, path), endpoint)
         return endpoint
@@ -167,61 +239,101 @@ class Rulebook:
     def _make_endpoint(self, method: str, path: str) -> EndpointCost:
         """Return the endpoint of a request, with its name, costs and the rules that match the request.
 
-        Requests with the same name and rules share one endpoint object.
+        If services read the path differently, the limits and costs of all readings apply. Requests with the same name and
+        rules share one endpoint object.
         """
+        readings = list_readings(path, self.rules.paths)
+        matches = [self._match_reading(method, reading) for reading in readings]
+        template = next((match.template for match in matches if match.template is not None), None)
+        name = (
+            f"{get_counted_method(method)} {template.text.partition(' ')[2]}"
+            if template is not None
+            else derive_endpoint_name(method, readings[0].segments)
+        )
+        is_free = all(match.is_free for match in matches) and self._is_spelled_as_free(method, path)
+        is_batch = any(
+            match.interface is Interface.LARGE_FILES
+            and tuple(map(str.casefold, reading.segments[-2:])) == BATCH_SEGMENTS
+            for match, reading in zip(matches, readings, strict=True)
+        )
+        # Paths with the same name and rules share one endpoint object, so that its plans are cached once.
+        content_key: _ContentKey = (
+            name,
+            tuple(dict.fromkeys((match.rule_names, id(match.endpoint_rule)) for match in matches)),
+            is_free,
+            is_batch,
+        )
+        endpoint = self._endpoints_by_content.get(content_key)
+        if endpoint is None:
+            endpoint = self._build_endpoint_cost(method, name, matches, is_free=is_free, is_batch=is_batch)
+            self._endpoints_by_content.store(content_key, endpoint)
+        return endpoint
+
+    def _match_reading(self, method: str, reading: PathReading) -> "_ReadingMatch":
+        """Return the rules that match one reading of a path."""
+        routes = self._folded_routes if reading.is_folded else self._routes
         names = set(self._rules_without_patterns)
-        template_name: str | None = None
+        template: RoutePattern | None = None
         endpoint_rule: EndpointRule | None = None
-        for pattern, entry in self._routes.find_matches(method, path):
-            if template_name is None and pattern.is_template:
-                template_name = f"{method} {pattern.text.partition(' ')[2]}"
+        for pattern, entry in routes.find_matches(method, reading.segments):
+            if template is None and pattern.is_template:
+                template = pattern
             if isinstance(entry, Rule):
                 names.add(entry.name)
             elif endpoint_rule is None:
                 endpoint_rule = entry
-        interface = endpoint_rule.interface if endpoint_rule is not None else Interface.REST
-        name = template_name or derive_endpoint_name(method, path)
-        # Paths with the same name and rules share one endpoint object, so that its plans are cached once.
-        content_key = (name, frozenset(names), id(endpoint_rule))
-        endpoint = self._endpoints_by_content.get(content_key)
-        if endpoint is None:
-            endpoint = self._build_endpoint_cost(method, name, names, endpoint_rule, interface)
-            self._endpoints_by_content.store(content_key, endpoint)
-        return endpoint
+        return _ReadingMatch(frozenset(names), endpoint_rule, template)
+
+    def _is_spelled_as_free(self, method: str, path: str) -> bool:
+        """Return whether the path of a request is spelled like the pattern of a free endpoint.
+
+        Another spelling may be another path for the service, which the caller could then request without limit.
+        """
+        for pattern, entry in self._routes.find_matches(method, read_segments(path)):
+            if isinstance(entry, EndpointRule):
+                return entry.free and pattern.has_trailing_slash == (len(path) > 1 and path.endswith("/"))
+        return False
 
     def _build_endpoint_cost(
-        self, method: str, name: str, names: set[str], endpoint_rule: EndpointRule | None, interface: Interface
+        self, method: str, name: str, matches: "list[_ReadingMatch]", *, is_free: bool, is_batch: bool
     ) -> EndpointCost:
-        """Return an endpoint with the costs that its endpoint rule sets, or the defaults of the method."""
-        matching = tuple(
-            rule
-            for rule in self.rules.rules
-            if rule.name in names and (not rule.interface or interface in rule.interface)
+        """Return an endpoint with the costs that its endpoint rules set, or the defaults of the method.
+
+        Of several readings, the highest costs and the secondary limits of all apply.
+        """
+        matching = [[rule for rule in self.rules.rules if match.applies(rule)] for match in matches]
+        secondary_names = {rule.name for rules in matching for rule in rules if not rule.is_primary}
+        primary_names = sorted(
+            {tuple(rule.name for rule in rules if rule.is_primary) for rules in matching},
+            key=lambda names: [self._order[name] for name in names],
         )
-        points = self.rules.points.get_points(method)
+        by_name = self.rules_by_name
+        endpoint_rules = [match.endpoint_rule for match in matches]
+        default_points = self.rules.points.get_points(method)
+        interfaces = [match.interface for match in matches if match.interface is not Interface.REST]
         return EndpointCost(
             name=name,
-            points=points if endpoint_rule is None or endpoint_rule.points is None else endpoint_rule.points,
-            content=int(endpoint_rule is not None and endpoint_rule.content),
-            interface=interface,
-            is_free=endpoint_rule is not None and endpoint_rule.free,
-            is_cost_hidden=endpoint_rule is not None and endpoint_rule.hidden,
-            primary_rules=tuple(rule for rule in matching if rule.is_primary),
-            secondary_rules=tuple(rule for rule in matching if not rule.is_primary),
+            points=max(
+                default_points if rule is None or rule.points is None else rule.points for rule in endpoint_rules
+            ),
+            content=int(any(rule is not None and rule.content for rule in endpoint_rules)),
+            interface=interfaces[0] if interfaces else Interface.REST,
+            is_free=is_free,
+            is_cost_hidden=any(rule is not None and rule.hidden for rule in endpoint_rules),
+            primary_rules=tuple(by_name[rule] for rule in primary_names[0]),
+            secondary_rules=tuple(rule for rule in self.rules.rules if rule.name in secondary_names),
+            other_primary_rules=tuple(tuple(by_name[rule] for rule in names) for names in primary_names[1:]),
+            is_batch=is_batch,
         )
 
     def _make_plan(
         self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None, connection: ConnectionClass
     ) -> ChargePlan:
         """Return a charge plan that is built from the rules, without a template."""
-        primary_rule = next((rule for rule in endpoint.primary_rules if rule.applies_to(caller.caller_class)), None)
+        primary_rules = list_primary_rules(endpoint, caller.caller_class)
+        primary_rule = choose_primary_rule(primary_rules, caller.caller_class, query) or self._find_core_rule(caller)
         bucket_charge = build_charge(
-            primary_rule or self._find_core_rule(caller),
-            caller,
-            endpoint=endpoint.name,
-            cost=query.cost
-            if query is not None and primary_rule is not None and is_query_cost_rule(primary_rule)
-            else 1,
+            primary_rule, caller, endpoint=endpoint.name, cost=get_primary_cost(primary_rule, query)
         )
         charges = [] if endpoint.is_free else [bucket_charge]
         for rule in endpoint.secondary_rules:
@@ -239,6 +351,9 @@ class Rulebook:
             interface=endpoint.interface,
             is_free=endpoint.is_free,
             is_cost_hidden=endpoint.is_cost_hidden,
+            max_objects=min(
+                (rule.objects_most for rule in primary_rules if rule.objects_most is not None), default=None
+            ),
         )
 
 

@@ -5,12 +5,13 @@ Callers who are not members of an organization get the same reply as if the orga
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.callers.directory import Directory
+from wharf.limits.core.paths import read_segments
 from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.evaluator import LimitEvaluator
 from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
@@ -21,7 +22,6 @@ STATUS_PATH: Final = "/rate_limit"
 META_PATH: Final = "/meta"
 _EXACT_PATHS: Final = frozenset({STATUS_PATH, META_PATH})
 _ORGANIZATION_PREFIX: Final = "/orgs/"
-_INSIGHTS_PART: Final = "/insights/api/"
 INSIGHTS_SCOPES: Final = frozenset({"admin:org", "read:org"})
 """A token with scopes needs one of these to read insights."""
 
@@ -38,9 +38,9 @@ class Pages:
         self._has_insights = has_insights
 
     def is_own_path(self, path: str) -> bool:
-        """Return whether the limiter, and not the service, replies to GET and HEAD requests for this path."""
+        """Return whether the limiter, and not the service, replies to GET and HEAD requests for this path in normal form."""
         return path in _EXACT_PATHS or (
-            self._has_insights and path.startswith(_ORGANIZATION_PREFIX) and _INSIGHTS_PART in path
+            self._has_insights and path.startswith(_ORGANIZATION_PREFIX) and _split_insights_path(path) is not None
         )
 
     def render_while_off(self, path: str) -> PageResponse | None:
@@ -57,10 +57,8 @@ class Pages:
             return 200, JSON_TYPE, await evaluator.render_status(caller)
         if incoming.path == META_PATH:
             return 200, JSON_TYPE, self._meta
-        organization, _, insights_path = incoming.path.removeprefix(_ORGANIZATION_PREFIX).partition(_INSIGHTS_PART)
-        return await self._render_insights(
-            unquote(organization), unquote(insights_path), incoming.query, caller, directory, now_ms
-        )
+        organization, insights_path = _split_insights_path(incoming.path) or ("", "")
+        return await self._render_insights(organization, insights_path, incoming.query, caller, directory, now_ms)
 
     async def _render_insights(
         self, organization: str, insights_path: str, query_text: str, caller: Caller, directory: Directory, now_ms: int
@@ -88,6 +86,14 @@ class Pages:
         except InvalidInsightsQuery as error:
             return _build_error(422, str(error))
         return 200, JSON_TYPE, msgspec.json.encode(insights)
+
+
+def _split_insights_path(path: str) -> tuple[str, str] | None:
+    """Return a pair: the organization and the report in a path such as `/orgs/acme/insights/api/time-stats`, else `None`."""
+    segments = read_segments(path)
+    if len(segments) < 5 or segments[0] != "orgs" or segments[2:4] != ("insights", "api"):
+        return None
+    return segments[1], "/".join(segments[4:])
 
 
 def _build_error(status: int, message: str) -> PageResponse:

@@ -20,7 +20,7 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     method: str
     path: str
-    """The path as it was sent, without the query."""
+    """The path in normal form (`core.paths`), without the query: the path that the service receives."""
     query: str
     peer: str
     """The address of the other end of the socket."""

@@ -26,7 +26,7 @@ from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.responses import JSON_TYPE, Headers, RefusalResponse, build_headers, build_refusal
-from wharf.limits.core.rule import Interface
+from wharf.limits.core.rule import READ_METHODS, Interface
 from wharf.limits.decisions.activity import ActivityCounts
 from wharf.limits.decisions.alerts import Alert, AlertQueue
 from wharf.limits.decisions.callers import CallerResolver
@@ -44,8 +44,6 @@ from wharf.world.tasks import cancel_tasks
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-BATCH_PATH_SUFFIX: Final = "/objects/batch"
-"""The end of the paths of large-file batches (Git LFS)."""
 MAX_BODY_BYTES: Final = 1 << 20
 """At most this much of a request body is read before the decision; limits memory."""
 MAX_INLINE_BODY_BYTES: Final = 2_048
@@ -171,20 +169,37 @@ class DecisionService:
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def needs_body(self, method: str, path: str) -> bool:
-        """Return whether the decision needs the body: it does for GraphQL requests and batches of large files."""
-        if method != "POST":
+        """Return whether the decision needs the body, if there is one, of a request with this path in normal form.
+
+        It does for GraphQL requests and batches of large files. The method does not matter: some services also read the
+        body of a GET.
+        """
+        endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, path)
+        return endpoint.is_batch or endpoint.interface is Interface.GRAPHQL
+
+    def takes_long(self, incoming: IncomingRequest, body: bytes | None) -> bool:
+        """Return whether the event loop must not wait until body and query are read, because one of them is long."""
+        return is_long_body(body) or (len(incoming.query) > MAX_INLINE_BODY_BYTES and self._has_graphql_query(incoming))
+
+    @staticmethod
+    def can_lack_body(incoming: IncomingRequest) -> bool:
+        """Return whether a request that needs the body may come without one: a read, or with parameters in its URL."""
+        return bool(incoming.query) or incoming.method in READ_METHODS
+
+    def _has_graphql_query(self, incoming: IncomingRequest) -> bool:
+        """Return whether the query of the target may contain a GraphQL query."""
+        if not incoming.query:
             return False
-        interface = self.evaluator.limiter.rulebook.get_endpoint(method, path).interface
-        return interface is Interface.GRAPHQL or (
-            interface is Interface.LARGE_FILES and path.endswith(BATCH_PATH_SUFFIX)
-        )
+        endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
+        return endpoint.interface is Interface.GRAPHQL
 
     async def admit(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
         """Return the request as admitted, or the reply that refuses it.
 
         `body` is required if `needs_body` returns true for the request. A long one is read on a thread.
         """
-        if self.is_local and not is_long_body(body):
+        takes_long = self.takes_long(incoming, body)
+        if self.is_local and not takes_long:
             return self.admit_locally(incoming, body)
         now_ms = self.now_ms()
         request_id = self.make_request_id(now_ms)
@@ -193,7 +208,7 @@ class DecisionService:
         caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
             return await self._refuse_credential(request_id, incoming, caller.message)
-        if is_long_body(body):
+        if takes_long:
             work = functools.partial(self._read_facts, request_id, incoming, caller, body)
             request, problem = await self.world.run_off_loop(work)
         else:
@@ -207,7 +222,7 @@ class DecisionService:
     def admit_locally(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
         """Return the request as admitted, or the reply that refuses it, without awaiting: the counters are in this process.
 
-        `body` is required if `needs_body` returns true for the request. Use `admit` for a long one: see `is_long_body`.
+        `body` is required if `needs_body` returns true for the request. Use `admit` if `takes_long` returns true.
         """
         now_ms = self.world.now_ns() // 1_000_000
         request_id = self.make_request_id(now_ms)
@@ -217,7 +232,7 @@ class DecisionService:
         if isinstance(caller, UnrecognizedCredential):
             return run_immediately(self._refuse_credential(request_id, incoming, caller.message))
         evaluator = self.evaluator
-        if body is None:
+        if body is None and not self._has_graphql_query(incoming):
             request = RequestFacts(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection)
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
@@ -230,18 +245,18 @@ class DecisionService:
     def _read_facts(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, body: bytes | None
     ) -> tuple[RequestFacts, str]:
-        """Return a pair: the facts that the decision needs, and what is wrong with the body (empty if nothing)."""
+        """Return a pair: the facts that the decision needs, and what is wrong with body or query (empty if nothing)."""
         query: QueryFacts | None = None
         objects: int | None = None
         problem = ""
-        if body is not None:
-            try:
-                if incoming.path.endswith(BATCH_PATH_SUFFIX):
-                    objects = count_objects(body)
-                else:
-                    query = self.evaluator.query_costs.compute_body_cost(body)
-            except (QueryTooComplex, UnreadableBatch) as error:
-                problem = str(error)
+        endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
+        try:
+            if endpoint.is_batch:
+                objects = count_objects(body) if body is not None else None
+            elif endpoint.interface is Interface.GRAPHQL:
+                query = self.evaluator.query_costs.compute_request_cost(body, incoming.query)
+        except (QueryTooComplex, UnreadableBatch) as error:
+            problem = str(error)
         request = RequestFacts(request_id, incoming.method, incoming.path, caller, query, objects, incoming.connection)
         return request, problem
 

@@ -10,10 +10,12 @@ from typing import Final, Protocol
 import msgspec
 
 from wharf.limits.config.settings import GatewaySettings, Upstream
+from wharf.limits.core.paths import BadPath, normalize_path
 from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.requests import IncomingRequest, LocalReply
 from wharf.limits.decisions.service import DecisionService
 from wharf.limits.gateway.caller.collected_bodies import CollectedBodies
+from wharf.limits.gateway.heads import BadHead
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.limits.gateway.upstream import UpstreamPool
 from wharf.limits.rate_limiter import RateLimiter
@@ -21,6 +23,8 @@ from wharf.world import World
 
 ALIVE_PATH: Final = "/healthz"
 READY_PATH: Final = "/readyz"
+SERVER_TARGET: Final = b"*"
+"""The target of an OPTIONS request that is about the whole service and no path."""
 HEALTH_PATHS: Final = frozenset({ALIVE_PATH, READY_PATH})
 
 
@@ -83,13 +87,25 @@ class GatewayEnvironment:
             self._date_second, self._date = second, formatdate(second, usegmt=True)
         return self._date
 
+    def normalize_target(self, target: bytes) -> bytes:
+        """Return a request target with its path in normal form, which is judged and forwarded. Raises `BadHead`."""
+        if target == SERVER_TARGET:
+            return target
+        path, mark, query = target.decode("ascii").partition("?")
+        try:
+            normal_path = normalize_path(path, self.decision_service.evaluator.rules.paths)
+        except BadPath as error:
+            raise BadHead(str(error), error.status) from None
+        return target if normal_path is path else f"{normal_path}{mark}{query}".encode("ascii")
+
     def build_request_head(self, request: ProxiedRequest, peer: str, scheme: bytes) -> bytes:
         """Return the head of a request as it is sent to the service, with the headers that the gateway sets.
 
         `peer` is the address of the caller's socket, and `scheme` is `http` or `https`.
         """
         head = request.head
-        parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, self._base_path, head.target)]
+        base_path = b"" if head.target == SERVER_TARGET else self._base_path
+        parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, base_path, head.target)]
         parts += head.lines
         if head.address_lines and self._has_proxies:
             parts += head.address_lines

@@ -30,6 +30,10 @@ _LENGTH: Final = re.compile(rb"\d{1,18}")
 _HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)((?:[/?#].*)?)", re.IGNORECASE | re.DOTALL)
 
+KNOWN_METHODS: Final = frozenset(
+    {b"GET", b"HEAD", b"OPTIONS", b"POST", b"PUT", b"PATCH", b"DELETE", b"CONNECT", b"TRACE"}
+)
+"""Methods that some services also accept in lower case."""
 CHUNKED: Final = -1
 """The length of a body that is sent in chunks."""
 UNTIL_CLOSE: Final = -2
@@ -49,10 +53,13 @@ ADDRESS_HEADERS: Final = frozenset(
     }
 )
 """Headers beside `X-Forwarded-For` in which proxies report the address of a caller, and which services believe."""
+PATH_HEADERS: Final = frozenset({b"x-original-url", b"x-rewrite-url"})
+"""Headers with a path that some services serve instead of the target. They are never forwarded: the target is judged."""
 _OPTIONS_WITHOUT_HEADER: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
 _SPECIAL_HEADERS: Final = (
     HOP_BY_HOP_HEADERS
     | ADDRESS_HEADERS
+    | PATH_HEADERS
     | {
         *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
         *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),
@@ -273,6 +280,8 @@ def _check_request(head: RequestHead) -> None:
     Raises `BadHead` if one of them is invalid or missing.
     """
     target = head.target
+    if head.method not in KNOWN_METHODS and head.method.upper() in KNOWN_METHODS:
+        raise BadHead("The method is not in upper case, and services read it differently: send it in upper case.")
     if head.method == b"CONNECT":
         raise BadHead("CONNECT is not supported: this is a reverse proxy.", 405)
     if target[:1] != b"/" and not (target == b"*" and head.method == b"OPTIONS"):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from wharf.limits.core.callers.caller import ORDINARY_CLASSES, CallerClass
+from wharf.limits.core.callers.caller import CallerClass
 from wharf.limits.core.route import RouteTree, parse_pattern
 from wharf.limits.core.rule import UNLIMITED, Algorithm, CountedUnit, EndpointRule, Interface, Rule, RuleSet
 
@@ -189,7 +189,7 @@ def _find_above_parent(rules: RuleSet) -> Iterator[LintFinding]:
                 for caller_class in CallerClass
                 if rule.applies_to(caller_class)
                 and parent.applies_to(caller_class)
-                and _get_base_ceiling(rule, caller_class) > _get_base_ceiling(parent, caller_class)
+                and rule.get_base_ceiling(caller_class) > parent.get_base_ceiling(caller_class)
             ]
             if higher:
                 what = f"its ceiling is above that of {parent.name}, which counts the same requests and more: {parent.name} refuses first"
@@ -208,15 +208,6 @@ def _is_parent(parent: Rule, rule: Rule) -> bool:
     return parent.scope[0] == rule.scope[0] and (
         not parent.is_partitioned or (parent.scope == rule.scope and parent.per_endpoint == rule.per_endpoint)
     )
-
-
-def _get_base_ceiling(rule: Rule, caller_class: CallerClass) -> int:
-    """Return the ceiling that the rule sets for a class of callers, without what `[rule.scale]` and grants add.
-
-    An enterprise class that the rule does not name has the ceiling of the ordinary class. The rule must apply to the class.
-    """
-    found = rule.ceilings.get(caller_class)
-    return rule.ceilings[ORDINARY_CLASSES[caller_class]] if found is None else found
 
 
 def _find_second_calls(rules: RuleSet) -> Iterator[LintFinding]:

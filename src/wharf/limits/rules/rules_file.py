@@ -21,20 +21,21 @@ from wharf.limits.core.rule import (
     EndpointRule,
     GraphqlRules,
     MethodPoints,
+    PathRules,
     Rule,
     RuleSet,
     Scale,
 )
 from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
 from wharf.limits.rules.domains import find_name_problems, read_domains
-from wharf.limits.rules.schema import BAN, ENDPOINT, GRAPHQL, POINTS, REQUIRED, ROOT, RULE, SCALE
+from wharf.limits.rules.schema import BAN, ENDPOINT, GRAPHQL, PATHS, POINTS, REQUIRED, ROOT, RULE, SCALE
 from wharf.limits.toml.problems import FileProblem, InvalidFile
 
 DEFAULT_PROFILE: Final = "code-host"
 PROFILES: Final = ("code-host", "cluster")
 SCOPE_MEMBERS: Final = frozenset({"caller", "address", "user", "app", "installation", "repository", "token"})
 
-_TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "ban", "domain"})
+_TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "paths", "ban", "domain"})
 # Keys of the file whose field has another name.
 _RULE_FIELDS: Final = {"window": "window_ms", "ceiling": "ceilings", "enforce": "enforce_percent"}
 _BAN_FIELDS: Final = {"grace": "grace_ms", "first": "first_ms", "most": "most_ms", "forget": "forget_ms"}
@@ -58,6 +59,7 @@ def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
         endpoints=tuple(_build_endpoint_rule(entry) for entry in content.endpoints),
         points=MethodPoints(**content.points),
         graphql=GraphqlRules(**content.graphql),
+        paths=PathRules(**content.paths),
         ban=BanRules(**content.ban),
         domains=own.domains.names,
         descriptors=own.domains.descriptors,
@@ -112,6 +114,7 @@ class _FileContent:
         self.points = dict(document.read_table(POINTS, "points").values)
         self.graphql = dict(document.read_table(GRAPHQL, "graphql").values)
         self.domains = read_domains(document)
+        self.paths = dict(document.read_table(PATHS, "paths").values)
         ban = document.read_table(BAN, "ban").values
         self.ban = {_BAN_FIELDS.get(name, name): value for name, value in ban.items()}
 
@@ -188,6 +191,7 @@ def _merge_with_base(base: _FileContent, own: _FileContent) -> _FileContent:
     base.endpoints = [*own.endpoints, *base.endpoints]
     base.points |= own.points
     base.graphql |= own.graphql
+    base.paths |= own.paths
     base.ban |= own.ban
     return base
 

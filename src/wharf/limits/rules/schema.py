@@ -8,13 +8,24 @@ from typing import Final
 
 import msgspec
 
-from wharf.limits.core.rule import Algorithm, ConnectionClass, CountedUnit, Interface, PerItem, StoreOutagePolicy
+from wharf.limits.core.rule import (
+    Algorithm,
+    ConnectionClass,
+    CountedUnit,
+    EscapedSlash,
+    Interface,
+    PathDifference,
+    PerItem,
+    SegmentTreatment,
+    StoreOutagePolicy,
+)
 from wharf.limits.rules.values import (
     ACCOUNT,
     CEILING,
     CEILINGS,
     DURATION,
     FLAG,
+    FORMATS,
     NAME,
     SHA256,
     TEXT,
@@ -258,6 +269,56 @@ GRAPHQL: Final = TableSchema(
     ),
 )
 
+PATHS: Final = TableSchema(
+    "paths",
+    "How the service reads paths, where services differ. With the defaults, no spelling of a path avoids a limit: if a "
+    "service may read a path in several ways, the limits of all these ways apply. Set what you know about your service.",
+    (
+        KeySchema(
+            "dot_segments",
+            make_choice_kind(SegmentTreatment),
+            "Segments `.` and `..`: `refuse` replies with 400, `remove` resolves them before the request is counted and "
+            "forwarded, `keep` leaves them as they are.",
+            '`"refuse"`',
+        ),
+        KeySchema(
+            "empty_segments",
+            make_choice_kind(SegmentTreatment),
+            "Empty segments, as in `//`: `refuse` replies with 400, `remove` writes one slash before the request is "
+            "counted and forwarded, `keep` leaves them as they are.",
+            '`"refuse"`',
+        ),
+        KeySchema(
+            "escaped_slash",
+            make_choice_kind(EscapedSlash),
+            "How the service reads `%2F`: as a `separator` like a slash, as `text` of its segment, or not known (`both`). "
+            "`refuse` replies with 400.",
+            '`"both"`',
+        ),
+        KeySchema(
+            "parameters",
+            make_choice_kind(PathDifference),
+            "Whether the service ignores `;` and the text after it in a segment (`ignore`), reads it as text (`exact`), or "
+            "it is not known (`both`).",
+            '`"both"`',
+        ),
+        KeySchema(
+            "case",
+            make_choice_kind(PathDifference),
+            "Whether the service ignores the difference between `/Search` and `/search` (`ignore`), has different paths "
+            "for them (`exact`), or it is not known (`both`).",
+            '`"both"`',
+        ),
+        KeySchema(
+            "formats",
+            FORMATS,
+            "Formats such as `json`: a request to `/search.json` also meets the limits of `/search`. `*` stands for any "
+            "format of up to 16 letters and digits. Write `[]` if the service has no formats.",
+            '`"*"`',
+        ),
+    ),
+)
+
 BAN: Final = TableSchema(
     "ban",
     "A ban refuses all requests of a caller for a time. It starts when a caller sends too many requests after a limit has "
@@ -356,7 +417,7 @@ DESCRIPTOR: Final = TableSchema(
     is_list=True,
 )
 
-RULES_TABLES: Final = (ROOT, RULE, SCALE, ENDPOINT, POINTS, GRAPHQL, BAN, DOMAIN, DESCRIPTOR)
+RULES_TABLES: Final = (ROOT, RULE, SCALE, ENDPOINT, POINTS, GRAPHQL, PATHS, BAN, DOMAIN, DESCRIPTOR)
 
 _LOGIN: Final = KeySchema("login", ACCOUNT, "The login.", REQUIRED)
 _ID: Final = make_integer_kind(1, 1 << 53)

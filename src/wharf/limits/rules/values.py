@@ -17,6 +17,7 @@ _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400
 _DURATION: Final = re.compile(r"(?:\d+(?:ms|s|m|h|d))+")
 _DURATION_PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_FORMAT: Final = re.compile(r"[a-z0-9]{1,16}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MAX_DURATION_MS: Final = 366 * 86_400_000
 """Longer windows would keep counters for too long."""
@@ -74,6 +75,18 @@ def _read_texts(value: object) -> tuple[str, ...]:
     if isinstance(value, str) and value:
         return (value,)
     raise InvalidValue(f"{format_value(value)} is neither a text nor a list of texts")
+
+
+def _read_formats(value: object) -> tuple[str, ...]:
+    """Return a format or a list of formats as a tuple. Raises `InvalidValue` if one of them is not a format."""
+    formats = _read_texts(value)
+    for text in formats:
+        if text != "*" and _FORMAT.fullmatch(text) is None:
+            raise InvalidValue(
+                f"{format_value(text)} is not a format: write at most 16 lowercase letters and digits without a dot, such as "
+                '"json", or "*" for any format'
+            )
+    return formats
 
 
 def _read_duration(value: object) -> int:
@@ -152,6 +165,7 @@ TEXT: Final = TomlValueKind("A text.", _read_text)
 NAME: Final = TomlValueKind("A name: lowercase letters, digits and `_`.", _read_name)
 ACCOUNT: Final = TomlValueKind("The name of an account.", _read_account)
 TEXTS: Final = TomlValueKind("A text, or a list of texts.", _read_texts)
+FORMATS: Final = TomlValueKind("A format, or a list of formats.", _read_formats)
 FLAG: Final = TomlValueKind("True or false.", _read_flag)
 DURATION: Final = TomlValueKind('A duration, such as `"30s"`, `"1m"` or `"1h30m"`.', _read_duration)
 CEILINGS: Final = TomlValueKind(

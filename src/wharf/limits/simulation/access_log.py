@@ -15,6 +15,8 @@ _LINE: Final = re.compile(
     rb'(?: "(?:[^"\\]|\\.)*" "(?:[^"\\]|\\.)*")?(?:.*? (\d+\.\d+))?\s*$'
 )
 _AFTER_USER: Final = re.compile(rb'\[([^\]]{20})(?: ([+-]\d{4}))?\] "[A-Z]+ [^ "]+[^"]*" \d{3} \S')
+_ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
+"""The part of a target such as `http://host/path` before its path."""
 _MONTHS: Final = {
     name: number
     for number, name in enumerate(
@@ -34,8 +36,11 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
     """Empty for a request without a user name."""
     method: str
     path: str
+    """The path as the caller sent it."""
     duration_ms: int | None
     """`None` if the log has no durations."""
+    query: str = ""
+    """The query of the target."""
 
 
 class _JsonEntry(msgspec.Struct, frozen=True):
@@ -89,6 +94,7 @@ class AccessLogReader:
             cached(method) or self._decode(method),
             cached(target) or self._decode_path(target),
             None if duration is None else round(float(duration) * 1_000),
+            target.partition(b"?")[2].decode("utf-8", "replace") if b"?" in target else "",
         )
 
     def _update_time(self, stamp: bytes, zone: bytes | None) -> bool:
@@ -117,7 +123,7 @@ class AccessLogReader:
 
     def _decode_path(self, target: bytes) -> str:
         """Return the path of a request target, without its query, and cache it."""
-        path = self._decode(target.partition(b"?")[0])
+        path = _ORIGIN.sub("", self._decode(target.partition(b"?")[0])) or "/"
         self._texts[target] = path
         return path
 
@@ -145,8 +151,9 @@ class AccessLogReader:
             entry.address or entry.remote_addr or "0.0.0.0",
             entry.user or caller_user,
             entry.method,
-            entry.path.partition("?")[0],
+            _ORIGIN.sub("", entry.path.partition("?")[0]) or "/",
             None if entry.duration_ms is None else round(entry.duration_ms),
+            entry.path.partition("?")[2],
         )
 
 

@@ -16,10 +16,13 @@ from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.recognition import make_anonymous_caller
 from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.decision import build_decision
+from wharf.limits.core.graphql import QueryCostCalculator, QueryTooComplex
 from wharf.limits.core.limiter import Limiter
+from wharf.limits.core.paths import BadPath
 from wharf.limits.core.plans import EndpointCost
 from wharf.limits.core.request import RequestFacts
-from wharf.limits.core.rule import CountedUnit, RuleSet
+from wharf.limits.core.rule import CountedUnit, Interface, RuleSet
+from wharf.limits.core.rulebook import MAX_CACHED_PATHS
 from wharf.limits.core.store_calls import StoreCall, TakeResult
 from wharf.limits.simulation.access_log import LogRecord
 
@@ -57,6 +60,8 @@ class SimulationResult(msgspec.Struct):
     """Lines in an unknown format."""
     admitted: int = 0
     refused: int = 0
+    unacceptable: int = 0
+    """Requests with a path or a GraphQL query that the limiter refuses whatever the counters are; not in `refused`."""
     begins_ms: int = 0
     """The first and the last second of the log, in Unix milliseconds."""
     ends_ms: int = 0
@@ -107,6 +112,9 @@ class Replay:
         self._callers: dict[tuple[str, str], Caller] = {}
         self._address_callers: dict[str, Caller] = {}
         self._calls: BoundedCache[tuple[str, EndpointCost], StoreCall] = BoundedCache(MAX_CACHED_CALLS)
+        self._paths: BoundedCache[str, str] = BoundedCache(MAX_CACHED_PATHS)
+        """The normal form of each logged path."""
+        self._query_costs = QueryCostCalculator(rules.graphql)
         self._running: list[tuple[int, str, StoreCall]] = []
         """A heap of running requests: the time of their end, their id and their call."""
         self._last_id = 0
@@ -134,6 +142,7 @@ class Replay:
         total.unread += added.unread
         total.admitted += added.admitted
         total.refused += added.refused
+        total.unacceptable += added.unacceptable
         for total_counts, added_counts in ((total.rules, added.rules), (total.shadowed, added.shadowed)):
             for rule, count in added_counts.items():
                 total_counts[rule] = total_counts.get(rule, 0) + count
@@ -158,8 +167,23 @@ class Replay:
         second = self._current_second
         key = (record.user, record.address)
         caller = self._callers.get(key) or self._make_caller(key)
-        endpoint = self._limiter.rulebook.get_endpoint(record.method, record.path)
-        call = self._calls.get((caller.owner, endpoint)) or self._make_call(record, caller, endpoint)
+        path = self._paths.get(record.path) or self._normalize_path(record.path)
+        if not path:
+            result.unacceptable += 1
+            return
+        method = record.method
+        endpoint = self._limiter.rulebook.get_endpoint(method, path)
+        if record.query and endpoint.interface is Interface.GRAPHQL:
+            try:
+                query = self._query_costs.compute_request_cost(None, record.query)
+            except QueryTooComplex:
+                result.unacceptable += 1
+                return
+            call = self._make_call(RequestFacts("", method, path, caller, query), None)
+        else:
+            call = self._calls.get((caller.owner, endpoint)) or self._make_call(
+                RequestFacts("", method, path, caller), endpoint
+            )
         take_result = (
             self._take_with_duration(call, record.duration_ms)
             if self._has_durations
@@ -196,15 +220,23 @@ class Replay:
             heapq.heappush(self._running, (self._now_ms + duration_ms, call.id, call))
         return take_result
 
-    def _make_call(self, record: LogRecord, caller: Caller, endpoint: EndpointCost) -> StoreCall:
-        """Return the store call for a request, and cache it unless a limit depends on the address.
+    def _normalize_path(self, path: str) -> str:
+        """Return a logged path in normal form, and cache it; empty if the limiter refuses requests with it."""
+        try:
+            normal_path = self._limiter.rulebook.normalize_path(path.encode("utf-8", "replace"))
+        except BadPath:
+            return ""
+        return self._paths.store(path, normal_path)
+
+    def _make_call(self, request: RequestFacts, endpoint: EndpointCost | None) -> StoreCall:
+        """Return the store call for a request, and cache it for its endpoint unless a limit depends on the address.
 
         Most limits depend only on the owner, so one call serves all addresses of a user.
         """
-        plan = self._limiter.rulebook.get_plan(RequestFacts("", record.method, record.path, caller))
+        plan = self._limiter.rulebook.get_plan(request)
         call = StoreCall("", plan, plan.charges, self._rules.ban)
-        if not any("address" in charge.rule.scope for charge in plan.charges):
-            self._calls.store((caller.owner, endpoint), call)
+        if endpoint is not None and not any("address" in charge.rule.scope for charge in plan.charges):
+            self._calls.store((request.caller.owner, endpoint), call)
         return call
 
     def _count_refusal(self, caller: Caller, rule: str, endpoint: str, now_ms: int) -> None:
@@ -277,7 +309,11 @@ class Replay:
         if not self._has_durations:
             names = [rule.name for rule in self._rules.rules if rule.counts in UNITS_NEEDING_DURATION]
             yield f"rules about CPU time and concurrency, because the log has no durations: {', '.join(names)}"
-        yield "bodies: each GraphQL query counts as the smallest one, and each large-file batch as one with few objects"
+        yield (
+            "bodies: each GraphQL query in a body counts as the smallest one, and each large-file batch as one with few objects"
+        )
         yield "kinds of credentials: a request with a user name counts for that user, any other for its address"
+        if self.result.unacceptable:
+            yield f"{self.result.unacceptable} requests with a path or a query that is refused whatever the counters are"
         if self.result.unread:
             yield f"{self.result.unread} lines in an unknown format"

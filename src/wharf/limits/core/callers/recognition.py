@@ -18,6 +18,7 @@ from wharf.limits.core.callers.credentials import (
     PresentedToken,
 )
 from wharf.limits.core.callers.directory import App, Directory, DirectoryToken
+from wharf.limits.core.paths import read_segments
 
 BAD_CREDENTIALS: Final = "Bad credentials"
 
@@ -205,8 +206,8 @@ def is_enterprise_account(name: str, directory: Directory) -> bool:
 
 
 def get_path_owner(path: str) -> str | None:
-    """Return the account that owns the requested resource, or `None` if the path names no account."""
-    segments = path.partition("?")[0].strip("/").split("/")
+    """Return the account that owns the requested resource, or `None` if the path, in normal form, names no account."""
+    segments = read_segments(path)
     if len(segments) >= 2 and segments[0] in ("repos", "orgs", "enterprises"):
         return segments[1]
     if len(segments) >= 4 and segments[1].endswith(".git"):  # Large files: /acme/site.git/info/lfs/...

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
-from wharf.limits.decisions.service import is_long_body, run_immediately
+from wharf.limits.decisions.service import run_immediately
 from wharf.limits.gateway.caller.forwarding import RequestForwarder
 from wharf.limits.gateway.caller.replies import ReplyWriter
 from wharf.limits.gateway.caller.requests import MAX_DRAINED_BYTES, RequestReader
@@ -235,6 +235,8 @@ class CallerConnection(asyncio.Protocol):
         transport, environment = self.transport, self._environment
         try:
             head = self._reader.read_head()
+            if head is not None:
+                head.target = environment.normalize_target(head.target)
         except BadHead as error:
             self._refuse_head(str(error), error.status)
             return False
@@ -317,7 +319,7 @@ class CallerConnection(asyncio.Protocol):
         decision_service = self._environment.decision_service
         if self._environment.is_bare:
             self._forwarder.forward(request)
-        elif decision_service.is_local and not is_long_body(body):
+        elif decision_service.is_local and not decision_service.takes_long(request.incoming, body):
             self._apply_decision(request, decision_service.admit_locally(request.incoming, body))
         else:
             self._is_deciding = True
