@@ -2,7 +2,8 @@
 
 A pattern is `METHOD /path`. The methods are separated by commas, or `*`. A segment is literal text, `{name}`, or a
 `{name}` with a suffix (`{repository}.git`). A last segment `*` matches one or more segments. `GET` also matches HEAD.
-This module knows nothing about rules.
+`METHOD outside:/path` is a pattern for paths outside of the API's base path. `place_pattern` applies a base path to a
+pattern; all other functions work on complete paths. This module knows nothing about rules.
 """
 
 import re
@@ -21,7 +22,10 @@ MAX_NAME_CHARACTERS: Final = 512
 OTHER_NAME: Final = "other"
 """The text for all unknown methods in endpoint names, and for the shared counter of an owner in counter keys."""
 
-_PATTERN: Final = re.compile(r"(\*|[A-Z]+(?:,[A-Z]+)*) (/\S*)")
+OUTSIDE_PREFIX: Final = "outside:"
+"""Begins the path of a pattern that matches only paths outside of the API's base path."""
+
+_PATTERN: Final = re.compile(rf"(\*|[A-Z]+(?:,[A-Z]+)*) ({OUTSIDE_PREFIX})?(/\S*)")
 _SEGMENT: Final = re.compile(r"(\{[a-z_]+\})?([^{}*]*)")
 # Segments that are ids: numbers, hashes, UUIDs.
 _IDENTIFIER: Final = re.compile(
@@ -45,6 +49,13 @@ class RoutePattern(msgspec.Struct, frozen=True):
     """The segments of its path, without a last `*`."""
     has_wildcard: bool
     """Whether the path ends in `*`, which matches one or more segments."""
+    is_outside: bool = False
+    """Whether the pattern matches only paths outside of the API's base path; otherwise it matches only the others."""
+
+    @property
+    def path(self) -> str:
+        """The path of the pattern, without `outside:`."""
+        return self.text.partition(" ")[2].removeprefix(OUTSIDE_PREFIX)
 
     @property
     def is_template(self) -> bool:
@@ -68,6 +79,8 @@ class RoutePattern(msgspec.Struct, frozen=True):
 
     def covers(self, narrow: "RoutePattern") -> bool:
         """Return whether this pattern matches every request that the narrow pattern matches."""
+        if self.is_outside is not narrow.is_outside:
+            return False
         if self.methods and not (narrow.methods and all(self.matches_method(method) for method in narrow.methods)):
             return False
         if narrow.has_wildcard and not self.has_wildcard:
@@ -108,7 +121,7 @@ def parse_pattern(text: str) -> RoutePattern:
         raise BadPattern(
             f"{text!r} is not a pattern: write a method and a path, such as 'GET /search/*' or '* /files/{{id}}'"
         )
-    methods, path = match.groups()
+    methods, outside_prefix, path = match.groups()
     segments = split_path(path)
     has_wildcard = bool(segments) and segments[-1] == "*"
     fixed_segments = segments[:-1] if has_wildcard else segments
@@ -118,8 +131,44 @@ def parse_pattern(text: str) -> RoutePattern:
                 f"{text!r}: the segment {segment!r} is neither text nor '{{name}}'; '*' is only allowed as the last segment"
             )
     return RoutePattern(
-        text, frozenset() if methods == "*" else frozenset(methods.split(",")), fixed_segments, has_wildcard
+        text,
+        frozenset() if methods == "*" else frozenset(methods.split(",")),
+        fixed_segments,
+        has_wildcard,
+        outside_prefix is not None,
     )
+
+
+def place_pattern(text: str, site_path: str, base_path: str) -> str:
+    """Return a pattern of a rules file as a pattern of complete paths.
+
+    `site_path` is the path below which the host serves everything, and `base_path` is the API's path below it. Both are
+    empty, or begin with `/` and do not end with it. Without a base path no path is outside of it, so `outside:` has no
+    effect and is removed.
+    """
+    methods, _, path = text.partition(" ")
+    if not path.startswith(OUTSIDE_PREFIX):
+        return f"{methods} {_join_paths(site_path + base_path, path)}"
+    prefix = OUTSIDE_PREFIX if base_path else ""
+    return f"{methods} {prefix}{_join_paths(site_path, path.removeprefix(OUTSIDE_PREFIX))}"
+
+
+def _join_paths(prefix: str, path: str) -> str:
+    """Return the path below a prefix; the prefix itself for the path `/`."""
+    return prefix if prefix and path == "/" else prefix + path
+
+
+def find_path_below(prefix: str, path: str) -> str | None:
+    """Return the rest of a path below a prefix, or `None` if the path is not below it.
+
+    The rest begins with `/`, and is `/` for the prefix itself. The prefix is empty, or begins with `/`.
+    """
+    if not prefix:
+        return path
+    if not path.startswith(prefix):
+        return None
+    rest = path[len(prefix) :] or "/"
+    return rest if rest.startswith("/") else None
 
 
 def split_path(path: str) -> tuple[str, ...]:
@@ -170,34 +219,39 @@ class _RouteNode(Generic[T]):
 
 class RouteTree(Generic[T]):
     """Patterns in a tree by segment, so that a lookup costs time by the length of the path, not the number of
-    patterns.
+    patterns. Patterns for paths outside of the API's base path are in a tree of their own.
     """
 
     def __init__(self) -> None:
         self._root: _RouteNode[T] = _RouteNode()
+        self._outside_root: _RouteNode[T] = _RouteNode()
+
+    def _get_root(self, *, is_outside: bool) -> _RouteNode[T]:
+        return self._outside_root if is_outside else self._root
 
     def add(self, pattern: RoutePattern, value: T) -> None:
         """Add a pattern with the value that lookups return for it."""
-        node = self._root
+        node = self._get_root(is_outside=pattern.is_outside)
         for segment in pattern.segments:
             is_value = segment.startswith("{")
             nodes = node.by_suffix if is_value else node.by_literal
             node = nodes.setdefault(segment.partition("}")[2] if is_value else segment, _RouteNode())
         (node.wildcard_entries if pattern.has_wildcard else node.exact_entries).append((pattern, value))
 
-    def find_matches(self, method: str, path: str) -> list[tuple[RoutePattern, T]]:
+    def find_matches(self, method: str, path: str, *, is_outside: bool = False) -> list[tuple[RoutePattern, T]]:
         """Return all patterns that match a request, with their values, the most specific first.
 
-        Literal segments come before `{name}`, and complete paths before `*`.
+        Literal segments come before `{name}`, and complete paths before `*`. `is_outside` is whether the path is outside
+        of the API's base path.
         """
         found: list[tuple[RoutePattern, T]] = []
-        _collect_matches(self._root, split_path(path), 0, found)
+        _collect_matches(self._get_root(is_outside=is_outside), split_path(path), 0, found)
         return [pair for pair in found if pair[0].matches_method(method)]
 
     def find_covering(self, narrow: RoutePattern) -> list[T]:
         """Return the values of all patterns that match every request that the narrow pattern matches."""
         found: list[tuple[RoutePattern, T]] = []
-        _collect_covering(self._root, narrow, 0, found)
+        _collect_covering(self._get_root(is_outside=narrow.is_outside), narrow, 0, found)
         return [value for pattern, value in found if pattern.covers(narrow)]
 
 

@@ -24,7 +24,13 @@ from wharf.limits.core.plans import (
     is_query_cost_rule,
 )
 from wharf.limits.core.request import QueryFacts, RequestFacts
-from wharf.limits.core.route import RouteTree, derive_endpoint_name, normalize_path, parse_pattern
+from wharf.limits.core.route import (
+    RouteTree,
+    derive_endpoint_name,
+    find_path_below,
+    normalize_path,
+    parse_pattern,
+)
 from wharf.limits.core.rule import ConnectionClass, CountedUnit, EndpointRule, Interface, Rule, RuleSet
 
 MAX_CACHED_PATHS: Final = 32_768
@@ -100,7 +106,7 @@ class Rulebook:
         template = self._templates.get(template_key)
         if template is not None:
             return apply_template(template, caller, self.rules.ban)
-        plan = self._make_plan(caller, endpoint, query, ConnectionClass.PLAIN)
+        plan = self._make_plan(caller, endpoint, query, endpoint.connection)
         self._templates.store(template_key, build_template(plan, caller))
         return plan
 
@@ -172,9 +178,10 @@ class Rulebook:
         names = set(self._rules_without_patterns)
         template_name: str | None = None
         endpoint_rule: EndpointRule | None = None
-        for pattern, entry in self._routes.find_matches(method, path):
+        is_outside = find_path_below(self.rules.api_path, path) is None
+        for pattern, entry in self._routes.find_matches(method, path, is_outside=is_outside):
             if template_name is None and pattern.is_template:
-                template_name = f"{method} {pattern.text.partition(' ')[2]}"
+                template_name = f"{method} {pattern.path}"
             if isinstance(entry, Rule):
                 names.add(entry.name)
             elif endpoint_rule is None:
@@ -206,6 +213,7 @@ class Rulebook:
             interface=interface,
             is_free=endpoint_rule is not None and endpoint_rule.free,
             is_cost_hidden=endpoint_rule is not None and endpoint_rule.hidden,
+            connection=ConnectionClass.PLAIN if endpoint_rule is None else endpoint_rule.connection,
             primary_rules=tuple(rule for rule in matching if rule.is_primary),
             secondary_rules=tuple(rule for rule in matching if not rule.is_primary),
         )
@@ -227,6 +235,8 @@ class Rulebook:
         for rule in endpoint.secondary_rules:
             if endpoint.is_free and rule.counts not in UNITS_OF_FREE_ENDPOINTS:
                 continue
+            if rule.counts is CountedUnit.CPU_MS and endpoint.connection is ConnectionClass.WAITING:
+                continue  # The duration of a request that waits for events is no estimate of its CPU time.
             cost = get_secondary_cost(rule, endpoint, query, connection)
             if cost is not None and rule.applies_to(caller.caller_class):
                 charges.append(build_charge(rule, caller, endpoint=endpoint.name, cost=cost))

@@ -63,7 +63,7 @@ class GatewayEnvironment:
         self.collected_bodies: Final = CollectedBodies()
         self.idle_connections: Final[OrderedDict[IdleConnection, None]] = OrderedDict()
         """The connections of callers without a request, the one that is idle for the longest time first."""
-        self.is_limiter_page: Final = self.decision_service.pages.is_own_path
+        self.is_limiter_page: Final = self.decision_service.is_own_path
         self.head_timeout_s: Final = self.settings.head_ms / 1_000
         self.idle_timeout_s: Final = self.settings.idle_ms / 1_000
         self.is_ending = False
