@@ -1,8 +1,9 @@
 """Patterns of method and path, and the name of the endpoint of a request.
 
 A pattern is `METHOD /path`. The methods are separated by commas, or `*`. A segment is literal text, `{name}`, or a
-`{name}` with a suffix (`{repository}.git`). A last segment `*` matches one or more segments. `GET` also matches HEAD.
-`METHOD outside:/path` is a pattern for paths outside of the API's base path. `place_pattern` applies a base path to a
+`{name}` with a suffix (`{repository}.git`). A last segment `*` matches one or more segments. One segment before others
+may be `**`, which matches 1 to `MAX_ANY_SEGMENTS` segments, such as the nested groups of a project. `GET` also matches
+HEAD. `METHOD outside:/path` is a pattern for paths outside of the API's base path. `place_pattern` applies a base path to a
 pattern; all other functions work on complete paths. This module knows nothing about rules.
 """
 
@@ -22,6 +23,10 @@ MAX_NAME_CHARACTERS: Final = 512
 OTHER_NAME: Final = "other"
 """The text for all unknown methods in endpoint names, and for the shared counter of an owner in counter keys."""
 
+MAX_ANY_SEGMENTS: Final = 24
+"""The maximum number of segments that `**` matches: more than the 20 levels of groups that hosts allow. Limits the time
+of a lookup, because each number of segments is tried."""
+ANY_SEGMENTS: Final = "**"
 OUTSIDE_PREFIX: Final = "outside:"
 """Begins the path of a pattern that matches only paths outside of the API's base path."""
 
@@ -68,6 +73,11 @@ class RoutePattern(msgspec.Struct, frozen=True):
 
     def matches_path(self, segments: Sequence[str]) -> bool:
         """Return whether the segments of a path match, ignoring the method."""
+        if ANY_SEGMENTS in self.segments:
+            at = self.segments.index(ANY_SEGMENTS)
+            return any(
+                self._replace_any_segments(at, count).matches_path(segments) for count in range(1, MAX_ANY_SEGMENTS + 1)
+            )
         if self.has_wildcard:
             if len(segments) <= len(self.segments):
                 return False
@@ -77,10 +87,26 @@ class RoutePattern(msgspec.Struct, frozen=True):
             _segment_matches(pattern, segment) for pattern, segment in zip(self.segments, segments, strict=False)
         )
 
+    def _replace_any_segments(self, at: int, count: int) -> "RoutePattern":
+        """Return the pattern with `**`, the segment number `at`, replaced by a number of single segments."""
+        segments = (*self.segments[:at], *(("{any}",) * count), *self.segments[at + 1 :])
+        return msgspec.structs.replace(self, segments=segments)
+
     def covers(self, narrow: "RoutePattern") -> bool:
-        """Return whether this pattern matches every request that the narrow pattern matches."""
+        """Return whether this pattern matches every request that the narrow pattern matches.
+
+        A pattern with `**` is only known to cover patterns with the same segments.
+        """
         if self.is_outside is not narrow.is_outside:
             return False
+        if ANY_SEGMENTS in self.segments and self.segments != narrow.segments[: len(self.segments)]:
+            return False
+        if ANY_SEGMENTS in narrow.segments and self.segments != narrow.segments:
+            # The segments after `**` have no fixed position.
+            if not self.has_wildcard:
+                return False
+            if ANY_SEGMENTS not in self.segments and len(self.segments) > narrow.segments.index(ANY_SEGMENTS) + 1:
+                return False
         if self.methods and not (narrow.methods and all(self.matches_method(method) for method in narrow.methods)):
             return False
         if narrow.has_wildcard and not self.has_wildcard:
@@ -125,7 +151,12 @@ def parse_pattern(text: str) -> RoutePattern:
     segments = split_path(path)
     has_wildcard = bool(segments) and segments[-1] == "*"
     fixed_segments = segments[:-1] if has_wildcard else segments
+    if ANY_SEGMENTS in segments:
+        if segments.count(ANY_SEGMENTS) > 1 or segments[-1] == ANY_SEGMENTS:
+            raise BadPattern(f"{text!r}: '**' is allowed once, before other segments; end with '*' for all that follow")
     for segment in fixed_segments:
+        if segment == ANY_SEGMENTS:
+            continue
         if not segment or _SEGMENT.fullmatch(segment) is None:
             raise BadPattern(
                 f"{text!r}: the segment {segment!r} is neither text nor '{{name}}'; '*' is only allowed as the last segment"
@@ -208,9 +239,10 @@ def derive_endpoint_name(method: str, path: str) -> str:
 class _RouteNode(Generic[T]):
     """A node of the route tree: the patterns that begin with the same segments."""
 
-    __slots__ = ("by_literal", "by_suffix", "exact_entries", "wildcard_entries")
+    __slots__ = ("after_any", "by_literal", "by_suffix", "exact_entries", "wildcard_entries")
 
     def __init__(self) -> None:
+        self.after_any: _RouteNode[T] | None = None  # The patterns that continue with `**`.
         self.by_literal: dict[str, _RouteNode[T]] = {}
         self.by_suffix: dict[str, _RouteNode[T]] = {}  # By the text after `{name}`, which may be empty.
         self.exact_entries: list[tuple[RoutePattern, T]] = []
@@ -233,6 +265,10 @@ class RouteTree(Generic[T]):
         """Add a pattern with the value that lookups return for it."""
         node = self._get_root(is_outside=pattern.is_outside)
         for segment in pattern.segments:
+            if segment == ANY_SEGMENTS:
+                node.after_any = node.after_any or _RouteNode()
+                node = node.after_any
+                continue
             is_value = segment.startswith("{")
             nodes = node.by_suffix if is_value else node.by_literal
             node = nodes.setdefault(segment.partition("}")[2] if is_value else segment, _RouteNode())
@@ -271,6 +307,9 @@ def _collect_matches(
     for suffix, child in node.by_suffix.items():
         if segment.endswith(suffix) and len(segment) > len(suffix):
             _collect_matches(child, segments, depth + 1, found)
+    if node.after_any is not None:
+        for next_depth in range(depth + 1, min(depth + MAX_ANY_SEGMENTS, len(segments)) + 1):
+            _collect_matches(node.after_any, segments, next_depth, found)
     found += node.wildcard_entries
 
 
@@ -285,6 +324,8 @@ def _collect_covering(
         found += node.wildcard_entries if narrow.has_wildcard else node.exact_entries
         return
     segment = narrow.segments[depth]
+    if segment == ANY_SEGMENTS and node.after_any is not None:
+        _collect_covering(node.after_any, narrow, depth + 1, found)
     if (child := node.by_literal.get(segment)) is not None:
         _collect_covering(child, narrow, depth + 1, found)
     for suffix, child in node.by_suffix.items():

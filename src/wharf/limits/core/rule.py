@@ -124,6 +124,8 @@ class Interface(Enum):
     REST = "rest"
     GRAPHQL = "graphql"
     LARGE_FILES = "large_files"
+    FILES = "files"
+    """Transfers of files, such as packages, raw files and git: they need bandwidth, and hardly any computation."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):

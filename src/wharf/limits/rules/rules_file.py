@@ -30,7 +30,7 @@ from wharf.limits.rules.schema import BAN, ENDPOINT, GRAPHQL, POINTS, REQUIRED, 
 from wharf.limits.toml.problems import FileProblem, InvalidFile
 
 DEFAULT_PROFILE: Final = "code-host"
-PROFILES: Final = ("code-host", "cluster")
+PROFILES: Final = ("code-host", "gitea", "forgejo", "gitlab", "cluster")
 SCOPE_MEMBERS: Final = frozenset({"caller", "address", "user", "app", "installation", "repository", "token"})
 
 _TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "ban"})
@@ -142,9 +142,7 @@ def _read_base_profile(top: TableEntry, document: TomlDocument) -> _FileContent 
         message = f"{name!r} is not a profile{suggest_name(name, {*PROFILES, 'none'})}"
         document.add_problem(top.locations.get("profile", SourceLocation(1, 1)), "profile", message)
         return None
-    profile = TomlDocument(read_profile_text(name), f"{name} (built in)")
-    content = _FileContent(profile, _read_top(profile))
-    profile.raise_problems()
+    content = _read_profile_content(name)
     known = {entry.values["name"] for entry, _ in content.rules}
     required_keys = {f"{key.name}" for key in RULE.keys if key.default == REQUIRED}
     optional_keys = {
@@ -155,6 +153,16 @@ def _read_base_profile(top: TableEntry, document: TomlDocument) -> _FileContent 
     }
     document.set_optional_keys(optional_keys)
     return content
+
+
+def _read_profile_content(name: str) -> _FileContent:
+    """Return the content of a built-in profile, merged with the profile that it starts from itself, if any."""
+    document = TomlDocument(read_profile_text(name), f"{name} (built in)")
+    top = _read_top(document)
+    base = _read_base_profile(top, document)
+    own = _FileContent(document, top)
+    document.raise_problems()
+    return own if base is None else _merge_with_base(base, own)
 
 
 def _check_rule(entry: TableEntry, document: TomlDocument) -> None:

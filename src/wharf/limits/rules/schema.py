@@ -110,7 +110,8 @@ RULE: Final = TableSchema(
             "match",
             TEXTS,
             "Patterns of method and path, such as `GET /search/*` or `POST,PATCH /repos/{owner}/{repo}/issues`. A "
-            "segment is text, `{name}`, or a `{name}` with text after it; a last `*` stands for one or more segments. "
+            "segment is text, `{name}`, or a `{name}` with text after it; a last `*` stands for one or more segments, "
+            "and one `**` before other segments for 1 to 24 segments. "
             "The method `*` stands for all methods, and `GET` includes `HEAD`. Paths are relative to `base_path`; "
             "`GET outside:/{owner}/*` is for paths outside of it.",
             "every request",
