@@ -150,7 +150,7 @@ class CodeHost:
             "name": "site",
             "full_name": "acme/site",
             "path_with_namespace": "acme/site",
-            "owner": {"id": 2, "login": "acme", "username": "acme", "name": "acme"},
+            "owner": {"id": 2, "login": "acme", "username": "acme", "name": "acme", "email": "acme@example.com"},
             "private": True,
             "default_branch": "main",
         }
