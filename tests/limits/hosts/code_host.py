@@ -217,7 +217,9 @@ class CodeHost:
         return HostReply(status, body, fields.pop("Content-Type"), tuple(fields.items()))
 
 
-def _make_handler(host: CodeHost) -> type[BaseHTTPRequestHandler]:
+def make_handler(host: CodeHost) -> type[BaseHTTPRequestHandler]:
+    """Return a handler of HTTP requests for this host."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
@@ -324,7 +326,7 @@ def run_code_host(folder: Path, profile: str, rules: str = "") -> Iterator[Runni
     (port,) = free_ports(1)
     gateway_address = f"http://127.0.0.1:{port}"
     host = CodeHost(folder, gateway_address, "/api/v4" if profile == "gitlab" else "/api/v1")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _make_handler(host))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), make_handler(host))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
