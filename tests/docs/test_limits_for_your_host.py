@@ -30,8 +30,7 @@ def read_files() -> dict[str, str]:
 def read_commands() -> Iterator[tuple[str, str]]:
     """Yield each command of the page with the output that the page shows."""
     for block in re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
-            yield command, output
+        yield from re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
 
 
 def commit_empty_tree(repository: Path) -> None:

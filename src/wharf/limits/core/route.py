@@ -151,9 +151,8 @@ def parse_pattern(text: str) -> RoutePattern:
     segments = split_path(path)
     has_wildcard = bool(segments) and segments[-1] == "*"
     fixed_segments = segments[:-1] if has_wildcard else segments
-    if ANY_SEGMENTS in segments:
-        if segments.count(ANY_SEGMENTS) > 1 or segments[-1] == ANY_SEGMENTS:
-            raise BadPattern(f"{text!r}: '**' is allowed once, before other segments; end with '*' for all that follow")
+    if ANY_SEGMENTS in segments and (segments.count(ANY_SEGMENTS) > 1 or segments[-1] == ANY_SEGMENTS):
+        raise BadPattern(f"{text!r}: '**' is allowed once, before other segments; end with '*' for all that follow")
     for segment in fixed_segments:
         if segment == ANY_SEGMENTS:
             continue

@@ -104,6 +104,8 @@ class GatewayEnvironment:
             parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
         # What a caller reports about its own address is passed on only if proxies are configured.
         hops = b", ".join([*head.forwarded_for, peer.encode()]) if self._has_proxies else peer.encode()
+        if self._has_proxies and head.forwarded_scheme is not None:
+            scheme = head.forwarded_scheme  # A proxy with TLS in front of the gateway has received `https`.
         if request.admitted is None:
             parts.append(b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (hops, scheme))
         else:
