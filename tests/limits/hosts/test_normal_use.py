@@ -61,6 +61,19 @@ def test_git_pushes_clones_and_pulls_through_the_gateway(tmp_path: Path, profile
     assert (content, running.list_refusals(), buckets) == ("hello\n", [], {"git"})
 
 
+def test_a_clone_with_a_credential_is_four_requests_of_which_the_first_has_none(tmp_path: Path) -> None:
+    with run_code_host(tmp_path, "gitea") as running:
+        push_and_clone(running, tmp_path)
+        before = len(running.host.requests)
+        run_git(tmp_path, "clone", "-q", f"{running.address_with_token}/acme/site.git", "again")
+        requests = running.host.requests[before:]
+    owners = [entry["caller"] for entry in running.read_decisions()[before:]]
+
+    refs, pack = "GET /acme/site.git/info/refs", "POST /acme/site.git/git-upload-pack"
+    assert requests == [refs, refs, pack, pack]
+    assert owners == ["address:127.0.0.1", "user:ada", "user:ada", "user:ada"]
+
+
 def test_a_package_that_is_published_is_installed_unchanged(tmp_path: Path) -> None:
     package, path = os.urandom(300_000), "/api/packages/acme/generic/tool/1.0/tool.bin"
     with run_code_host(tmp_path, "gitea") as running:
@@ -154,7 +167,7 @@ def list_requests_of_an_hour(profile: str) -> list[tuple[int, str, str, str]]:
     search = f"GET {base}/{'search' if profile == 'gitlab' else 'repos/search'}"
     poll = f"POST {base}/jobs/request" if profile == "gitlab" else "POST /api/actions/runner.v1.RunnerService/FetchTask"
     package = f"GET {base}/packages/npm/tool" if profile == "gitlab" else "GET /api/packages/acme/npm/tool"
-    clone = ["GET /acme/site.git/info/refs", "POST /acme/site.git/git-upload-pack"]
+    clone = ["GET /acme/site.git/info/refs", *["POST /acme/site.git/git-upload-pack"] * 2]
     requests: list[tuple[int, str, str, str]] = []
     for person in range(60):
         user, office = f"person{person}", "192.0.2.7"

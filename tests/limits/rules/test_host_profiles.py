@@ -11,7 +11,7 @@ import pytest
 from tests.limits.builders import a_user, anonymous
 from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.route import find_path_below, parse_pattern, split_path
-from wharf.limits.core.rule import Rule, RuleSet
+from wharf.limits.core.rule import EndpointRule, Rule, RuleSet
 from wharf.limits.core.rulebook import Rulebook
 from wharf.limits.rules import Severity, lint_rules
 from wharf.limits.rules.rules_file import read_profile
@@ -272,7 +272,8 @@ def test_only_requests_of_the_api_that_transfer_no_files_are_charged_points_and_
 
 def iter_patterns(rules: RuleSet) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each pattern of a profile."""
-    for entry in (*rules.rules, *rules.endpoints):
+    entries: list[Rule | EndpointRule] = [*rules.rules, *rules.endpoints]
+    for entry in entries:
         for text in entry.match:
             yield entry.name if isinstance(entry, Rule) else "endpoint", text
 

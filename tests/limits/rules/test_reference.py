@@ -33,15 +33,15 @@ def test_every_key_is_described_in_sentences() -> None:
     assert [key.name for key in keys if not key.description.endswith(".")] == []
 
 
-@pytest.mark.parametrize("text", EXAMPLES[:2])
+@pytest.mark.parametrize("text", EXAMPLES[:3])
 def test_the_examples_of_rules_are_valid_and_lint_finds_nothing(text: str) -> None:
     assert [str(finding) for finding in lint_rules(read_rules(text)) if finding.severity.value != "note"] == []
 
 
 def test_the_example_of_a_directory_is_read() -> None:
-    register = read_directory(EXAMPLES[2])
+    register = read_directory(EXAMPLES[3])
 
-    assert (len(register.tokens), list(register.installations), len(EXAMPLES)) == (2, [71], 3)
+    assert (len(register.tokens), list(register.installations), len(EXAMPLES)) == (2, [71], 4)
 
 
 def test_the_example_of_problems_matches_the_reported_problems() -> None:
