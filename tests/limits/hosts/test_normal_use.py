@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from wharf.limits.simulation.access_log import AccessLogReader
 from wharf.limits.simulation.replay import Replay
 
 PROFILES = ["gitea", "forgejo", "gitlab"]
+API = {"gitea": "/api/v1", "forgejo": "/api/v1", "gitlab": "/api/v4"}
 
 
 def run_git(folder: Path, *words: str) -> str:
@@ -52,7 +54,7 @@ def push_and_clone(running: RunningHost, folder: Path) -> str:
     return (folder / "clone" / "a.txt").read_text()
 
 
-@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("profile", ["gitea", "gitlab"])
 def test_git_pushes_clones_and_pulls_through_the_gateway(tmp_path: Path, profile: str) -> None:
     with run_code_host(tmp_path, profile) as running:
         content = push_and_clone(running, tmp_path)
@@ -149,9 +151,30 @@ def test_a_flood_of_sign_ins_is_refused_exactly_and_the_pages_stay_open(tmp_path
     assert (Counter(statuses), page.status) == ({200: 30, 429: 10}, 200)
 
 
-# -- an hour of an office ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("profile", ["gitea", "gitlab"])
+def test_what_a_user_does_in_an_hour_is_admitted_even_at_once(tmp_path: Path, profile: str) -> None:
+    """Unlike the simulated hour, this includes the limits on concurrency and CPU time."""
+    base, project = (API[profile], "projects/7" if profile == "gitlab" else "repos/acme/site")
+    issue = json.dumps({"title": "an issue"}).encode()
+    reads = [
+        *["/acme/site"] * 120,
+        *["/assets/a.js"] * 120,
+        *["/user/events"] * 10,
+        *[f"{base}/{project}"] * 120,
+        *[f"{base}/{'search' if profile == 'gitlab' else 'repos/search'}?q=a"] * 20,
+        *[f"{base}/packages/generic/a" if profile == "gitlab" else "/api/packages/acme/generic/a"] * 60,
+    ]
+    with run_code_host(tmp_path, profile) as running, ThreadPoolExecutor(8) as pool:
+        push_and_clone(running, tmp_path)
+        statuses = Counter(reply.status for reply in pool.map(lambda path: running.send(path, token=TOKEN), reads))
+        created = [
+            running.send(f"{base}/{project}/issues", method="POST", token=TOKEN, body=issue).status for _ in range(20)
+        ]
 
-API = {"gitea": "/api/v1", "forgejo": "/api/v1", "gitlab": "/api/v4"}
+    assert (running.list_refusals(), statuses, created) == ([], {200: len(reads) - 60, 404: 60}, [201] * 20)
+
+
+# -- an hour of an office ------------------------------------------------------------------------------------------------
 
 
 def list_requests_of_an_hour(profile: str) -> list[tuple[int, str, str, str]]:
