@@ -18,6 +18,7 @@ WAITING_FOLDERS: Final = (
     "cluster/engines",
     "docs",
     "limits/admin",
+    "limits/hosts",
     "limits/serving",
     "limits/stores",
     "node",

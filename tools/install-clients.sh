@@ -6,9 +6,9 @@ set -eu
 folder=$1
 mkdir -p "$folder"
 
-if [ ! -x "$folder/python/bin/python" ]; then
+if ! "$folder/python/bin/python" -c "import gitea, github, gitlab, nomad, requests" 2>/dev/null; then
     python3 -m venv "$folder/python"
-    "$folder/python/bin/pip" install -q PyGithub requests python-nomad
+    "$folder/python/bin/pip" install -q PyGithub requests python-gitlab py-gitea python-nomad
 fi
 if [ ! -d "$folder/node/node_modules/@octokit/plugin-throttling" ]; then
     npm install --silent --no-audit --no-fund --prefix "$folder/node" @octokit/core @octokit/plugin-throttling

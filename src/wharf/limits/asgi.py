@@ -89,11 +89,8 @@ class LimitsMiddleware:
         if isinstance(result, LocalReply):
             await _send_local_reply(result, send, incoming)
             return
-        if (
-            self._has_pages
-            and decision_service.pages.is_own_path(incoming.path)
-            and await self._serve_page(incoming, result, send)
-        ):
+        has_page = self._has_pages and decision_service.is_own_path(incoming.path)
+        if has_page and await self._serve_page(incoming, result, send):
             return
         call = _AsgiCall(decision_service, result, incoming, receive, send)
         try:

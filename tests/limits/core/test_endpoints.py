@@ -40,6 +40,14 @@ from wharf.limits.rules import read_rules
         ("* /a/b", "* /a", False),
         ("* /a", "* /a/b", False),
         ("* /", "* /", True),
+        ("* /*", "* /**/-/raw/*", True),
+        ("* /{x}/*", "* /**/-/raw/*", True),
+        ("* /{x}/-/*", "* /**/-/raw/*", False),
+        ("* /{x}/-", "* /**/-", False),
+        ("* /**/-/*", "* /**/-/raw/*", True),
+        ("* /**/-/*", "* /a/-/raw/*", False),
+        ("* /**/-", "* /**/-", True),
+        ("* /**/-", "* /**/-/*", False),
     ],
 )
 def test_a_pattern_covers_another_if_it_matches_all_of_its_requests(wide: str, narrow: str, expected: bool) -> None:

@@ -764,6 +764,26 @@ def test_callers_of_trusted_proxies_are_passed_on(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        (("X-Forwarded-Proto: https",), "https"),
+        (("X-Forwarded-Proto: HTTPS",), "https"),
+        (("X-Forwarded-Proto: http", "X-Forwarded-Proto: https"), "https"),
+        (("X-Forwarded-Proto: gopher",), "http"),
+        ((), "http"),
+    ],
+)
+def test_the_scheme_that_a_proxy_with_tls_reports_is_passed_on(
+    tmp_path: Path, sent: tuple[str, ...], received: str
+) -> None:
+    async def scenario(running: RunningGateway) -> str:
+        await running.request("/a", *sent)
+        return running.service.requests[0].headers["x-forwarded-proto"]
+
+    assert run_scenario(tmp_path, scenario, more='[addresses]\ntrusted = ["127.0.0.0/8"]') == received
+
+
 def test_pages_of_other_origins_can_read_the_limit_headers(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway) -> list[bool]:
         replies = [await running.request("/x", *headers) for headers in ((), ("Origin: https://other.example",))]

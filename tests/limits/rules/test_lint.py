@@ -55,6 +55,29 @@ def test_an_endpoint_with_a_repeated_pattern_is_never_reached() -> None:
     assert list_findings(repeated) == [("warning", "unreachable", "endpoint")]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "codes"),
+    [
+        ("GET /api/v1/search", ["misplaced"]),
+        ("GET outside:/api/v1/search", ["misplaced"]),
+        ("GET /search", []),
+        ("GET /api/v10/search", []),
+        ("GET outside:/search", []),
+        ("GET outside:/api/v10/search", []),
+    ],
+)
+def test_a_pattern_on_the_wrong_side_of_the_base_path_is_found(pattern: str, codes: list[str]) -> None:
+    rule = f'[[rule]]\nname = "mine"\nmatch = "{pattern}"\nresource = "a"\nceiling = 1\n'
+
+    assert [code for _, code, _ in list_findings('base_path = "/api/v1"\n' + rule)] == codes
+
+
+def test_a_pattern_with_the_path_of_an_api_is_right_without_a_base_path() -> None:
+    rule = '[[rule]]\nname = "mine"\nmatch = "GET outside:/api/v1/search"\nresource = "a"\nceiling = 1\n'
+
+    assert list_findings(rule) == []
+
+
 def test_unlimited_numbers_of_counters_are_found() -> None:
     rule = '[[rule]]\nname = "mine"\ncounts = "points"\nper_endpoint = true\nkeys_most = 0\nceiling = 10\n'
 

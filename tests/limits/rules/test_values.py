@@ -111,9 +111,9 @@ def test_descriptions_name_the_choices_and_ranges() -> None:
         make_choices_kind(Interface).description,
     ] == [
         "A whole number from 1 to 9,000.",
-        'One of `"rest"`, `"graphql"`, `"large_files"`.',
+        'One of `"rest"`, `"graphql"`, `"large_files"`, `"files"`.',
         'One of `"rest"`.',
-        'One, or a list, of `"rest"`, `"graphql"`, `"large_files"`.',
+        'One, or a list, of `"rest"`, `"graphql"`, `"large_files"`, `"files"`.',
     ]
 
 

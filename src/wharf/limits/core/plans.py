@@ -93,6 +93,8 @@ class EndpointCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whether its requests charge no primary limit."""
     is_cost_hidden: bool
     """Whether replies must not disclose its cost."""
+    connection: ConnectionClass
+    """How its requests occupy the service, unless they are websockets."""
     primary_rules: tuple[Rule, ...]
     """In order; the first rule that applies to the caller is its bucket."""
     secondary_rules: tuple[Rule, ...]

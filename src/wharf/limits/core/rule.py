@@ -124,6 +124,8 @@ class Interface(Enum):
     REST = "rest"
     GRAPHQL = "graphql"
     LARGE_FILES = "large_files"
+    FILES = "files"
+    """Transfers of files, such as packages, raw files and git: they need bandwidth, and hardly any computation."""
 
 
 class SegmentTreatment(Enum):
@@ -256,6 +258,8 @@ class EndpointRule(msgspec.Struct, frozen=True, kw_only=True):
     """Requests charge no primary limit and cannot lead to a ban, such as the status endpoint."""
     hidden: bool = False
     """The cost is not disclosed: limits that count it do not report their remaining points."""
+    connection: ConnectionClass = ConnectionClass.PLAIN
+    """How its requests occupy the service. Requests that wait are charged no CPU time."""
     line: int = 0
     file: str = ""
 
@@ -356,6 +360,10 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     ban: BanRules = BanRules()
     disclose_secondary: bool = False
     documentation: str = "/docs/rate-limits"
+    base_path: str = ""
+    """The path of the API below `site_path`, such as `/api/v3`; empty if the API is the whole site."""
+    site_path: str = ""
+    """The path below which the host serves everything; empty for the root."""
     keys_most: int = 1_000_000
     """The maximum number of addresses without a credential that are counted separately; others share a counter of
     their network.
@@ -370,3 +378,8 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
         if not self.domains:
             return self.rules
         return (*self.rules, *(descriptor.rule for descriptor in self.descriptors), *OVERRIDE_RULES)
+
+    @property
+    def api_path(self) -> str:
+        """The complete path below which the API lies; empty for the root."""
+        return self.site_path + self.base_path

@@ -17,6 +17,7 @@ from wharf.limits.core.paths import (
     normalize_decoded_path,
     normalize_raw_path,
     read_segments,
+    split_path,
 )
 from wharf.limits.core.plans import (
     Charge,
@@ -99,6 +100,8 @@ class Rulebook:
         self.hash = hash_rules(rules)
         self.rules_by_name = {rule.name: rule for rule in rules.rules}
         self._order = {rule.name: index for index, rule in enumerate(rules.rules)}
+        self._api_segments = split_path(rules.api_path)
+        self._folded_api_segments = tuple(map(str.casefold, self._api_segments))
         self._rules_without_patterns = frozenset(rule.name for rule in rules.rules if not rule.match)
         self._routes: RouteTree[Rule | EndpointRule] = RouteTree()
         self._folded_routes: RouteTree[Rule | EndpointRule] = RouteTree(is_folded=True)
@@ -172,7 +175,7 @@ class Rulebook:
         template = self._templates.get(template_key)
         if template is not None:
             return apply_template(template, caller, self.rules.ban)
-        plan = self._make_plan(caller, endpoint, query, ConnectionClass.PLAIN)
+        plan = self._make_plan(caller, endpoint, query, endpoint.connection)
         self._templates.store(template_key, build_template(plan, caller))
         return plan
 
@@ -246,7 +249,7 @@ class Rulebook:
         matches = [self._match_reading(method, reading) for reading in readings]
         template = next((match.template for match in matches if match.template is not None), None)
         name = (
-            f"{get_counted_method(method)} {template.text.partition(' ')[2]}"
+            f"{get_counted_method(method)} {template.path}"
             if template is not None
             else derive_endpoint_name(method, readings[0].segments)
         )
@@ -275,7 +278,8 @@ class Rulebook:
         names = set(self._rules_without_patterns)
         template: RoutePattern | None = None
         endpoint_rule: EndpointRule | None = None
-        for pattern, entry in routes.find_matches(method, reading.segments):
+        is_outside = self._is_outside_api(reading)
+        for pattern, entry in routes.find_matches(method, reading.segments, is_outside=is_outside):
             if template is None and pattern.is_template:
                 template = pattern
             if isinstance(entry, Rule):
@@ -284,12 +288,19 @@ class Rulebook:
                 endpoint_rule = entry
         return _ReadingMatch(frozenset(names), endpoint_rule, template)
 
+    def _is_outside_api(self, reading: PathReading) -> bool:
+        """Return whether a reading of a path is outside of the base path of the API."""
+        api = self._folded_api_segments if reading.is_folded else self._api_segments
+        return reading.segments[: len(api)] != api
+
     def _is_spelled_as_free(self, method: str, path: str) -> bool:
         """Return whether the path of a request is spelled like the pattern of a free endpoint.
 
         Another spelling may be another path for the service, which the caller could then request without limit.
         """
-        for pattern, entry in self._routes.find_matches(method, read_segments(path)):
+        segments = read_segments(path)
+        is_outside = self._is_outside_api(PathReading(segments))
+        for pattern, entry in self._routes.find_matches(method, segments, is_outside=is_outside):
             if isinstance(entry, EndpointRule):
                 return entry.free and pattern.has_trailing_slash == (len(path) > 1 and path.endswith("/"))
         return False
@@ -311,6 +322,7 @@ class Rulebook:
         endpoint_rules = [match.endpoint_rule for match in matches]
         default_points = self.rules.points.get_points(method)
         interfaces = [match.interface for match in matches if match.interface is not Interface.REST]
+        connections = {ConnectionClass.PLAIN if rule is None else rule.connection for rule in endpoint_rules}
         return EndpointCost(
             name=name,
             points=max(
@@ -320,6 +332,7 @@ class Rulebook:
             interface=interfaces[0] if interfaces else Interface.REST,
             is_free=is_free,
             is_cost_hidden=any(rule is not None and rule.hidden for rule in endpoint_rules),
+            connection=connections.pop() if len(connections) == 1 else ConnectionClass.PLAIN,
             primary_rules=tuple(by_name[rule] for rule in primary_names[0]),
             secondary_rules=tuple(rule for rule in self.rules.rules if rule.name in secondary_names),
             other_primary_rules=tuple(tuple(by_name[rule] for rule in names) for names in primary_names[1:]),
@@ -339,6 +352,8 @@ class Rulebook:
         for rule in endpoint.secondary_rules:
             if endpoint.is_free and rule.counts not in UNITS_OF_FREE_ENDPOINTS:
                 continue
+            if rule.counts is CountedUnit.CPU_MS and endpoint.connection is ConnectionClass.WAITING:
+                continue  # The duration of a request that waits for events is no estimate of its CPU time.
             cost = get_secondary_cost(rule, endpoint, query, connection)
             if cost is not None and rule.applies_to(caller.caller_class):
                 charges.append(build_charge(rule, caller, endpoint=endpoint.name, cost=cost))

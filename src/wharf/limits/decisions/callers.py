@@ -11,7 +11,13 @@ from wharf.limits.core.callers.addresses import Address, ProxySettings, find_add
 from wharf.limits.core.callers.caller import Caller, CredentialKind
 from wharf.limits.core.callers.credentials import read_credential
 from wharf.limits.core.callers.directory import Directory
-from wharf.limits.core.callers.recognition import UnrecognizedCredential, make_anonymous_caller, recognize_caller
+from wharf.limits.core.callers.recognition import (
+    ACCOUNT_PREFIXES,
+    UnrecognizedCredential,
+    make_anonymous_caller,
+    recognize_caller,
+)
+from wharf.limits.core.route import find_path_below
 from wharf.limits.decisions.requests import IncomingRequest
 
 MAX_CACHED_CALLERS: Final = 65_536
@@ -27,6 +33,8 @@ class CallerResolver:
 
     def __init__(self, directory: Directory, proxies: ProxySettings) -> None:
         self.directory = directory
+        self.api_path = ""
+        """The complete path below which the API lies, by the rules in force; empty for the root."""
         self._cached_callers: BoundedCache[CallerKey, Caller] = BoundedCache(MAX_CACHED_CALLERS)
         self._proxies = proxies
         self._has_proxies = bool(proxies.trusted or proxies.hops)
@@ -51,11 +59,22 @@ class CallerResolver:
         if cached is not None and (cached.expires_ms is None or now_ms < cached.expires_ms):
             return cached
         credential = read_credential(incoming.authorization, incoming.query)
-        caller = recognize_caller(credential, self._find_address(incoming), incoming.path, self.directory, now_ms)
+        path = self._get_contract_path(incoming.path)
+        caller = recognize_caller(credential, self._find_address(incoming), path, self.directory, now_ms)
         if key is not None and isinstance(caller, Caller) and caller.kind is not CredentialKind.WORKFLOW_TOKEN:
             # The class of a workflow token depends on the path of the request.
             self._cached_callers.store(key, caller)
         return caller
+
+    def _get_contract_path(self, path: str) -> str:
+        """Return the path as if the API were the whole site; for a path outside of it, the path itself.
+
+        A path outside of the API that looks like one of the API, such as a page of the user `repos`, becomes `/`.
+        """
+        relative_path = find_path_below(self.api_path, path)
+        if relative_path is not None:
+            return relative_path
+        return "/" if path.startswith(ACCOUNT_PREFIXES) else path
 
     def _build_key(self, incoming: IncomingRequest) -> CallerKey | None:
         """Return the cache key of a request, or `None` if its caller must not be cached.

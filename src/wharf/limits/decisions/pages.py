@@ -1,6 +1,6 @@
 """Pages that the limiter serves itself: the rate limit status, the meta page, and insights of organizations if enabled.
 
-Callers who are not members of an organization get the same reply as if the organization did not exist.
+The paths in this module are relative to the base path of the API. Callers who are not members of an organization get the same reply as if the organization did not exist.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,6 @@ from wharf.limits.core.paths import read_segments
 from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.evaluator import LimitEvaluator
 from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
-from wharf.limits.decisions.requests import IncomingRequest
 from wharf.limits.decisions.shared_records import SharedRecords
 
 STATUS_PATH: Final = "/rate_limit"
@@ -50,15 +49,15 @@ class Pages:
         return (200, JSON_TYPE, self._meta) if path == META_PATH else None
 
     async def render_page(
-        self, incoming: IncomingRequest, caller: Caller, evaluator: LimitEvaluator, directory: Directory, now_ms: int
+        self, path: str, query: str, caller: Caller, evaluator: LimitEvaluator, directory: Directory, now_ms: int
     ) -> PageResponse:
-        """Return the page at the path of the request, for this caller."""
-        if incoming.path == STATUS_PATH:
+        """Return the page at this path, for this caller. `query` is the query of the request, without `?`."""
+        if path == STATUS_PATH:
             return 200, JSON_TYPE, await evaluator.render_status(caller)
-        if incoming.path == META_PATH:
+        if path == META_PATH:
             return 200, JSON_TYPE, self._meta
-        organization, insights_path = _split_insights_path(incoming.path) or ("", "")
-        return await self._render_insights(organization, insights_path, incoming.query, caller, directory, now_ms)
+        organization, insights_path = _split_insights_path(path) or ("", "")
+        return await self._render_insights(organization, insights_path, query, caller, directory, now_ms)
 
     async def _render_insights(
         self, organization: str, insights_path: str, query_text: str, caller: Caller, directory: Directory, now_ms: int

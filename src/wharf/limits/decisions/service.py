@@ -26,6 +26,7 @@ from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.responses import JSON_TYPE, Headers, RefusalResponse, build_headers, build_refusal
+from wharf.limits.core.route import find_path_below
 from wharf.limits.core.rule import READ_METHODS, Interface
 from wharf.limits.decisions.activity import ActivityCounts
 from wharf.limits.decisions.alerts import Alert, AlertQueue
@@ -95,6 +96,7 @@ class DecisionService:
             folder, self.now_ms, lambda grants: self.evaluator.limiter.set_grants(grants)
         )
         self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies)
+        self.caller_resolver.api_path = evaluator.rules.api_path
         self.running_requests: Final[dict[str, AdmittedRequest]] = {}
         self.is_local: Final = evaluator.local_counters is not None
         """Whether the counters are in this process: then no decision waits, and `run_immediately` may be used."""
@@ -151,6 +153,7 @@ class DecisionService:
     async def set_rules(self, text: str, file: str) -> None:
         """Replace the rules by those in `text`, the content of the file `file`. Raises an error if they are invalid."""
         await self.evaluator.reload_rules(text, file)
+        self.caller_resolver.api_path = self.evaluator.rules.api_path
         self.header_writer = HeaderWriter(self.evaluator.rules, self.settings.request_id_header)
 
     # -- request ids -----------------------------------------------------------------------------------------------
@@ -358,21 +361,31 @@ class DecisionService:
             status, (*rate_headers, *content_headers, (self.settings.request_id_header, request_id)), body
         )
 
+    def is_own_path(self, path: str) -> bool:
+        """Return whether the limiter, and not the service, replies to GET and HEAD requests for this path."""
+        return self._find_page_path(path) is not None
+
+    def _find_page_path(self, path: str) -> str | None:
+        """Return the path of one of the limiter's own pages, relative to the base path; `None` for any other path."""
+        relative_path = find_path_below(self.evaluator.rules.api_path, path)
+        return relative_path if relative_path is not None and self.pages.is_own_path(relative_path) else None
+
     async def render_page(self, incoming: IncomingRequest, admitted: AdmittedRequest) -> LocalReply | None:
         """Return one of the limiter's own pages as the reply, or `None` if the service must reply.
 
         If the page cannot be rendered, refund the request and return a reply with status 500.
         """
-        if incoming.method not in ("GET", "HEAD") or not self.pages.is_own_path(incoming.path):
+        path = self._find_page_path(incoming.path) if incoming.method in ("GET", "HEAD") else None
+        if path is None:
             return None
         decision, caller = admitted.decision, admitted.caller
         if decision is None:
-            page = self.pages.render_while_off(incoming.path)
+            page = self.pages.render_while_off(path)
             return None if page is None else LocalReply(page[0], (("content-type", page[1]),), page[2])
         directory = self.caller_resolver.directory
         try:
             status, content_type, body = await self.pages.render_page(
-                incoming, caller, self.evaluator, directory, self.now_ms()
+                path, incoming.query, caller, self.evaluator, directory, self.now_ms()
             )
         except Exception:
             # Reply with 500 instead of raising: otherwise the slot and the connection of the request stay occupied.

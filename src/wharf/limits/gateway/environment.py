@@ -67,7 +67,7 @@ class GatewayEnvironment:
         self.collected_bodies: Final = CollectedBodies()
         self.idle_connections: Final[OrderedDict[IdleConnection, None]] = OrderedDict()
         """The connections of callers without a request, the one that is idle for the longest time first."""
-        self.is_limiter_page: Final = self.decision_service.pages.is_own_path
+        self.is_limiter_page: Final = self.decision_service.is_own_path
         self.head_timeout_s: Final = self.settings.head_ms / 1_000
         self.idle_timeout_s: Final = self.settings.idle_ms / 1_000
         self.is_ending = False
@@ -120,6 +120,8 @@ class GatewayEnvironment:
             parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
         # What a caller reports about its own address is passed on only if proxies are configured.
         hops = b", ".join([*head.forwarded_for, peer.encode()]) if self._has_proxies else peer.encode()
+        if self._has_proxies and head.forwarded_scheme is not None:
+            scheme = head.forwarded_scheme  # A proxy with TLS in front of the gateway has received `https`.
         if request.admitted is None:
             parts.append(b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (hops, scheme))
         else:

@@ -106,6 +106,8 @@ class RequestHead(msgspec.Struct, gc=False):
     """The values of the `X-Forwarded-For` headers, in order."""
     forwarded: list[bytes] = []
     """The values of the `Forwarded` headers, in order."""
+    forwarded_scheme: bytes | None = None
+    """The last value of `X-Forwarded-Proto`, if it is `http` or `https`. It is forwarded only if proxies are configured."""
     address_lines: list[bytes] = []
     """The header lines in `ADDRESS_HEADERS`. They are forwarded only if proxies are configured."""
 
@@ -243,6 +245,8 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
             head.forwarded_for.append(value)
         elif name == b"forwarded":
             head.forwarded.append(value)
+        elif name == b"x-forwarded-proto":
+            head.forwarded_scheme = value.lower() if value.lower() in (b"http", b"https") else None
         elif name in ADDRESS_HEADERS:
             head.address_lines.append(whole)
     if has_length and has_encoding:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from wharf.limits.core.callers.caller import CallerClass
-from wharf.limits.core.route import RouteTree, parse_pattern
+from wharf.limits.core.route import RouteTree, find_path_below, parse_pattern
 from wharf.limits.core.rule import UNLIMITED, Algorithm, CountedUnit, EndpointRule, Interface, Rule, RuleSet
 
 
@@ -72,6 +72,7 @@ def lint_rules(rules: RuleSet, previous: RuleSet | None = None) -> list[LintFind
         *_find_second_calls(rules),
         *_find_never_passing(rules),
         *_find_repeated_patterns(rules),
+        *_find_misplaced_patterns(rules),
         *_find_same_resource(rules),
         *(_find_lost_counters(rules, previous) if previous is not None else ()),
     ]
@@ -314,6 +315,26 @@ def _find_repeated_patterns(rules: RuleSet) -> Iterator[LintFinding]:
                     f"{text!r} is described by an earlier endpoint: this one is never reached",
                 )
         described.update(endpoint.match)
+
+
+def _find_misplaced_patterns(rules: RuleSet) -> Iterator[LintFinding]:
+    """Yield a finding for each pattern that repeats the base path, or that looks for it outside of it."""
+    if not rules.base_path:
+        return
+    repeated_path = rules.api_path + rules.base_path
+    entries: list[Rule | EndpointRule] = [*rules.rules, *rules.endpoints]
+    for entry in entries:
+        name = entry.name if isinstance(entry, Rule) else "endpoint"
+        for pattern in map(parse_pattern, entry.match):
+            if pattern.is_outside and find_path_below(rules.api_path, pattern.path) is not None:
+                what = (
+                    f"{pattern.text!r} matches nothing: the path is below the base path, so write it without `outside:`"
+                )
+            elif not pattern.is_outside and find_path_below(repeated_path, pattern.path) is not None:
+                what = f"a pattern repeats the base path {rules.base_path!r}: write only what follows it"
+            else:
+                continue
+            yield LintFinding(Severity.WARNING, "misplaced", entry.file, entry.line, name, what)
 
 
 def _find_same_resource(rules: RuleSet) -> Iterator[LintFinding]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from wharf.limits.core.callers.caller import LIMITED_CLASSES, CallerClass
+from wharf.limits.core.route import OUTSIDE_PREFIX
 from wharf.limits.core.rule import UNLIMITED, CountedUnit, Rule
 from wharf.limits.rules.rules_file import PROFILES, read_profile
 from wharf.limits.rules.schema import DIRECTORY_TABLES, RULES_TABLES, TableSchema
@@ -64,7 +65,7 @@ def _render_profile(name: str) -> Iterator[str]:
 
 def _describe_requests(rule: Rule) -> str:
     """Return which requests a rule matches, in Markdown: its patterns, else its interfaces, else `all`."""
-    patterns = ", ".join(f"`{text}`" for text in rule.match)
+    patterns = ", ".join(f"`{text.replace(OUTSIDE_PREFIX, '', 1)}`" for text in rule.match)
     interfaces = " and ".join(interface.value for interface in rule.interface)
     return patterns or interfaces or "all"
 

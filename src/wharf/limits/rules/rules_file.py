@@ -12,7 +12,7 @@ import msgspec
 
 from wharf.languages.source_locations import SourceLocation
 from wharf.limits.core.callers.caller import ORDINARY_CLASSES, CallerClass
-from wharf.limits.core.route import BadPattern, parse_pattern
+from wharf.limits.core.route import BadPattern, parse_pattern, place_pattern
 from wharf.limits.core.rule import (
     DEFAULT_ALGORITHMS,
     Algorithm,
@@ -32,7 +32,7 @@ from wharf.limits.rules.schema import BAN, ENDPOINT, GRAPHQL, PATHS, POINTS, REQ
 from wharf.limits.toml.problems import FileProblem, InvalidFile
 
 DEFAULT_PROFILE: Final = "code-host"
-PROFILES: Final = ("code-host", "cluster")
+PROFILES: Final = ("code-host", "gitea", "forgejo", "gitlab", "cluster")
 SCOPE_MEMBERS: Final = frozenset({"caller", "address", "user", "app", "installation", "repository", "token"})
 
 _TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "paths", "ban", "domain"})
@@ -48,22 +48,24 @@ def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
     """
     document = TomlDocument(text, file)
     document.check_names({key.name for key in ROOT.keys} | _TABLES)
-    top_values = {name: value for name, value in document.raw.items() if ROOT.find_key(name) is not None}
-    top = document.read_entry(ROOT, top_values, (), set())
+    top = _read_top(document)
     base = _read_base_profile(top, document)
-    own = _FileContent(document)
+    own = _FileContent(document, top)
     document.raise_problems()
     content = _merge_with_base(base, own) if base is not None else own
+    site_path, base_path = content.top.get("site_path", ""), content.top.get("base_path", "")
     rules = RuleSet(
-        rules=tuple(_build_rule(entry, scale) for entry, scale in content.rules),
-        endpoints=tuple(_build_endpoint_rule(entry) for entry in content.endpoints),
+        rules=tuple(_build_rule(_place_patterns(entry, site_path, base_path), scale) for entry, scale in content.rules),
+        endpoints=tuple(
+            _build_endpoint_rule(_place_patterns(entry, site_path, base_path)) for entry in content.endpoints
+        ),
         points=MethodPoints(**content.points),
         graphql=GraphqlRules(**content.graphql),
         paths=PathRules(**content.paths),
         ban=BanRules(**content.ban),
         domains=own.domains.names,
         descriptors=own.domains.descriptors,
-        **{name: value for name, value in top.values.items() if name != "profile"},
+        **content.top,
     )
     problems = [*_find_contradictions(rules, content, file), *find_name_problems(rules)]
     if problems:
@@ -81,14 +83,29 @@ def read_profile(name: str = DEFAULT_PROFILE) -> RuleSet:
     return read_rules(f'profile = "{name}"\n', name)
 
 
+def _read_top(document: TomlDocument) -> TableEntry:
+    """Return the keys of a file outside of any table, and record their problems in the document."""
+    values = {name: value for name, value in document.raw.items() if ROOT.find_key(name) is not None}
+    return document.read_entry(ROOT, values, (), set())
+
+
+def _place_patterns(entry: TableEntry, site_path: str, base_path: str) -> TableEntry:
+    """Return an entry whose patterns match complete paths: this is the one place where the base path is applied."""
+    if "match" not in entry.values:
+        return entry
+    placed = tuple(place_pattern(text, site_path, base_path) for text in entry.values["match"])
+    return msgspec.structs.replace(entry, values={**entry.values, "match": placed})
+
+
 class _FileContent:
-    """The content of one rules file or profile, before both are merged.
+    """The content of one rules file or profile, before both are merged. `top` are its keys outside of any table.
 
     The constructor reads all tables, and records their problems in the document.
     """
 
-    def __init__(self, document: TomlDocument) -> None:
+    def __init__(self, document: TomlDocument, top: TableEntry) -> None:
         self.file = document.file
+        self.top = {name: value for name, value in top.values.items() if name != "profile"}
         self.rules: list[tuple[TableEntry, TableEntry | None]] = []
         """Each rule with its `scale` table, if it has one."""
         self.endpoints: list[TableEntry] = []
@@ -132,9 +149,7 @@ def _read_base_profile(top: TableEntry, document: TomlDocument) -> _FileContent 
         message = f"{name!r} is not a profile{suggest_name(name, {*PROFILES, 'none'})}"
         document.add_problem(top.locations.get("profile", SourceLocation(1, 1)), "profile", message)
         return None
-    profile = TomlDocument(read_profile_text(name), f"{name} (built in)")
-    content = _FileContent(profile)
-    profile.raise_problems()
+    content = _read_profile_content(name)
     known = {entry.values["name"] for entry, _ in content.rules}
     required_keys = {f"{key.name}" for key in RULE.keys if key.default == REQUIRED}
     optional_keys = {
@@ -145,6 +160,16 @@ def _read_base_profile(top: TableEntry, document: TomlDocument) -> _FileContent 
     }
     document.set_optional_keys(optional_keys)
     return content
+
+
+def _read_profile_content(name: str) -> _FileContent:
+    """Return the content of a built-in profile, merged with the profile that it starts from itself, if any."""
+    document = TomlDocument(read_profile_text(name), f"{name} (built in)")
+    top = _read_top(document)
+    base = _read_base_profile(top, document)
+    own = _FileContent(document, top)
+    document.raise_problems()
+    return own if base is None else _merge_with_base(base, own)
 
 
 def _check_rule(entry: TableEntry, document: TomlDocument) -> None:
@@ -188,6 +213,7 @@ def _merge_with_base(base: _FileContent, own: _FileContent) -> _FileContent:
         override, override_scale = named.get(entry.values["name"], (None, None))
         changed.append((entry if override is None else _override_entry(entry, override), override_scale or scale))
     base.rules = [(e, s) for e, s in own.rules if e.values["name"] not in known] + changed
+    base.top |= own.top
     base.endpoints = [*own.endpoints, *base.endpoints]
     base.points |= own.points
     base.graphql |= own.graphql

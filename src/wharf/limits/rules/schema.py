@@ -27,6 +27,7 @@ from wharf.limits.rules.values import (
     FLAG,
     FORMATS,
     NAME,
+    PATH_PREFIX,
     SHA256,
     TEXT,
     TEXTS,
@@ -73,8 +74,23 @@ ROOT: Final = TableSchema(
         KeySchema(
             "profile",
             TEXT,
-            "Built-in rules to start from: `code-host`, `cluster` (the limits of the cluster's own API), or `none`.",
+            "Built-in rules to start from: `code-host`, `gitea`, `forgejo`, `gitlab`, `cluster` (the limits of the "
+            "cluster's own API), or `none`.",
             "`code-host`",
+        ),
+        KeySchema(
+            "base_path",
+            PATH_PREFIX,
+            "The path of the API, such as `/api/v3`. All patterns are relative to it, except those that begin with "
+            "`outside:`. The limiter's own pages, such as `/rate_limit`, lie below it too.",
+            "that of the profile; `/` for `code-host`",
+        ),
+        KeySchema(
+            "site_path",
+            PATH_PREFIX,
+            "The path below which the host serves everything, if that is not `/`. `base_path` and the patterns that "
+            "begin with `outside:` lie below it.",
+            "`/`",
         ),
         KeySchema(
             "disclose_secondary",
@@ -106,8 +122,10 @@ RULE: Final = TableSchema(
             "match",
             TEXTS,
             "Patterns of method and path, such as `GET /search/*` or `POST,PATCH /repos/{owner}/{repo}/issues`. A "
-            "segment is text, `{name}`, or a `{name}` with text after it; a last `*` stands for one or more segments. "
-            "The method `*` stands for all methods, and `GET` includes `HEAD`.",
+            "segment is text, `{name}`, or a `{name}` with text after it; a last `*` stands for one or more segments, "
+            "and one `**` before other segments for 1 to 24 segments. "
+            "The method `*` stands for all methods, and `GET` includes `HEAD`. Paths are relative to `base_path`; "
+            "`GET outside:/{owner}/*` is for paths outside of it.",
             "every request",
         ),
         KeySchema(
@@ -228,6 +246,13 @@ ENDPOINT: Final = TableSchema(
             FLAG,
             "Charge no primary limit and never lead to a ban, such as for the endpoint that shows the limits.",
             "`false`",
+        ),
+        KeySchema(
+            "connection",
+            make_choice_kind(ConnectionClass, (ConnectionClass.PLAIN, ConnectionClass.WAITING)),
+            "`waiting` for event streams and long polls: they take no place among the `plain` requests that run at the "
+            "same time, and their duration is not CPU time.",
+            '`"plain"`',
         ),
         KeySchema(
             "hidden", FLAG, "Whether the cost is hidden: limits that count it do not report what remains.", "`false`"

@@ -19,6 +19,7 @@ _DURATION_PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FORMAT: Final = re.compile(r"[a-z0-9]{1,16}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_PATH_PREFIX: Final = re.compile(r"(/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~-]+)+")
 MAX_DURATION_MS: Final = 366 * 86_400_000
 """Longer windows would keep counters for too long."""
 
@@ -59,6 +60,20 @@ def _read_account(value: object) -> str:
     if re.fullmatch(r"[^\s/]+", _read_text(value)) is None:
         raise InvalidValue(f"{format_value(value)} is not an account name: it contains a space or a slash")
     return str(value)
+
+
+def _read_path_prefix(value: object) -> str:
+    """Return the value if it is the beginning of paths, without its last slash. Raises `InvalidValue` otherwise.
+
+    `/` is the empty prefix.
+    """
+    prefix = _read_text(value).removesuffix("/")
+    if prefix and _PATH_PREFIX.fullmatch(prefix) is None:
+        raise InvalidValue(
+            f'{format_value(value)} is not the beginning of paths: write it as "/api/v1", with letters, digits and `.`, '
+            "`_`, `~` or `-` between the slashes"
+        )
+    return prefix
 
 
 def _read_flag(value: object) -> bool:
@@ -164,6 +179,7 @@ def _read_timestamp(value: object) -> int:
 TEXT: Final = TomlValueKind("A text.", _read_text)
 NAME: Final = TomlValueKind("A name: lowercase letters, digits and `_`.", _read_name)
 ACCOUNT: Final = TomlValueKind("The name of an account.", _read_account)
+PATH_PREFIX: Final = TomlValueKind("The beginning of paths, such as `/api/v1`.", _read_path_prefix)
 TEXTS: Final = TomlValueKind("A text, or a list of texts.", _read_texts)
 FORMATS: Final = TomlValueKind("A format, or a list of formats.", _read_formats)
 FLAG: Final = TomlValueKind("True or false.", _read_flag)

@@ -20,6 +20,8 @@ from wharf.limits.core.callers.credentials import (
 from wharf.limits.core.callers.directory import App, Directory, DirectoryToken
 from wharf.limits.core.paths import read_segments
 
+ACCOUNT_PREFIXES: Final = ("/repos/", "/orgs/", "/enterprises/")
+"""The beginnings of the API's paths whose second segment is the account that owns the resource."""
 BAD_CREDENTIALS: Final = "Bad credentials"
 
 
@@ -208,7 +210,7 @@ def is_enterprise_account(name: str, directory: Directory) -> bool:
 def get_path_owner(path: str) -> str | None:
     """Return the account that owns the requested resource, or `None` if the path, in normal form, names no account."""
     segments = read_segments(path)
-    if len(segments) >= 2 and segments[0] in ("repos", "orgs", "enterprises"):
+    if len(segments) >= 2 and f"/{segments[0]}/" in ACCOUNT_PREFIXES:
         return segments[1]
     if len(segments) >= 4 and segments[1].endswith(".git"):  # Large files: /acme/site.git/info/lfs/...
         return segments[0]
