@@ -99,6 +99,7 @@ class LimitsMiddleware:
     async def _serve_page(self, incoming: IncomingRequest, admitted: AdmittedRequest, send: Send) -> bool:
         """Send the limiter's own page. Return false if it has no page at this path, so that the application replies."""
         has_page = True
+        admitted.pause_work(self._decision_service.world.monotonic_s())
         try:
             page = await self._decision_service.render_page(incoming, admitted)
             has_page = page is not None
@@ -107,6 +108,7 @@ class LimitsMiddleware:
         finally:
             if has_page:
                 await self._decision_service.end_request(admitted)
+        admitted.resume_work(self._decision_service.world.monotonic_s())
         return has_page
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,7 +155,7 @@ class LimitsMiddleware:
             await receive()  # A reply is allowed only after the message `websocket.connect` was received.
             await _refuse_websocket(result, scope, send)
             return
-        result.pause_work(decision_service.world.monotonic_s())
+        result.finish_work(decision_service.world.monotonic_s())
 
         async def send_with_headers(message: Message) -> None:
             """Send a message of the application; add the rate limit headers, and end the request when it closes."""
@@ -185,7 +187,7 @@ class _AsgiCall:
 
     __slots__ = (
         *("_admitted", "_decision_service", "_disconnect_task", "_incoming", "_is_body_read", "_is_receiving"),
-        *("_now_s", "_receive", "_send", "_waits", "has_reply_begun"),
+        *("_now_s", "_receive", "_send", "has_reply_begun"),
     )
 
     def __init__(
@@ -202,8 +204,6 @@ class _AsgiCall:
         self._incoming = incoming
         self._receive = receive
         self._send = send
-        self._waits = incoming.connection is ConnectionClass.WAITING
-        """Whether the request mostly waits: then only the time before its reply counts as work."""
         self._is_body_read = False
         self._is_receiving = False
         self._disconnect_task: asyncio.Task[Message] | None = None
@@ -250,10 +250,14 @@ class _AsgiCall:
             self._disconnect_task.cancel()
 
     async def send(self, message: Message) -> None:
-        """Send a message of the application, with the rate limit headers, and end the request with the last one."""
+        """Send a message of the application, with the rate limit headers, and end the request with the last one.
+
+        The time after the start of the reply does not count as work.
+        """
         decision_service, admitted = self._decision_service, self._admitted
         is_last = False
         if message["type"] == "http.response.start":
+            admitted.finish_work(self._now_s())
             status = message["status"]
             if status == 304 or status >= 500:
                 await decision_service.on_status(admitted, status)
@@ -264,12 +268,10 @@ class _AsgiCall:
             message = {**message, "headers": headers}
         else:
             is_last = message["type"] == "http.response.body" and not message.get("more_body")
-        admitted.pause_work(self._now_s())
         await self._send(message)
         if not is_last:
-            if not self._waits:  # The application works on the next part of the body.
-                admitted.resume_work(self._now_s())
-        elif decision_service.is_local:
+            return
+        if decision_service.is_local:
             decision_service.end_request_locally(admitted)
         else:
             await decision_service.end_request(admitted)

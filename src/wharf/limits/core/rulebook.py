@@ -58,6 +58,8 @@ class Rulebook:
         self._endpoints_by_content: BoundedCache[tuple[str, frozenset[str], int], EndpointCost] = BoundedCache(
             MAX_CACHED_PATHS
         )
+        self._marked_endpoints: BoundedCache[EndpointCost, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
+        """Copies of endpoints for requests with `may_create_content`."""
         self._templates: BoundedCache[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = BoundedCache(
             MAX_CACHED_TEMPLATES
         )
@@ -83,6 +85,8 @@ class Rulebook:
         endpoint = self._endpoints.get((request.method, request.path)) or self.get_endpoint(
             request.method, request.path
         )
+        if request.may_create_content and not endpoint.may_create_content:
+            endpoint = self._get_marked_endpoint(endpoint)
         if request.connection is not ConnectionClass.PLAIN:
             return self._make_plan(caller, endpoint, request.query, request.connection)
         key = (caller, endpoint, request.query)
@@ -90,6 +94,14 @@ class Rulebook:
         if plan is None:
             plan = self._plans.store(key, self._plan_from_template(caller, endpoint, request.query))
         return plan
+
+    def _get_marked_endpoint(self, endpoint: EndpointCost) -> EndpointCost:
+        """Return a copy of an endpoint whose requests need room in the content limits. The same object each time, for caches."""
+        marked = self._marked_endpoints.get(endpoint)
+        if marked is None:
+            marked = msgspec.structs.replace(endpoint, may_create_content=True)
+            self._marked_endpoints.store(endpoint, marked)
+        return marked
 
     def _plan_from_template(self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None) -> ChargePlan:
         """Return the charge plan of a caller at an endpoint.
@@ -130,11 +142,15 @@ class Rulebook:
         """Return the charge of the `core` bucket of a caller, for replies without a decision."""
         return build_charge(self._find_core_rule(caller), caller, endpoint="", cost=1)
 
-    def list_content_charges(self, caller: Caller) -> tuple[Charge, ...]:
-        """Return the charges of the content limits of a caller, for a reply that reports created content."""
+    def list_content_charges(self, caller: Caller, endpoint: EndpointCost | None = None) -> tuple[Charge, ...]:
+        """Return the charges of the content limits of a caller, for a reply that reports created content.
+
+        With `endpoint`, only those of the limits that match its requests.
+        """
+        name = "" if endpoint is None else endpoint.name
         return tuple(
-            build_charge(rule, caller, endpoint="", cost=1)
-            for rule in self.rules.rules
+            build_charge(rule, caller, endpoint=name, cost=1)
+            for rule in (self.rules.rules if endpoint is None else endpoint.secondary_rules)
             if rule.counts is CountedUnit.CONTENT and rule.applies_to(caller.caller_class)
         )
 
@@ -208,12 +224,16 @@ class Rulebook:
             is_cost_hidden=endpoint_rule is not None and endpoint_rule.hidden,
             primary_rules=tuple(rule for rule in matching if rule.is_primary),
             secondary_rules=tuple(rule for rule in matching if not rule.is_primary),
+            is_waiting=endpoint_rule is not None and endpoint_rule.waiting,
+            may_create_content=endpoint_rule is not None and endpoint_rule.content_marked,
         )
 
     def _make_plan(
         self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None, connection: ConnectionClass
     ) -> ChargePlan:
         """Return a charge plan that is built from the rules, without a template."""
+        if endpoint.is_waiting and connection is ConnectionClass.PLAIN:
+            connection = ConnectionClass.WAITING
         primary_rule = next((rule for rule in endpoint.primary_rules if rule.applies_to(caller.caller_class)), None)
         bucket_charge = build_charge(
             primary_rule or self._find_core_rule(caller),
@@ -239,6 +259,7 @@ class Rulebook:
             interface=endpoint.interface,
             is_free=endpoint.is_free,
             is_cost_hidden=endpoint.is_cost_hidden,
+            is_waiting=connection is ConnectionClass.WAITING,
         )
 
 

@@ -220,6 +220,20 @@ ENDPOINT: Final = TableSchema(
         KeySchema(
             "hidden", FLAG, "Whether the cost is hidden: limits that count it do not report what remains.", "`false`"
         ),
+        KeySchema(
+            "waiting",
+            FLAG,
+            "Whether its requests mostly wait, such as long polls and event streams. They are counted by `leases` rules "
+            'with `connection = "waiting"` instead of those with `"plain"`, and their elapsed time is not CPU time.',
+            "`false`",
+        ),
+        KeySchema(
+            "content_marked",
+            FLAG,
+            "Whether the service marks with `x-wharf-content` which requests created content. Requests to the endpoint "
+            "are refused while a content limit of the caller is full, and counted by it only if they are marked.",
+            "`false`",
+        ),
     ),
     is_list=True,
 )

@@ -138,18 +138,12 @@ class CallerConnection(asyncio.Protocol):
             self.transport.hold_reading()
 
     def pause_writing(self) -> None:
-        """Stop reading the reply from the service, because the caller does not read; this time is not charged."""
+        """Stop reading the reply from the service, because the caller does not read."""
         self._is_caller_full = True
-        request = self.request
-        if request is not None and request.admitted is not None:
-            request.admitted.pause_work(self._environment.now_s())
         self._forwarder.on_caller_full()
 
     def resume_writing(self) -> None:
         """Read the reply from the service again, because the caller has read what was written."""
-        request = self.request
-        if request is not None and request.admitted is not None:
-            request.admitted.resume_work(self._environment.now_s())
         self._is_caller_full = False
         self._forwarder.on_caller_drained()
         self._schedule()
@@ -349,6 +343,7 @@ class CallerConnection(asyncio.Protocol):
         request.admitted = result
         if request.incoming.method in ("GET", "HEAD") and self._environment.is_limiter_page(request.incoming.path):
             self._is_deciding = True
+            result.pause_work(self._environment.now_s())  # Until it is forwarded, if ever.
             self._environment.decision_service.start_task(self._send_limiter_page(request, result))
             return
         self._forwarder.forward(request)
