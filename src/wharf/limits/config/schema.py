@@ -100,7 +100,7 @@ STORE: Final = TableSchema(
             "wait_replicas", make_integer_kind(0, 16), "Replicas that should confirm a charge before the reply.", "`0`"
         ),
         KeySchema(
-            "wait_ms", TIMEOUT_MS, "The longest time, in milliseconds, that a request waits for the store.", "`50`"
+            "wait_ms", TIMEOUT_MS, "The longest time, in milliseconds, that the store may take for a reply.", "`50`"
         ),
         KeySchema(
             "losses_most",
