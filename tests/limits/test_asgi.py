@@ -453,3 +453,26 @@ def test_pages_of_other_origins_can_read_a_refusal_behind_a_cors_middleware() ->
 
 def test_a_caller_without_a_socket_address_is_admitted() -> None:
     assert send_request(make_decision_service(), AsgiCaller(peer="testclient")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("authorization", "challenge"),
+    [
+        ("Bearer nobody", 'Bearer realm="api", error="invalid_token"'),
+        ("token nobody", 'Bearer realm="api", error="invalid_token"'),
+        ("Basic bm9ib2R5OnNlY3JldA==", 'Basic realm="api", charset="UTF-8"'),
+    ],
+)
+def test_a_wrong_credential_gets_a_challenge_of_its_scheme(authorization: str, challenge: str) -> None:
+    reply = send_request(make_decision_service(), AsgiCaller(headers=[("authorization", authorization)]))
+
+    assert (reply.status, reply.headers["www-authenticate"]) == (401, challenge)
+
+
+@pytest.mark.parametrize(("status", "has_length"), [(200, True), (204, False), (304, True)])
+def test_a_204_is_sent_without_a_length(status: int, has_length: bool) -> None:
+    application = make_application(status, [(b"Content-Length", b"5")], body=())
+
+    reply = send_request(make_decision_service(), AsgiCaller(token=ADA), application)
+
+    assert (reply.status, "Content-Length" in reply.headers) == (status, has_length)

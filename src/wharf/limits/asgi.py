@@ -282,7 +282,9 @@ class _AsgiCall:
         The CPU time that the application reports is stored in the admitted request.
         """
         admitted = self._admitted
-        headers, marks = filter_reply_headers(message.get("headers", ()), replaces_limits=admitted.decision is not None)
+        headers, marks = filter_reply_headers(
+            message.get("headers", ()), replaces_limits=admitted.decision is not None, status=message["status"]
+        )
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms
         headers += self._decision_service.build_header_pairs(admitted)

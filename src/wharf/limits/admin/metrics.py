@@ -144,6 +144,6 @@ def _list_gateway_metrics(gateway: Gateway) -> Iterator[Metric]:
         "gateway_failures_total", "Replies of the service that could not be forwarded.", gateway.counts.failures
     )
     yield Metric("gateway_connections", "Open connections of callers.", len(gateway.connections))
-    yield Metric(
-        "gateway_turned_away_total", "Connections rejected above the maximum.", gateway.counts.rejected_connections
-    )
+    description = "Connections that were closed without a request, by reason: too many in total, or of one address."
+    yield Metric("gateway_turned_away_total", description, gateway.counts.rejected_connections, 'reason="total"')
+    yield Metric("gateway_turned_away_total", description, gateway.counts.rejected_by_address, 'reason="address"')

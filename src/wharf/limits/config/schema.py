@@ -184,6 +184,13 @@ GATEWAY: Final = TableSchema(
             "`20000`",
         ),
         KeySchema(
+            "connections_per_address",
+            make_integer_kind(0, 1_000_000),
+            "The maximum number of connections from one address, or from one /64 network of IPv6. Further ones are refused "
+            "with 429. Proxies that `[addresses]` names have no maximum. 0 for no maximum.",
+            "`1000`",
+        ),
+        KeySchema(
             "upstream_connections_most",
             make_integer_kind(1, 100_000),
             "The maximum number of connections to the service.",

@@ -32,7 +32,7 @@ from wharf.limits.decisions.alerts import Alert, AlertQueue
 from wharf.limits.decisions.callers import CallerResolver
 from wharf.limits.decisions.decision_log import DecisionLog, LoggedDecision, append_private
 from wharf.limits.decisions.evaluator import LimitEvaluator
-from wharf.limits.decisions.headers import HeaderWriter, build_token_headers, encode_headers
+from wharf.limits.decisions.headers import HeaderWriter, build_challenge, build_token_headers, encode_headers
 from wharf.limits.decisions.marked_endpoints import MarkedEndpoints
 from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.pages import Pages
@@ -331,7 +331,12 @@ class DecisionService:
             self.activity.record_refusal(decision, caller, now_ms)
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, rules))
         body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation, "status": "401"}
-        headers = (*build_headers(decision, rules), ("content-type", JSON_TYPE), ("cache-control", "no-cache"))
+        headers = (
+            *build_headers(decision, rules),
+            ("www-authenticate", build_challenge(incoming.authorization)),
+            ("content-type", JSON_TYPE),
+            ("cache-control", "no-cache"),
+        )
         if (
             self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path).interface
             is Interface.LARGE_FILES

@@ -3,13 +3,16 @@
 The connections themselves are tracked by `Gateway`.
 """
 
+import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Final, Protocol
 
 import msgspec
 
 from wharf.limits.config.settings import GatewaySettings, Upstream
+from wharf.limits.core.callers.addresses import is_proxy
 from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.requests import IncomingRequest, LocalReply
 from wharf.limits.decisions.service import DecisionService
@@ -22,6 +25,8 @@ from wharf.world import World
 ALIVE_PATH: Final = "/healthz"
 READY_PATH: Final = "/readyz"
 HEALTH_PATHS: Final = frozenset({ALIVE_PATH, READY_PATH})
+MAX_CACHED_PEERS: Final = 4_096
+"""Addresses of sockets for which it is stored whether they are proxies. Limits memory."""
 
 
 class IdleConnection(Protocol):
@@ -34,13 +39,16 @@ class IdleConnection(Protocol):
 class GatewayCounts:
     """The numbers of requests, failures and replies of one gateway since it was opened, for the metrics."""
 
-    __slots__ = ("failures", "rejected_connections", "replies", "requests")
+    __slots__ = ("failures", "rejected_by_address", "rejected_connections", "replies", "requests")
 
     def __init__(self) -> None:
         self.requests = 0
         self.failures = 0
         """Requests for which the service sent no usable reply."""
         self.rejected_connections = 0
+        """Connections that were closed because there were too many in total, or too many handshakes."""
+        self.rejected_by_address = 0
+        """Connections that were refused because their address had too many."""
         self.replies: dict[int, int] = {}
         """Number of replies by the first digit of their status."""
 
@@ -72,7 +80,11 @@ class GatewayEnvironment:
         self._date = ""
         self._limits = limits
         self._world = world
-        self._has_proxies = bool(limits.settings.proxies.trusted or limits.settings.proxies.hops)
+        proxies = limits.settings.proxies
+        self.is_proxy: Final[Callable[[str], bool]] = functools.lru_cache(MAX_CACHED_PEERS)(
+            lambda peer: is_proxy(peer, proxies)
+        )
+        """Whether the address of a socket is that of a configured proxy."""
         self._base_path = upstream.base_path.encode("ascii")
         self._authority = upstream.authority.encode("ascii")
 
@@ -91,8 +103,9 @@ class GatewayEnvironment:
         head = request.head
         parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, self._base_path, head.target)]
         parts += head.lines
-        if head.address_lines and self._has_proxies:
-            parts += head.address_lines
+        by_proxy = self.is_proxy(peer)
+        if head.proxy_lines and by_proxy:
+            parts += head.proxy_lines
         if head.host is None:
             parts.append(b"Host: %b\r\n" % self._authority)
         if head.length:
@@ -102,8 +115,10 @@ class GatewayEnvironment:
                 parts.append(b"Content-Length: %d\r\n" % head.length)
         if head.is_websocket:
             parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
-        # What a caller reports about its own address is passed on only if proxies are configured.
-        hops = b", ".join([*head.forwarded_for, peer.encode()]) if self._has_proxies else peer.encode()
+        # What a caller reports about its own request is passed on only if it is a configured proxy.
+        hops = b", ".join([*head.forwarded_for, peer.encode()]) if by_proxy else peer.encode()
+        if by_proxy and head.forwarded_proto:
+            scheme = head.forwarded_proto
         if request.admitted is None:
             parts.append(b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (hops, scheme))
         else:

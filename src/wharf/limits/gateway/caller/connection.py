@@ -287,6 +287,13 @@ class CallerConnection(asyncio.Protocol):
         except BadChunk:
             self._linger()
 
+    def refuse(self, reply: LocalReply) -> None:
+        """Send a reply although no request was read, and end the connection."""
+        self._environment.idle_connections.pop(self, None)
+        self.transport.is_lingering = True
+        self._replies.write_local_reply(reply, reply.body, is_persistent=False)
+        self._linger()
+
     def evict(self) -> None:
         """Close the connection at once, because another caller needs its place."""
         self.transport.abort()
@@ -427,7 +434,9 @@ class CallerConnection(asyncio.Protocol):
         if has_unread_body or self._environment.is_ending:
             request.is_persistent = False
         body = b"" if request.head.method == b"HEAD" else reply.body
-        self._replies.write_local_reply(reply, body, is_persistent=request.is_persistent)
+        self._replies.write_local_reply(
+            reply, body, is_persistent=request.is_persistent, has_origin=request.head.has_origin
+        )
         request.has_reply_begun = True
         self._finish(request)
 
