@@ -269,7 +269,11 @@ class PartialInput(io.BytesIO):
 def test_a_chunked_body_is_read_for_the_decision_and_again_by_the_application(
     site: Site, path: str, body: bytes
 ) -> None:
-    chunked = {"CONTENT_LENGTH": None, "HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True}
+    chunked: dict[str, Any] = {
+        "CONTENT_LENGTH": None,
+        "HTTP_TRANSFER_ENCODING": "chunked",
+        "wsgi.input_terminated": True,
+    }
 
     reply = site.request(path, method="POST", **{**chunked, "wsgi.input": PartialInput(body)})
 
@@ -278,7 +282,7 @@ def test_a_chunked_body_is_read_for_the_decision_and_again_by_the_application(
 
 def test_a_chunked_query_of_more_than_a_mebibyte_is_refused(site: Site) -> None:
     body = QUERY + b" " * MAX_BODY_BYTES
-    variables = {"CONTENT_LENGTH": None, "wsgi.input_terminated": True, "wsgi.input": io.BytesIO(body)}
+    variables: dict[str, Any] = {"CONTENT_LENGTH": None, "wsgi.input_terminated": True, "wsgi.input": io.BytesIO(body)}
 
     assert site.request("/graphql", method="POST", **variables).status == 400
 

@@ -497,8 +497,8 @@ def test_no_other_call_is_made_during_an_outage(name: str) -> None:
     assert run(scenario, settings=PATIENT) == [OTHER_CALLS[name][2], [], 0]
 
 
-@pytest.mark.parametrize(("is_away", "used"), [(False, 3), (True, 0)])
-def test_a_reading_is_that_of_the_store_or_the_last_known_one(is_away: bool, used: int) -> None:
+@pytest.mark.parametrize(("is_away", "used"), [(False, 3), (True, 8)])
+def test_a_reading_is_that_of_the_store_or_leaves_the_share_of_this_process(is_away: bool, used: int) -> None:
     async def scenario(guarded: Guarded) -> list[int]:
         if is_away:
             guarded.guard.start_unavailable()

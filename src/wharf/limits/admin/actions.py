@@ -85,7 +85,7 @@ class OperatorActions:
         caller, book = find_caller(self._service, name), self._service.evaluator.limiter.rulebook
         charges = [
             *book.list_primary_charges(caller),
-            *book.list_secondary_charges(caller),
+            *book.list_secondary_charges(caller, has_hidden=True),
             *list_endpoint_charges(self._service, caller),
         ]
         if rule is not None:

@@ -51,7 +51,7 @@ class OperatorQueries:
         limiter = service.evaluator.limiter
         caller = find_caller(service, name)
         charges = [limiter.apply_grants(charge, now_ms) for charge in limiter.rulebook.list_primary_charges(caller)]
-        charges += limiter.rulebook.list_secondary_charges(caller)
+        charges += limiter.rulebook.list_secondary_charges(caller, has_hidden=True)
         charges += list_endpoint_charges(service, caller)
         readings = await service.evaluator.store.peek(charges)
         limits = [

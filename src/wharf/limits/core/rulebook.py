@@ -124,16 +124,16 @@ class Rulebook:
             if rule.is_primary and rule.applies_to(caller.caller_class)
         )
 
-    def list_secondary_charges(self, caller: Caller) -> tuple[Charge, ...]:
+    def list_secondary_charges(self, caller: Caller, *, has_hidden: bool = False) -> tuple[Charge, ...]:
         """Return the charges of the secondary limits that the status page can show to this caller.
 
-        Hidden limits and limits with a counter for each endpoint are left out.
+        Limits with a counter for each endpoint are left out; so are hidden limits, unless `has_hidden` is set for an operator.
         """
         return tuple(
             build_charge(rule, caller, endpoint="", cost=1)
             for rule in self.rules.rules
             if not rule.is_primary
-            and not rule.hidden
+            and (has_hidden or not rule.hidden)
             and not rule.per_endpoint
             and rule.applies_to(caller.caller_class)
         )

@@ -206,6 +206,7 @@ class GuardedStore:
         waiter: asyncio.Future[None] = loop.create_future()
         due_s = loop.time() + self._timeout_s
         end_s = due_s + MAX_QUEUE_WAIT_S
+        timer = loop.call_at(due_s, lambda: check())
 
         def wake(_: object = None) -> None:
             """End the wait, after the result or the timeout."""
@@ -224,7 +225,6 @@ class GuardedStore:
             due_s = min(end_s, now_s + max(RECHECK_INTERVAL_S, left_s))
             timer = loop.call_at(due_s, check)
 
-        timer = loop.call_at(due_s, check)
         pending.add_done_callback(wake)
         try:
             await waiter
