@@ -10,7 +10,7 @@ from tests.limits.decision_services import ADA, WORKFLOW, count_used
 from tests.limits.decisions.test_service_with_shared_counters import make_service
 from wharf.limits.decisions import AdmittedRequest, DecisionService, IncomingRequest, LocalReply
 from wharf.limits.decisions import marked_endpoints as marked_endpoints_module
-from wharf.limits.decisions.marked_endpoints import MarkedEndpoints
+from wharf.limits.decisions.marked_endpoints import MarkedEndpoints, derive_shape
 
 RULES = build_rules_text(
     '[[rule]]\nname = "content"\ncounts = "content"\nwindow = "1m"\nceiling = 2',
@@ -151,3 +151,25 @@ def test_the_endpoint_whose_last_mark_is_oldest_is_dropped(monkeypatch: pytest.M
         [True, False, True],
         2,
     )
+
+
+def test_the_same_action_on_other_objects_is_refused_too(sender: Sender) -> None:
+    for repository in ("acme/site", "ada/notes"):
+        sender.send(f"POST /{repository}/issues/7/comments", is_marked=True)
+
+    lines = ("POST /eve/wiki/issues/9/comments", "POST /eve/wiki/issues/9/labels", "POST /eve/issues/comments")
+    assert [sender.is_refused(line) for line in lines] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("POST /acme/site/issues/*", "POST /*/*/issues/*"),
+        ("POST /new", "POST /new"),
+        ("POST /*", "POST /*"),
+        ("POST /", "POST /"),
+        ("POST /repos/{owner}/{repository}/issues", "POST /repos/{owner}/{repository}/issues"),
+    ],
+)
+def test_the_shape_of_an_endpoint_has_its_last_word(name: str, shape: str) -> None:
+    assert derive_shape(name) == shape

@@ -3,28 +3,48 @@
 A mark arrives with the reply, when the content exists. So it counts, and the next requests to the endpoint are checked.
 """
 
+import functools
 from collections import OrderedDict
 from typing import Final
 
 MAX_MARKED_ENDPOINTS: Final = 4_096
 """Endpoints that are stored; limits memory. A content limit admits at most a few hundred new ones an hour for each caller."""
+MAX_CACHED_SHAPES: Final = 16_384
+"""Names of endpoints whose shapes are in the cache; limits memory."""
+
+
+@functools.lru_cache(MAX_CACHED_SHAPES)
+def derive_shape(name: str) -> str:
+    """Return what the same action on other objects has in common with an endpoint, such as `POST /*/*/issues/*`.
+
+    Only the last segment that is not an id stays, so `POST /acme/site/issues/7` and `POST /ada/notes/issues/8` have one shape.
+    The name of an endpoint that the rules describe, with `{...}`, stands for all objects already, and is its own shape.
+    """
+    method, _, path = name.partition(" ")
+    segments = path[1:].split("/")
+    if "{" in path:
+        return name
+    last = max((index for index, segment in enumerate(segments) if segment != "*"), default=-1)
+    return f"{method} /{'/'.join(segment if index == last else '*' for index, segment in enumerate(segments))}"
 
 
 class MarkedEndpoints:
-    """The names of the endpoints with marks. Beyond the maximum, the endpoint whose last mark is oldest is dropped."""
+    """The shapes of the endpoints with marks. Beyond the maximum, the shape whose last mark is oldest is dropped."""
 
     def __init__(self) -> None:
-        self._names: OrderedDict[str, None] = OrderedDict()
+        self._shapes: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._shapes)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        """Return whether an endpoint with the same shape as this one has a mark."""
+        return derive_shape(name) in self._shapes
 
     def add(self, name: str) -> None:
-        """Store an endpoint, because a request to it was marked."""
-        self._names[name] = None
-        self._names.move_to_end(name)
-        if len(self._names) > MAX_MARKED_ENDPOINTS:
-            self._names.popitem(last=False)
+        """Store the shape of an endpoint, because a request to it was marked."""
+        shape = derive_shape(name)
+        self._shapes[shape] = None
+        self._shapes.move_to_end(shape)
+        if len(self._shapes) > MAX_MARKED_ENDPOINTS:
+            self._shapes.popitem(last=False)
