@@ -212,6 +212,25 @@ def test_cpu_time_excludes_the_time_spent_waiting_for_the_caller() -> None:
     assert count_used(decision_service, "cpu") == 300
 
 
+def test_the_time_of_an_open_stream_is_not_charged() -> None:
+    world = AdvancingWorld()
+    decision_service = make_decision_service(world=world)
+
+    async def application(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        world.advance(0.2)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(3):
+            world.advance(60)
+            await decision_service.run_maintenance(should_renew=True)
+            await send({"type": "http.response.body", "body": b"event", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    send_request(decision_service, AsgiCaller(token=ADA), application)
+
+    assert count_used(decision_service, "cpu") == 200
+
+
 def test_small_amounts_of_work_add_up() -> None:
     world = AdvancingWorld()
     decision_service = make_decision_service(world=world)

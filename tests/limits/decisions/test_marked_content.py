@@ -10,7 +10,7 @@ from tests.limits.decision_services import ADA, WORKFLOW, count_used
 from tests.limits.decisions.test_service_with_shared_counters import make_service
 from wharf.limits.decisions import AdmittedRequest, DecisionService, IncomingRequest, LocalReply
 from wharf.limits.decisions import marked_endpoints as marked_endpoints_module
-from wharf.limits.decisions.marked_endpoints import MarkedEndpoints, derive_shape
+from wharf.limits.decisions.marked_endpoints import MarkedEndpoints, derive_pattern
 
 RULES = build_rules_text(
     '[[rule]]\nname = "content"\ncounts = "content"\nwindow = "1m"\nceiling = 2',
@@ -162,7 +162,7 @@ def test_the_same_action_on_other_objects_is_refused_too(sender: Sender) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"),
+    ("name", "pattern"),
     [
         ("POST /acme/site/issues/*", "POST /*/*/issues/*"),
         ("POST /new", "POST /new"),
@@ -171,5 +171,5 @@ def test_the_same_action_on_other_objects_is_refused_too(sender: Sender) -> None
         ("POST /repos/{owner}/{repository}/issues", "POST /repos/{owner}/{repository}/issues"),
     ],
 )
-def test_the_shape_of_an_endpoint_has_its_last_word(name: str, shape: str) -> None:
-    assert derive_shape(name) == shape
+def test_the_pattern_of_an_endpoint_has_its_last_word(name: str, pattern: str) -> None:
+    assert derive_pattern(name) == pattern

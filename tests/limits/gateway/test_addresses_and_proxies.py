@@ -9,7 +9,7 @@ from tests.limits.gateway.running_gateway import RunningGateway, run_scenario
 from tests.waiting import wait_on_loop_until
 from wharf.limits.admin.metrics import render_metrics
 from wharf.limits.gateway import gateway as gateway_module
-from wharf.limits.gateway.connection_counts import ConnectionCounts
+from wharf.limits.gateway.gateway import ConnectionCounts
 
 TRUSTED = '[addresses]\ntrusted = ["127.0.0.0/8"]'
 UNTRUSTED = '[addresses]\ntrusted = ["10.0.0.0/8"]'

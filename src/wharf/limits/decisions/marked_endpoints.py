@@ -9,16 +9,16 @@ from typing import Final
 
 MAX_MARKED_ENDPOINTS: Final = 4_096
 """Endpoints that are stored; limits memory. A content limit admits at most a few hundred new ones an hour for each caller."""
-MAX_CACHED_SHAPES: Final = 16_384
-"""Names of endpoints whose shapes are in the cache; limits memory."""
+MAX_CACHED_PATTERNS: Final = 16_384
+"""Names of endpoints whose patterns are in the cache; limits memory."""
 
 
-@functools.lru_cache(MAX_CACHED_SHAPES)
-def derive_shape(name: str) -> str:
+@functools.lru_cache(MAX_CACHED_PATTERNS)
+def derive_pattern(name: str) -> str:
     """Return what the same action on other objects has in common with an endpoint, such as `POST /*/*/issues/*`.
 
-    Only the last segment that is not an id stays, so `POST /acme/site/issues/7` and `POST /ada/notes/issues/8` have one shape.
-    The name of an endpoint that the rules describe, with `{...}`, stands for all objects already, and is its own shape.
+    Only the last segment that is not an id stays, so `POST /acme/site/issues/7` and `POST /ada/notes/issues/8` have one pattern.
+    The name of an endpoint that the rules describe, with `{...}`, stands for all objects already, and is its own pattern.
     """
     method, _, path = name.partition(" ")
     segments = path[1:].split("/")
@@ -29,22 +29,22 @@ def derive_shape(name: str) -> str:
 
 
 class MarkedEndpoints:
-    """The shapes of the endpoints with marks. Beyond the maximum, the shape whose last mark is oldest is dropped."""
+    """The patterns of the endpoints with marks. Beyond the maximum, the pattern whose last mark is oldest is dropped."""
 
     def __init__(self) -> None:
-        self._shapes: OrderedDict[str, None] = OrderedDict()
+        self._patterns: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._shapes)
+        return len(self._patterns)
 
     def __contains__(self, name: str) -> bool:
-        """Return whether an endpoint with the same shape as this one has a mark."""
-        return derive_shape(name) in self._shapes
+        """Return whether an endpoint with the same pattern as this one has a mark."""
+        return derive_pattern(name) in self._patterns
 
     def add(self, name: str) -> None:
-        """Store the shape of an endpoint, because a request to it was marked."""
-        shape = derive_shape(name)
-        self._shapes[shape] = None
-        self._shapes.move_to_end(shape)
-        if len(self._shapes) > MAX_MARKED_ENDPOINTS:
-            self._shapes.popitem(last=False)
+        """Store the pattern of an endpoint, because a request to it was marked."""
+        pattern = derive_pattern(name)
+        self._patterns[pattern] = None
+        self._patterns.move_to_end(pattern)
+        if len(self._patterns) > MAX_MARKED_ENDPOINTS:
+            self._patterns.popitem(last=False)

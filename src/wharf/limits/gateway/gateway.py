@@ -10,10 +10,10 @@ import ssl
 from typing import Final
 
 from wharf.limits.config.settings import Upstream
+from wharf.limits.core.callers.addresses import build_address_scope, parse_address
 from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.requests import LocalReply
 from wharf.limits.gateway.caller.connection import CallerConnection
-from wharf.limits.gateway.connection_counts import ConnectionCounts
 from wharf.limits.gateway.environment import GatewayCounts, GatewayEnvironment
 from wharf.limits.gateway.sockets import enable_keepalive
 from wharf.limits.rate_limiter import RateLimiter
@@ -27,7 +27,6 @@ DEADLINES_PER_STEP: Final = 32
 """Expired deadlines of callers that are handled at a time; limits how long they hold the event loop."""
 LISTEN_BACKLOG: Final = 4_096
 """Connections that the kernel queues before the gateway accepts them; absorbs bursts of new connections."""
-
 MAX_REFUSED_CONNECTIONS: Final = 256
 """Refused connections that are open until their callers have read the reply. Beyond that, they are closed without a reply."""
 TOO_MANY_CONNECTIONS: Final = LocalReply(
@@ -37,6 +36,49 @@ TOO_MANY_CONNECTIONS: Final = LocalReply(
     b'requests.","status":"429"}',
 )
 """The reply to a connection of an address that has too many."""
+
+
+class ConnectionCounts:
+    """The number of open connections by address, so that one address cannot occupy all of them.
+
+    `max_per_address` of 0 means no maximum. The table has an entry for each address with an open connection, so the maximum
+    number of connections limits its size. An IPv6 caller is counted by its /64 network, as in the rules.
+    """
+
+    def __init__(self, max_per_address: int) -> None:
+        self._max_per_address = max_per_address
+        self._counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, peer: str) -> bool:
+        """Count a new connection of the address `peer`. Return false, and count nothing, if the address has the maximum."""
+        if not self._max_per_address:
+            return True
+        key = _build_key(peer)
+        count = self._counts.get(key, 0)
+        if count >= self._max_per_address:
+            return False
+        self._counts[key] = count + 1
+        return True
+
+    def remove(self, peer: str) -> None:
+        """Count a closed connection of the address `peer` no longer."""
+        if not self._max_per_address:
+            return
+        key = _build_key(peer)
+        count = self._counts[key] - 1
+        if count:
+            self._counts[key] = count
+        else:
+            del self._counts[key]
+
+
+def _build_key(peer: str) -> str:
+    """Return the text under which the connections of an address are counted."""
+    address = parse_address(peer)
+    return peer if address is None else build_address_scope(address)
 
 
 class Gateway:
