@@ -17,6 +17,7 @@ from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.config.reference import render_page
 from wharf.limits.config.settings import StoreKind
 from wharf.limits.rate_limiter import load_settings
+from wharf.limits.rules import lint_rules, read_rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 REQUEST_ID = re.compile(r"\b[0-9A-F]{4}:[0-9A-F]{6}:[0-9A-F]{8}:[0-9A-F]{4,}:[0-9A-F]{8}\b")
@@ -198,5 +199,7 @@ def test_the_files_of_the_page_are_valid(tmp_path: Path) -> None:
     agent = load_configuration([config_file], environment={}).settings
     limiter = load_settings(tmp_path / "cluster.toml")
 
+    for name in ("streams.toml", "pages.toml"):
+        assert [str(finding) for finding in lint_rules(read_rules(found[name], name)) if finding.file == name] == []
     assert agent.limits.enabled
     assert limiter.store.kind is StoreKind.REDIS

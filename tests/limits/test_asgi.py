@@ -216,6 +216,25 @@ def test_cpu_time_excludes_the_time_spent_waiting_for_the_caller() -> None:
     assert count_used(decision_service, "cpu") == 300
 
 
+def test_the_time_of_an_open_stream_is_not_charged() -> None:
+    world = AdvancingWorld()
+    decision_service = make_decision_service(world=world)
+
+    async def application(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        world.advance(0.2)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(3):
+            world.advance(60)
+            await decision_service.run_maintenance(should_renew=True)
+            await send({"type": "http.response.body", "body": b"event", "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    send_request(decision_service, AsgiCaller(token=ADA), application)
+
+    assert count_used(decision_service, "cpu") == 200
+
+
 def test_small_amounts_of_work_add_up() -> None:
     world = AdvancingWorld()
     decision_service = make_decision_service(world=world)
@@ -478,3 +497,26 @@ def test_a_graphql_query_in_the_url_is_charged_by_its_cost(
     reply = send_request(decision_service, AsgiCaller("/graphql", method=method, query=query, body=body, token=ADA))
 
     assert (reply.status, count_used(decision_service, "graphql")) == (status, used)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "challenge"),
+    [
+        ("Bearer nobody", 'Bearer realm="api", error="invalid_token"'),
+        ("token nobody", 'Bearer realm="api", error="invalid_token"'),
+        ("Basic bm9ib2R5OnNlY3JldA==", 'Basic realm="api", charset="UTF-8"'),
+    ],
+)
+def test_a_wrong_credential_gets_a_challenge_of_its_scheme(authorization: str, challenge: str) -> None:
+    reply = send_request(make_decision_service(), AsgiCaller(headers=[("authorization", authorization)]))
+
+    assert (reply.status, reply.headers["www-authenticate"]) == (401, challenge)
+
+
+@pytest.mark.parametrize(("status", "has_length"), [(200, True), (204, False), (304, True)])
+def test_a_204_is_sent_without_a_length(status: int, has_length: bool) -> None:
+    application = make_application(status, [(b"Content-Length", b"5")], body=())
+
+    reply = send_request(make_decision_service(), AsgiCaller(token=ADA), application)
+
+    assert (reply.status, "Content-Length" in reply.headers) == (status, has_length)

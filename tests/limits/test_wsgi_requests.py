@@ -281,11 +281,52 @@ def test_a_batch_is_read_in_every_spelling(site: Site, path: str) -> None:
         ({}, 200),
         ({"CONTENT_LENGTH": None}, 200),
         ({"CONTENT_LENGTH": "x"}, 400),
-        ({"CONTENT_LENGTH": None, "HTTP_TRANSFER_ENCODING": "chunked"}, 400),
+        ({"CONTENT_LENGTH": None, "HTTP_TRANSFER_ENCODING": "chunked"}, 411),
         ({"QUERY_STRING": "query=%7Ba%7D&query=%7Bb%7D"}, 400),
     ],
 )
 def test_a_query_in_the_url_needs_no_body(site: Site, method: str, variables: dict[str, Any], status: int) -> None:
     reply = site.request("/graphql", method=method, **{"QUERY_STRING": "query=%7Ba%7D", **variables})
+
+    assert reply.status == status
+
+
+class PartialInput(io.BytesIO):
+    """The input of a server that ends at the end of the body, and returns few bytes at a time."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(7 if size is None or size < 0 else min(size, 7))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/graphql", QUERY), ("/files/objects/batch", b'{"objects": [{}, {}, {}]}'), ("/graphql", QUERY + b" " * 99)],
+)
+def test_a_chunked_body_is_read_for_the_decision_and_again_by_the_application(
+    site: Site, path: str, body: bytes
+) -> None:
+    chunked: dict[str, Any] = {
+        "CONTENT_LENGTH": None,
+        "HTTP_TRANSFER_ENCODING": "chunked",
+        "wsgi.input_terminated": True,
+    }
+
+    reply = site.request(path, method="POST", **{**chunked, "wsgi.input": PartialInput(body)})
+
+    assert (reply.status, b"".join(site.received)) == (200, body)
+
+
+def test_a_chunked_query_of_more_than_a_mebibyte_is_refused(site: Site) -> None:
+    body = QUERY + b" " * MAX_BODY_BYTES
+    variables: dict[str, Any] = {"CONTENT_LENGTH": None, "wsgi.input_terminated": True, "wsgi.input": io.BytesIO(body)}
+
+    assert site.request("/graphql", method="POST", **variables).status == 400
+
+
+@pytest.mark.parametrize(("path", "status"), [("/graphql", 411), ("/x", 200)])
+def test_a_chunked_body_whose_end_the_server_does_not_report_is_refused_if_the_decision_needs_it(
+    site: Site, path: str, status: int
+) -> None:
+    reply = site.request(path, method="POST", body=QUERY, CONTENT_LENGTH=None, HTTP_TRANSFER_ENCODING="chunked")
 
     assert reply.status == status

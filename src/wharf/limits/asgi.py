@@ -118,6 +118,7 @@ class LimitsMiddleware:
     async def _serve_page(self, incoming: IncomingRequest, admitted: AdmittedRequest, send: Send) -> bool:
         """Send the limiter's own page. Return false if it has no page at this path, so that the application replies."""
         has_page = True
+        admitted.pause_work(self._decision_service.world.monotonic_s())
         try:
             page = await self._decision_service.render_page(incoming, admitted)
             has_page = page is not None
@@ -126,6 +127,7 @@ class LimitsMiddleware:
         finally:
             if has_page:
                 await self._decision_service.end_request(admitted)
+        admitted.resume_work(self._decision_service.world.monotonic_s())
         return has_page
 
     async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -196,7 +198,7 @@ class LimitsMiddleware:
             await receive()  # A reply is allowed only after the message `websocket.connect` was received.
             await _refuse_websocket(result, scope, send)
             return
-        result.pause_work(decision_service.world.monotonic_s())
+        result.finish_work(decision_service.world.monotonic_s())
 
         async def send_with_headers(message: Message) -> None:
             """Send a message of the application; add the rate limit headers, and end the request when it closes."""
@@ -244,7 +246,7 @@ class _AsgiCall:
 
     __slots__ = (
         *("_admitted", "_decision_service", "_disconnect_task", "_incoming", "_is_body_read", "_is_receiving"),
-        *("_now_s", "_receive", "_send", "_waits", "has_reply_begun"),
+        *("_now_s", "_receive", "_send", "has_reply_begun"),
     )
 
     def __init__(
@@ -261,8 +263,6 @@ class _AsgiCall:
         self._incoming = incoming
         self._receive = receive
         self._send = send
-        self._waits = incoming.connection is ConnectionClass.WAITING
-        """Whether the request mostly waits: then only the time before its reply counts as work."""
         self._is_body_read = False
         self._is_receiving = False
         self._disconnect_task: asyncio.Task[Message] | None = None
@@ -309,10 +309,14 @@ class _AsgiCall:
             self._disconnect_task.cancel()
 
     async def send(self, message: Message) -> None:
-        """Send a message of the application, with the rate limit headers, and end the request with the last one."""
+        """Send a message of the application, with the rate limit headers, and end the request with the last one.
+
+        The time after the start of the reply does not count as work.
+        """
         decision_service, admitted = self._decision_service, self._admitted
         is_last = False
         if message["type"] == "http.response.start":
+            admitted.finish_work(self._now_s())
             status = message["status"]
             if status == 304 or status >= 500:
                 await decision_service.on_status(admitted, status)
@@ -323,12 +327,10 @@ class _AsgiCall:
             message = {**message, "headers": headers}
         else:
             is_last = message["type"] == "http.response.body" and not message.get("more_body")
-        admitted.pause_work(self._now_s())
         await self._send(message)
         if not is_last:
-            if not self._waits:  # The application works on the next part of the body.
-                admitted.resume_work(self._now_s())
-        elif decision_service.is_local:
+            return
+        if decision_service.is_local:
             decision_service.end_request_locally(admitted)
         else:
             await decision_service.end_request(admitted)
@@ -339,7 +341,9 @@ class _AsgiCall:
         The CPU time that the application reports is stored in the admitted request.
         """
         admitted = self._admitted
-        headers, marks = filter_reply_headers(message.get("headers", ()), replaces_limits=admitted.decision is not None)
+        headers, marks = filter_reply_headers(
+            message.get("headers", ()), replaces_limits=admitted.decision is not None, status=message["status"]
+        )
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms
         headers += self._decision_service.build_header_pairs(admitted)

@@ -37,6 +37,7 @@ threads of the server: each attempt may take `OPEN_TIMEOUT_S`, and all other req
 """
 STOP_TIMEOUT_S: Final = 5.0
 """How long the limiter's tasks, and then its thread, may take to end; a thread that takes longer is abandoned."""
+LENGTH_REQUIRED_MESSAGE: Final = "The server cannot find the end of a chunked body, from which the cost of the request is computed: send a Content-Length."
 MAX_LENGTH_DIGITS: Final = 19
 """A longer Content-Length is ignored."""
 
@@ -153,10 +154,17 @@ class LimitsMiddleware:
             incoming = _read_incoming_request(environ, "/")
             reply = self._run(decision_service.render_error(incoming, error.status, str(error)))
             return _send_local_reply(reply, incoming, start_response)
-        body = _read_body(environ) if decision_service.needs_body(incoming.method, incoming.path) else None
-        if body == b"" and decision_service.can_lack_body(incoming) and not _may_have_body(environ):
-            body = None
-        result = self._run(self._admit(decision_service, incoming, body))
+        body: bytes | None = None
+        result: AdmittedRequest | LocalReply
+        try:
+            if decision_service.needs_body(incoming.method, incoming.path):
+                body = _read_body(environ)
+        except _UnknownLength:
+            result = self._run(decision_service.render_error(incoming, 411, LENGTH_REQUIRED_MESSAGE))
+        else:
+            if body == b"" and decision_service.can_lack_body(incoming) and not _may_have_body(environ):
+                body = None
+            result = self._run(self._admit(decision_service, incoming, body))
         if isinstance(result, LocalReply):
             return _send_local_reply(result, incoming, start_response)
         call = _WsgiCall(
@@ -238,6 +246,7 @@ class _WsgiCall:
         passed, marks = filter_reply_headers(
             ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers),
             replaces_limits=admitted.decision is not None,
+            status=int(status[:3]),
         )
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms
@@ -306,24 +315,46 @@ def _may_have_body(environ: Environ) -> bool:
     return "HTTP_TRANSFER_ENCODING" in environ or (environ.get("CONTENT_LENGTH") or "0") != "0"
 
 
+class _UnknownLength(Exception):
+    """The server does not report where a chunked body ends."""
+
+
 def _read_body(environ: Environ) -> bytes:
     """Return the body, or its first part if it exceeds `MAX_BODY_BYTES`.
 
-    The input in `environ` is replaced, so that the application reads the body again from the start.
+    The input in `environ` is replaced, so that the application reads the body again from the start. A chunked body has no
+    length; its end is known if the server ends the input there (`wsgi.input_terminated`). Otherwise this raises `_UnknownLength`.
     """
     text = environ.get("CONTENT_LENGTH") or ""
     is_length = text.isascii() and text.isdigit() and len(text) <= MAX_LENGTH_DIGITS
-    length = int(text) if is_length else 0
+    length: int | None = int(text) if is_length else 0
+    if not is_length and environ.get("wsgi.input_terminated"):
+        length = None
+    elif not is_length and "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "").lower():
+        raise _UnknownLength
     rest = environ["wsgi.input"]
-    body: bytes = rest.read(min(length, MAX_BODY_BYTES + 1)) if length else b""
-    environ["wsgi.input"] = io.BufferedReader(_ReplayedBody(body, rest, length - len(body)))
+    body = _read_first_part(rest, MAX_BODY_BYTES + 1 if length is None else min(length, MAX_BODY_BYTES + 1))
+    rest_bytes = None if length is None else length - len(body)
+    environ["wsgi.input"] = io.BufferedReader(_ReplayedBody(body, rest, rest_bytes))
     return body
 
 
-class _ReplayedBody(io.RawIOBase):
-    """A request body whose first part was read already: reading returns that part, and then the rest from the server."""
+def _read_first_part(stream: Any, max_bytes: int) -> bytes:  # `stream`: any object with `read`.
+    """Return up to `max_bytes` bytes of a body. A read may return fewer bytes than it was asked for."""
+    parts = []
+    while max_bytes and (part := stream.read(max_bytes)):
+        parts.append(part)
+        max_bytes -= len(part)
+    return b"".join(parts)
 
-    def __init__(self, first_part: bytes, rest: Any, rest_bytes: int) -> None:  # `rest`: any object with `read`.
+
+class _ReplayedBody(io.RawIOBase):
+    """A request body whose first part was read already: reading returns that part, and then the rest from the server.
+
+    `rest_bytes` is the length of the rest; `None` if the server ends its input at the end of the body.
+    """
+
+    def __init__(self, first_part: bytes, rest: Any, rest_bytes: int | None) -> None:  # `rest`: any object with `read`.
         self._first_part = io.BytesIO(first_part)
         self._rest = rest
         self._rest_bytes = rest_bytes  # To read more would block: the caller sends no further bytes.
@@ -334,7 +365,9 @@ class _ReplayedBody(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:  # `buffer`: any writable buffer, as in the base class.
         """Read up to the length of `buffer` into it. Return the number of bytes; 0 at the end of the body."""
         data: bytes = self._first_part.read(len(buffer))
-        if not data and self._rest_bytes:
+        if not data and self._rest_bytes is None:
+            data = self._rest.read(len(buffer))
+        elif not data and self._rest_bytes:
             data = self._rest.read(min(len(buffer), self._rest_bytes))
             self._rest_bytes -= len(data)
         buffer[: len(data)] = data

@@ -383,7 +383,7 @@ def test_rules_prints_lines_of_the_file_and_reload_reports_an_invalid_file(tmp_p
     async def scenario(operator: Operator) -> tuple[str, str]:
         rules = await operator.run("rules")
         (tmp_path / "rules.toml").write_text("[[rule]]\nname = 3\n")
-        return rules, await operator.run("reload")
+        return rules, await operator.run("reload", fails=True)
 
     rules, reloaded = run_as_operator(tmp_path, scenario)
 
@@ -539,3 +539,32 @@ def test_an_admin_port_that_other_users_could_use_is_rejected(
 
     with pytest.raises(InvalidFile, match=problem):
         read_settings(f'admin_listen = "{listen}"\nadmin_token_file = "token"\n', folder=tmp_path)
+
+
+def test_reload_fails_for_a_deleted_file(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> str:
+        (tmp_path / "rules.toml").unlink()
+        return await operator.run("reload", fails=True)
+
+    assert "rules.toml does not exist any more" in run_as_operator(tmp_path, scenario)
+
+
+def test_show_and_reset_include_hidden_limits(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[Any]:
+        service = operator.running.decision_service
+        await operator.send(ADA_HEADER)
+        rulebook = service.evaluator.limiter.rulebook
+        (caller,) = {entry.caller for entry in service.decision_log.list_recent()}
+        charges = [c for c in rulebook.list_secondary_charges(caller, has_hidden=True) if c.name == "compute"]
+        await service.evaluator.store.add_usage(charges, 1_234)
+
+        def find_compute(view: Any) -> int:
+            (limit,) = [limit for limit in view["limits"] if limit["rule"] == "compute"]
+            return int(limit["used"])
+
+        table = await operator.run("show", "user:ada")
+        used = find_compute(await operator.run_json("show", "user:ada"))
+        await operator.run("reset", "user:ada", "--rule", "compute")
+        return ["compute" in table, used >= 1_234, find_compute(await operator.run_json("show", "user:ada"))]
+
+    assert run_as_operator(tmp_path, scenario) == [True, True, 0]

@@ -80,9 +80,9 @@ def test_a_forced_check_applies_an_unchanged_file(tmp_path: Path) -> None:
 def test_a_file_that_disappears_changes_nothing_until_it_is_back(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     write(path, "first")
-    receiver = check_in_turn(path, path.unlink, lambda: None, lambda: write(path, "second", at_s=3))
+    receiver = check_in_turn(path, path.unlink, lambda: None, lambda: None, lambda: write(path, "first", at_s=1))
 
-    assert (receiver.texts, receiver.file.problem) == (["second"], "")
+    assert (receiver.texts, receiver.file.problem) == (["first"], "")
 
 
 def test_a_rejected_file_is_a_problem_until_it_is_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -146,13 +146,29 @@ def test_changes_are_noticed_while_the_watcher_is_open(tmp_path: Path) -> None:
     run_watcher(path, scenario)
 
 
-@pytest.mark.parametrize("is_forced", [False, True])
-def test_a_file_that_is_missing_is_no_problem(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_forced: bool
-) -> None:
+def test_a_file_that_is_missing_for_a_moment_is_no_problem(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "rules.toml"
     write(path, "first")
 
-    receiver = check_in_turn(path, path.unlink, lambda: None, is_forced=is_forced)
+    receiver = check_in_turn(path, path.unlink)
 
     assert (receiver.texts, receiver.file.problem, caplog.records) == ([], "", [])
+
+
+def test_a_deleted_file_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rules.toml"
+    write(path, "first")
+
+    receiver = check_in_turn(path, path.unlink, lambda: None, lambda: None, lambda: None)
+
+    assert receiver.file.problem.startswith(f"{path} does not exist any more")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_a_forced_check_reports_a_deleted_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    write(path, "first")
+
+    receiver = check_in_turn(path, path.unlink, is_forced=True)
+
+    assert receiver.file.problem.startswith(f"{path} does not exist any more")

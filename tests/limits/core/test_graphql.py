@@ -395,7 +395,9 @@ def test_a_default_page_size_of_three_digits_is_read() -> None:
 def test_all_queries_of_an_array_are_added_up() -> None:
     body = msgspec.json.encode([{"query": "mutation { addComment { id } x }"}, {"query": "{ a }"}])
 
-    assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=2, points=6, content=1)
+    assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(
+        cost=2, points=6, content=1, has_mutations=True
+    )
 
 
 def test_an_array_of_the_maximum_length_is_accepted() -> None:

@@ -528,7 +528,9 @@ def test_2_9_queries_have_limits_on_tokens_and_depth() -> None:
 def test_2_9_a_graphql_array_is_charged_by_entry() -> None:
     body = b'[{"query": "{ a }"}, {"query": "{ a }"}, {"query": "mutation { a }"}]'
 
-    assert QueryCostCalculator(CODE_HOST.graphql).compute_body_cost(body) == QueryFacts(cost=3, points=7)
+    assert QueryCostCalculator(CODE_HOST.graphql).compute_body_cost(body) == QueryFacts(
+        cost=3, points=7, has_mutations=True
+    )
 
 
 @pytest.mark.parametrize(("name", "points"), [("Read", 1), ("Write", 5)])

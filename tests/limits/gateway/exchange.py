@@ -172,6 +172,17 @@ class Exchange:
         for _ in range(20):
             await asyncio.sleep(0)
 
+    async def settle_until_forwarded(self) -> None:
+        await wait_on_loop_until(lambda: self.upstream_socket.written, what="the request is forwarded")
+
+    async def settle_until_ended(self) -> None:
+        await wait_on_loop_until(lambda: not self.service.running_requests, what="the request has ended")
+        await self.settle()
+
+    def open_second_connection(self) -> "SecondConnection":
+        """Return another connection of the caller to the same gateway."""
+        return SecondConnection(self)
+
     def count_running(self) -> tuple[int, int]:
         """Return how many requests Ada is charged for, and how many concurrency slots they hold."""
         return self.count_used("core"), self.count_used("concurrent")
@@ -179,6 +190,18 @@ class Exchange:
     def count_used(self, rule: str) -> int:
         """Return how much of a rule's limit Ada has used."""
         return self.counters.counters.tables[rule].count_used("user:ada", self.counters.now_ms())
+
+
+class SecondConnection:
+    """Another connection of the caller."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.connection = CallerConnection(exchange.environment, exchange.opened.append, exchange.closed.append)
+        self.socket = Socket()
+        self.connection.connection_made(self.socket)
+
+    def send(self, line: str) -> None:
+        self.connection.data_received(f"{line} HTTP/1.1\r\nHost: a\r\n".encode() + ADA_SENDS + b"\r\n")
 
 
 def run(

@@ -97,3 +97,25 @@ def test_callers_that_do_not_complete_their_handshake_use_up_no_connection(
 
     assert received.endswith(b"\r\n\r\nhello")
     assert rejected_count == 8
+
+
+def test_a_refused_connection_gets_the_reason_over_tls_too(tmp_path: Path) -> None:
+    authority, server = make_certificates(tmp_path)
+    client_tls = ssl.create_default_context(cafile=str(authority.certificate_file))
+
+    async def scenario(running: RunningGateway) -> bytes:
+        first, second = [
+            await asyncio.open_connection(
+                "127.0.0.1", running.gateway.port, ssl=client_tls, server_hostname="localhost"
+            )
+            for _ in range(2)
+        ]
+        refusal = await asyncio.wait_for(second[0].readuntil(b"\r\n"), 60)
+        for _, writer in (first, second):
+            writer.close()
+        return refusal
+
+    files = f'certificate_file = "{server.certificate_file}"\nkey_file = "{server.key_file}"'
+    settings = f"{files}\nconnections_per_address = 1"
+
+    assert run_scenario(tmp_path, scenario, gateway=settings) == b"HTTP/1.1 429 Too Many Requests\r\n"

@@ -239,7 +239,7 @@ def describe_traits(book: Rulebook, method: str, path: str) -> str:
     traits = [
         *(["content"] if endpoint.content else []),
         *([endpoint.interface.value] if endpoint.interface.value != "rest" else []),
-        *([endpoint.connection.value] if endpoint.connection.value != "plain" else []),
+        *(["waiting"] if endpoint.is_waiting else []),
         *(["free"] if endpoint.is_free else []),
         *(["sign_in"] if "sign_in" in {rule.name for rule in endpoint.secondary_rules} else []),
     ]

@@ -191,3 +191,11 @@ def test_a_finding_names_file_and_line_of_the_rule() -> None:
     assert str(lint_rules(read_rules(text, "mine.toml"))[0]) == (
         "mine.toml:2: error: mine: is never reached: its ceiling names no class of callers"
     )
+
+
+def test_waiting_routes_need_a_limit_on_how_many_requests_wait() -> None:
+    route = '[[endpoint]]\nmatch = ["GET /events"]\nwaiting = true\n'
+    limit = '[[rule]]\nname = "streams"\ncounts = "connections"\nconnection = "waiting"\nceiling = 9\n'
+
+    assert list_findings(route) == [("warning", "unlimited-waiting", "endpoint")]
+    assert list_findings(route + limit) == []

@@ -281,3 +281,30 @@ def test_a_closed_connection_makes_room_for_another(tmp_path: Path) -> None:
 def test_health_pages_need_no_headers(tmp_path: Path, path: str, state: str) -> None:
     reply = run(tmp_path, lambda proxy: proxy.check({}, path))
     assert (reply.status, json.loads(reply.body)) == (200, {"status": state})
+
+
+@pytest.mark.parametrize("uri", ["/a/../reports/1", "/a/%2e%2e/reports/1", "//reports/1", "/%zz"])
+@pytest.mark.parametrize(
+    ("path", "names", "status"),
+    [
+        ("/check", ("X-Forwarded-Method", "X-Forwarded-Uri"), 400),
+        ("/check/nginx", ("X-Original-Method", "X-Original-URI"), 403),
+    ],
+)
+def test_a_path_that_services_read_differently_is_refused(
+    tmp_path: Path, uri: str, path: str, names: tuple[str, str], status: int
+) -> None:
+    headers = {names[0]: "GET", names[1]: uri, "X-Forwarded-For": "192.0.2.7"}
+
+    reply = run(tmp_path, lambda proxy: proxy.check(headers, path))
+
+    assert (reply.status, reply.headers.get("x-wharf-status", "400")) == (status, "400")
+
+
+@pytest.mark.parametrize("uri", ["/Reports/1", "/%72eports/1", "/reports;v=1/1"])
+def test_another_spelling_of_a_path_selects_the_same_limit(tmp_path: Path, uri: str) -> None:
+    async def scenario(proxy: Proxy) -> CheckReply:
+        await proxy.check({**FORWARDED, "X-Forwarded-Uri": "/reports/1"})
+        return await proxy.check({**FORWARDED, "X-Forwarded-Uri": uri})
+
+    assert run(tmp_path, scenario).status == 429

@@ -216,6 +216,15 @@ def test_a_refused_request_holds_no_slot() -> None:
     assert replay_all(make_replay(SLOTS, has_durations=True), *records).refused == 1
 
 
+def test_the_time_of_waiting_routes_is_not_cpu_time() -> None:
+    waiting = '[[endpoint]]\nmatch = ["GET /few"]\nwaiting = true'
+    target = make_replay(CPU, waiting, has_durations=True)
+
+    result = replay_all(target, *(make_record(second, duration_ms=900) for second in range(5)))
+
+    assert (result.admitted, result.rules) == (5, {})
+
+
 def test_cpu_time_is_charged_when_a_request_ends() -> None:
     records = [
         make_record(start, duration_ms=ms) for start, ms in ((0, 600), (0.1, 600), (0.65, 1), (0.9, 1), (1.0, 1))

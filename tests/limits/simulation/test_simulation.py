@@ -1,7 +1,11 @@
 """A simulation shows what rules would have refused, by the clock of the log, and lists what it did not simulate."""
 
+import bz2
+import gzip
 import json
+import lzma
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ from click.testing import CliRunner
 from tests.limits.builders import build_rules_text
 from wharf.cli.root import root
 from wharf.limits.rules import read_rules
+from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.simulation.access_log import AccessLogReader, LogRecord
 from wharf.limits.simulation.chart import render_svg
 from wharf.limits.simulation.parallel import MAX_LINES_BEFORE_REQUEST, can_split_callers, simulate_lines, simulate_logs
@@ -203,3 +208,48 @@ def test_a_large_file_that_is_no_log_is_not_read_to_its_end() -> None:
 
     assert (result.lines, result.unread) == (0, MAX_LINES_BEFORE_REQUEST)
     assert len(list(lines)) == 9
+
+
+LINE = b'192.0.2.7 - ada [21/Nov/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 12\n'
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
+def test_compressed_logs_are_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+    log = tmp_path / "access.log"  # The name does not show the format.
+    log.write_bytes(compress(LINE * 3))
+
+    result = CliRunner().invoke(root, ["limits", "simulate", str(log)])
+
+    assert (result.exit_code, result.output.splitlines()[0].partition(",")[0]) == (
+        0,
+        "0 of 3 requests would be refused",
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\x28\xb5\x2f\xfd whatever", "is compressed with zstd, which is not read: decompress it first"),
+        (b"PK\x03\x04 whatever", "is compressed with zip, which is not read: decompress it first"),
+        (gzip.compress(LINE * 3)[:-9], "cannot be decompressed"),
+        (gzip.compress(LINE * 3)[:10] + b"damaged", "cannot be decompressed"),
+        (lzma.compress(LINE * 3)[:-5], "cannot be decompressed"),
+    ],
+    ids=["zstd", "zip", "short gzip", "damaged gzip", "short xz"],
+)
+def test_a_log_that_cannot_be_decompressed_is_an_error(tmp_path: Path, content: bytes, expected: str) -> None:
+    log = tmp_path / "access.log.gz"
+    log.write_bytes(content)
+
+    result = CliRunner().invoke(root, ["limits", "simulate", str(log)])
+
+    assert (result.exit_code, f"{log} {expected}" in result.output) == (1, True)
+
+
+def test_a_compressed_log_is_simulated_by_several_processes_too(tmp_path: Path) -> None:
+    plain, compressed = tmp_path / "a", tmp_path / "b"
+    lines = [LINE.replace(b"ada", b"user%d" % (number % 7)) for number in range(99)]
+    plain.write_bytes(b"".join(lines))
+    compressed.write_bytes(gzip.compress(b"".join(lines)))
+
+    assert simulate_logs([compressed], read_profile(), 3) == simulate_logs([plain], read_profile(), 1)

@@ -27,6 +27,9 @@ class HeldStore:
         self.is_silent = False
         """Whether these calls never end."""
         self.silent: asyncio.Future[None] | None = None
+        self.longest_wait_s = float("inf")
+        """How long the oldest call that was sent has waited, as the store reports it."""
+        self.wait_checks = 0
 
     @property
     def local_counters(self) -> Counters | None:
@@ -43,6 +46,10 @@ class HeldStore:
 
     def take_now(self, _call: StoreCall) -> TakeResult | None:
         return self.prefetched
+
+    def get_longest_wait_s(self) -> float:
+        self.wait_checks += 1
+        return self.longest_wait_s
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
         self.calls.append(("take", call.id))

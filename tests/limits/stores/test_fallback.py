@@ -152,7 +152,22 @@ def test_a_running_request_is_released_once() -> None:
     assert [outage.counters.release("r1", NOON_MS) for _ in range(2)] == [True, False]
 
 
-def test_a_reading_is_that_of_the_store_while_its_window_is_open() -> None:
+@pytest.mark.parametrize("known_count", [None, 0, 6, 8, 10])
+def test_a_reading_agrees_with_the_decisions(known_count: int | None) -> None:
+    outage = Outage()
+    if known_count is not None:
+        outage.record(known_count)
+    charge = outage.call().charges[0]
+
+    for _ in range(12):
+        reading = outage.counters.peek(charge, NOON_MS)
+        result = outage.take()
+        assert (reading.used, reading.used < charge.ceiling) == (result.bucket_count_before, result.is_admitted)
+        if known_count is not None:
+            assert reading.end_ms == result.bucket_end_ms
+
+
+def test_the_end_of_a_reading_is_that_of_the_store_while_its_window_is_open() -> None:
     outage = Outage()
     charge = outage.call().charges[0]
     outage.take()
@@ -160,7 +175,14 @@ def test_a_reading_is_that_of_the_store_while_its_window_is_open() -> None:
 
     readings = [outage.counters.peek(charge, NOON_MS + offset_ms) for offset_ms in (0, 4_999, 5_000)]
 
-    assert [(reading.used, reading.end_ms - NOON_MS) for reading in readings] == [(7, 5_000), (7, 5_000), (1, 10_000)]
+    assert [reading.end_ms - NOON_MS for reading in readings] == [5_000, 5_000, 10_000]
+
+
+@pytest.mark.parametrize(("policy", "used"), [("closed", 10), ("open", 0)])
+def test_a_reading_shows_whether_the_policy_admits_requests(policy: str, used: int) -> None:
+    outage = make_policy(policy, rule="core")
+
+    assert outage.counters.peek(outage.call().charges[0], NOON_MS).used == used
 
 
 def test_the_oldest_known_counts_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,8 +196,9 @@ def test_the_oldest_known_counts_are_dropped(monkeypatch: pytest.MonkeyPatch) ->
     for login in ("ada", "bob", "ada", "eve"):
         outage.counters.record_result(call(login), result)
 
+    # Of 10, one is left after 9; of an unknown count, the share of one of four processes.
     readings = [outage.counters.peek(call(login).charges[0], NOON_MS).used for login in ("ada", "bob", "eve")]
-    assert readings == [9, 0, 9]
+    assert readings == [9, 7, 9]
 
 
 def test_new_rules_apply_during_an_outage() -> None:

@@ -86,6 +86,67 @@ def run(scenario: Callable[[Guarded], Awaitable[T]], rules: str = CORE, settings
     return asyncio.run(wait())
 
 
+# -- queues of this process -------------------------------------------------------------------------------------------
+
+
+def test_a_call_in_a_queue_waits_while_the_store_replies_in_time() -> None:
+    async def scenario(guarded: Guarded) -> list[Any]:
+        guarded.store.longest_wait_s = 0.0
+        task = guarded.start()
+        await wait_on_loop_until(lambda: guarded.store.wait_checks > 3, what="the timeout is over")
+        guarded.reply()
+        result = await task
+        counts = guarded.guard.counts
+        return [result.bucket_count_before, counts.lost_calls, counts.local_decisions, counts.queue_timeouts]
+
+    assert run(scenario) == [4, 0, 0, 0]
+
+
+def test_a_call_that_waits_too_long_in_a_queue_is_decided_here_and_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_module, "MAX_QUEUE_WAIT_S", 0.02)
+
+    async def scenario(guarded: Guarded) -> list[Any]:
+        guarded.store.longest_wait_s = 0.0
+        result = await guarded.lose()
+        counts = guarded.guard.counts
+        return [result.is_admitted, counts.lost_calls, counts.local_decisions, counts.queue_timeouts, counts.is_away]
+
+    assert run(scenario, settings=GuardSettings(wait_ms=1, losses_most=1)) == [True, 0, 1, 1, False]
+
+
+def test_another_call_in_a_queue_is_no_loss_either() -> None:
+    async def scenario(guarded: Guarded) -> list[Any]:
+        guarded.store.longest_wait_s = 0.0
+        guarded.store.is_silent = True
+        task = asyncio.ensure_future(guarded.guard.refund("a", RefundReason.GONE))
+        await wait_on_loop_until(lambda: guarded.store.wait_checks > 3, what="the timeout is over")
+        assert guarded.store.silent is not None
+        guarded.store.silent.set_result(None)
+        return [await task, guarded.guard.counts.lost_calls]
+
+    assert run(scenario) == [True, 0]
+
+
+def test_a_reply_that_arrived_while_the_loop_was_busy_is_in_time() -> None:
+    async def scenario(guarded: Guarded) -> list[Any]:
+        task = guarded.start()
+        await guarded.settle()
+        busy_until_s = asyncio.get_running_loop().time() + 0.05
+        while asyncio.get_running_loop().time() < busy_until_s:
+            pass  # The loop is busy for longer than the timeout.
+
+        async def read_reply() -> None:
+            await guarded.settle()  # To read a reply takes some iterations of the loop.
+            guarded.reply()
+
+        reading = asyncio.ensure_future(read_reply())
+        result = await task
+        await reading
+        return [result.bucket_count_before, guarded.guard.counts.lost_calls]
+
+    assert run(scenario, settings=GuardSettings(wait_ms=20, losses_most=1)) == [4, 0]
+
+
 # -- the breaker ---------------------------------------------------------------------------------------------------
 
 
@@ -436,8 +497,8 @@ def test_no_other_call_is_made_during_an_outage(name: str) -> None:
     assert run(scenario, settings=PATIENT) == [OTHER_CALLS[name][2], [], 0]
 
 
-@pytest.mark.parametrize(("is_away", "used"), [(False, 3), (True, 0)])
-def test_a_reading_is_that_of_the_store_or_the_last_known_one(is_away: bool, used: int) -> None:
+@pytest.mark.parametrize(("is_away", "used"), [(False, 3), (True, 8)])
+def test_a_reading_is_that_of_the_store_or_leaves_the_share_of_this_process(is_away: bool, used: int) -> None:
     async def scenario(guarded: Guarded) -> list[int]:
         if is_away:
             guarded.guard.start_unavailable()

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -167,6 +167,65 @@ def test_no_more_batches_than_allowed_are_on_the_way_to_a_frozen_redis(server: R
             await store.close()
 
     assert asyncio.run(run()) == 3
+
+
+class DelayingProxy:
+    """A proxy in front of Redis, whose replies arrive `delay_s` later."""
+
+    def __init__(self, port: int, delay_s: float) -> None:
+        self._port = port
+        self._delay_s = delay_s
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        redis_reader, redis_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        loop = asyncio.get_running_loop()
+
+        async def pass_replies() -> None:
+            while data := await redis_reader.read(1 << 16):
+                loop.call_later(self._delay_s, writer.write, data)
+
+        passing = asyncio.ensure_future(pass_replies())
+        try:
+            while data := await reader.read(1 << 16):
+                redis_writer.write(data)
+        finally:
+            passing.cancel()
+            redis_writer.close()
+            writer.close()
+
+    def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+
+def test_a_burst_that_waits_for_its_batches_is_no_outage(server: RedisServer) -> None:
+    async def run() -> list[Any]:
+        proxy = DelayingProxy(int(server.address.rpartition(":")[2]), delay_s=0.25)
+        address = await proxy.open()
+        limiter = GuardedLimiter(read_rules('[[rule]]\nname = "core"\nceiling = 500\n'),
+                                 RedisSettings(addresses=(address,), socket_timeout_ms=60_000), wait_ms=400)  # fmt: skip
+        await limiter.store.open()
+        try:
+            # Open both connections, without a timeout.
+            facts = [RequestFacts(f"r{number}", "GET", "/x", a_user("bob")) for number in range(97)]
+            await asyncio.gather(*(limiter.store.take(limiter.core_limiter.build_call(each, 1_000)) for each in facts))
+            # More than two batches: the last requests wait 250 ms in the queue, and 250 ms for their reply.
+            decisions = await asyncio.gather(*(limiter.send(a_user(), holds=True) for _ in range(120)))
+            counts = limiter.guard.counts
+            admitted = sum(decision.is_admitted for decision in decisions)
+            return [admitted, counts.lost_calls, counts.local_decisions, counts.is_away]
+        finally:
+            await limiter.guard.close()
+            await limiter.store.close()
+            proxy.close()
+
+    assert asyncio.run(run()) == [100, 0, 0, False]
 
 
 async def have_all_ended(sent: Sequence[asyncio.Future[LimitDecision]]) -> bool:

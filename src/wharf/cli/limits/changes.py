@@ -147,14 +147,21 @@ def enable(reason: str, path: AdminAddress) -> None:
 @click.command
 @socket_option
 def reload(path: AdminAddress) -> None:
-    """Read the rules and the directory of users again."""
+    """Read the rules and the directory of users again.
+
+    The exit code is 1 if a file was rejected.
+    """
     lines: list[str] = []
+    is_rejected = False
     for reply in post_action_to_all(path, "/reload"):
         for name, problem in reply["refused"].items():
+            is_rejected = True
             lines.append(f"{name} rejected; the previous version stays in force:\n{problem}")
         lines.append(f"{len(reply['rules'])} rules in force ({reply['hash']})")
     for line in dict.fromkeys(lines):  # Processes that agree are reported once.
         click.echo(line)
+    if is_rejected:
+        raise click.exceptions.Exit(1)
 
 
 @click.command

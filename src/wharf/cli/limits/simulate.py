@@ -27,7 +27,7 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     """Show which requests of access logs the rules would have refused.
 
     LOGS are access logs in common or combined format, optionally with a duration in seconds at the end of the line, or
-    JSON with one object a line. Lines must be in the order of time.
+    JSON with one object a line. Lines must be in the order of time. Logs can be compressed with gzip, bzip2 or xz.
     """
     import gc
     import sys
@@ -37,7 +37,12 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     from wharf.limits.rules import InvalidFile, read_rules
     from wharf.limits.rules.rules_file import read_profile
     from wharf.limits.simulation.chart import render_svg
-    from wharf.limits.simulation.parallel import SimulationFailed, choose_worker_count, simulate_logs
+    from wharf.limits.simulation.parallel import (
+        SimulationFailed,
+        UnreadableLog,
+        choose_worker_count,
+        simulate_logs,
+    )
 
     try:
         rules = (
@@ -56,13 +61,18 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     def print_progress(lines: int, read_bytes: int) -> None:
         if sys.stderr.isatty():
             click.echo(
-                f"{begin_line_again()}{lines:,} lines, {read_bytes * 100 // max(1, total)} %", err=True, nl=False
+                # Of compressed logs, more bytes are read than the files have.
+                f"{begin_line_again()}{lines:,} lines, {min(100, read_bytes * 100 // max(1, total))} %",
+                err=True,
+                nl=False,
             )
 
     gc.freeze()
     gc.disable()  # Simulations create no reference cycles, and the process ends afterwards.
     try:
         outcome = simulate_logs(logs, rules, choose_worker_count(logs, rules), print_progress)
+    except UnreadableLog as problem:
+        raise CliError(str(problem)) from None
     except (SimulationFailed, OSError) as problem:
         raise CliError(f"the simulation failed: {problem}") from None
     finally:

@@ -172,12 +172,12 @@ def list_endpoint_charges(service: DecisionService, caller: Caller) -> list[Char
 
 
 def list_charges(service: DecisionService, caller: Caller) -> list[Charge]:
-    """Return a charge for each counter of a caller: those of its requests, or those of its descriptors."""
+    """Return a charge for each counter of a caller, also hidden ones: of its requests, or of its descriptors."""
     limiter = service.evaluator.limiter
     if limiter.descriptor_book.find_caller(caller.owner) is not None:
         return limiter.descriptor_book.list_charges(caller.owner)
     return [
         *limiter.rulebook.list_primary_charges(caller),
-        *limiter.rulebook.list_secondary_charges(caller),
+        *limiter.rulebook.list_secondary_charges(caller, has_hidden=True),
         *list_endpoint_charges(service, caller),
     ]

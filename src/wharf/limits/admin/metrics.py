@@ -106,6 +106,11 @@ def _list_store_metrics(remote: RemoteLayers) -> Iterator[Metric]:
     counts = remote.guard.counts
     yield Metric("store_away", "1 while the store is treated as unavailable.", float(counts.is_away))
     yield Metric("store_lost_total", "Calls of the store without a reply in time.", counts.lost_calls)
+    yield Metric(
+        "store_queue_timeouts_total",
+        "Calls that waited too long in this process, although the store replied in time.",
+        counts.queue_timeouts,
+    )
     yield Metric("store_decided_here_total", "Requests that were decided without the store.", counts.local_decisions)
     description = "Late replies to requests that were decided without the store, by what happened to their charges."
     yield Metric("store_late_total", description, counts.late_kept, 'outcome="kept"')
@@ -139,6 +144,6 @@ def _list_gateway_metrics(gateway: Gateway) -> Iterator[Metric]:
         "gateway_failures_total", "Replies of the service that could not be forwarded.", gateway.counts.failures
     )
     yield Metric("gateway_connections", "Open connections of callers.", len(gateway.connections))
-    yield Metric(
-        "gateway_turned_away_total", "Connections rejected above the maximum.", gateway.counts.rejected_connections
-    )
+    description = "Connections that were closed without a request, by reason: too many in total, or of one address."
+    yield Metric("gateway_turned_away_total", description, gateway.counts.rejected_connections, 'reason="total"')
+    yield Metric("gateway_turned_away_total", description, gateway.counts.rejected_by_address, 'reason="address"')

@@ -64,6 +64,10 @@ class ActionRequest(msgspec.Struct, frozen=True):
     """The exported state to import; its content is checked then."""
 
 
+CHALLENGE: Final = 'www-authenticate: Bearer realm="limiter"\r\n'
+"""The header line that a reply with status 401 must have."""
+
+
 class _Reply(NamedTuple):
     """A reply of the admin endpoint."""
 
@@ -176,7 +180,7 @@ class AdminServer:
             return
         head_lines = (
             f"HTTP/1.1 {reply.status} {get_reason_phrase(reply.status)}\r\ncontent-type: {reply.content_type}\r\n"
-            f"content-length: {len(reply.body)}\r\nconnection: close\r\n\r\n"
+            f"content-length: {len(reply.body)}\r\n{CHALLENGE if reply.status == 401 else ''}connection: close\r\n\r\n"
         )
         with contextlib.suppress(ConnectionError):
             writer.write(head_lines.encode() + reply.body)

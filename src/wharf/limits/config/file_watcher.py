@@ -1,7 +1,7 @@
 """Watches files and passes the text of a changed file to a callback, which interprets it.
 
-Files are checked by path, so that a replaced file or a changed link is noticed like a write. A file that disappears
-changes nothing.
+Files are checked by path, so that a replaced file or a changed link is noticed like a write. A file that disappears is
+reported, and the last version stays in use.
 """
 
 import asyncio
@@ -45,6 +45,8 @@ class WatchedFile:
         """What is wrong with the current file; empty if it is in use."""
         self._apply = apply
         self._last_stamp = read_stamp(path)
+        self._is_missing = False
+        """Whether the last check did not find the file."""
 
     async def check(self, *, is_forced: bool = False) -> bool:
         """Apply the file if it changed, or in any case if `is_forced`. Return whether it was applied.
@@ -52,13 +54,18 @@ class WatchedFile:
         If it cannot be read or is rejected, `problem` is set to the reason and a warning is logged.
         """
         stamp = read_stamp(self.path)
-        if stamp is None or (stamp == self._last_stamp and not is_forced):
+        was_missing, self._is_missing = self._is_missing, stamp is None
+        if stamp is None and not is_forced and not was_missing:
+            return False  # Editors replace a file in two steps: report it if the next check does not find it either.
+        if stamp == self._last_stamp and not is_forced:
             return False
         self._last_stamp = stamp
         try:
             await self._apply(self.path.read_text("utf-8"))
         except InvalidFile as error:
             self.problem = str(error)
+        except FileNotFoundError:
+            self.problem = f"{self.path} does not exist any more: the limiter cannot start again without it; restore it"
         except (OSError, UnicodeDecodeError) as problem:
             self.problem = f"{self.path} cannot be read: {problem}"
         else:

@@ -100,7 +100,7 @@ STORE: Final = TableSchema(
             "wait_replicas", make_integer_kind(0, 16), "Replicas that should confirm a charge before the reply.", "`0`"
         ),
         KeySchema(
-            "wait_ms", TIMEOUT_MS, "The longest time, in milliseconds, that a request waits for the store.", "`50`"
+            "wait_ms", TIMEOUT_MS, "The longest time, in milliseconds, that the store may take for a reply.", "`50`"
         ),
         KeySchema(
             "losses_most",
@@ -182,6 +182,13 @@ GATEWAY: Final = TableSchema(
             make_integer_kind(1, 1_000_000),
             "The maximum number of connections from callers. Beyond it, the one that is idle for the longest time is closed.",
             "`20000`",
+        ),
+        KeySchema(
+            "connections_per_address",
+            make_integer_kind(0, 1_000_000),
+            "The maximum number of connections from one address, or from one /64 network of IPv6. Further ones are refused "
+            "with 429. Proxies that `[addresses]` names have no maximum. 0 for no maximum.",
+            "`1000`",
         ),
         KeySchema(
             "upstream_connections_most",

@@ -83,6 +83,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     head_bytes_most: int = 64 * 1024
     headers_most: int = 100
     connections_most: int = 20_000
+    connections_per_address: int = 1_000
+    """The maximum number of connections from one address; 0 for no maximum. Configured proxies have none."""
     upstream_connections_most: int = 1_000
     body_rate_least: int = 100
     """The slowest permitted body in bytes per second, after its first `idle_ms`; 0 for no minimum."""

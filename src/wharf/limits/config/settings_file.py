@@ -42,6 +42,7 @@ _GATEWAY_FIELDS: Final = (
     "head_bytes_most",
     "headers_most",
     "connections_most",
+    "connections_per_address",
     "upstream_connections_most",
     "body_rate_least",
 )

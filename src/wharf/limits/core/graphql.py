@@ -177,6 +177,7 @@ class QueryCostCalculator:
             cost=sum(fact.cost for fact in facts) or 1,
             points=sum(fact.points for fact in facts) or 1,
             content=sum(fact.content for fact in facts),
+            has_mutations=any(fact.has_mutations for fact in facts),
         )
 
     def compute_query_cost(
@@ -368,6 +369,7 @@ class _CostReader:
             cost=max(1, (size.requests + REQUESTS_PER_POINT // 2) // REQUESTS_PER_POINT),
             points=self._rules.mutation_points if is_mutation else self._rules.query_points,
             content=self._count_content(operation.selection_set) if is_mutation else 0,
+            has_mutations=is_mutation,
         )
 
     def _measure_selections(self, selections: SelectionSetNode | None) -> _SelectionSize:

@@ -38,7 +38,8 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     cost: int
     """What an admitted request adds to the counter."""
     required: int
-    """How much must be left below the ceiling. For a meter it is 1, because a meter is charged afterwards."""
+    """How much must be left below the ceiling. It is 1 for a meter and for content that the service may mark, because both
+    are charged after the request."""
     is_enforced: bool
     """`False` in shadow mode: the limit is counted but refuses nothing."""
     overflow_key: str
@@ -75,6 +76,8 @@ class ChargePlan(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The maximum number of objects in a large-file batch; `None` for no maximum."""
     is_cost_hidden: bool
     """Whether replies must not disclose the cost of the endpoint."""
+    is_waiting: bool = False
+    """Whether the request mostly waits, such as a long poll or a stream: its elapsed time is not CPU time."""
 
 
 CORE_RESOURCE: Final = "core"
@@ -93,8 +96,6 @@ class EndpointCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whether its requests charge no primary limit."""
     is_cost_hidden: bool
     """Whether replies must not disclose its cost."""
-    connection: ConnectionClass
-    """How its requests occupy the service, unless they are websockets."""
     primary_rules: tuple[Rule, ...]
     """In order; the first rule that applies to the caller is its bucket."""
     secondary_rules: tuple[Rule, ...]
@@ -102,6 +103,10 @@ class EndpointCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The primary rules of further readings of the path, in the order of the rules. The strictest bucket of all applies."""
     is_batch: bool = False
     """Whether its requests are batches of large files, whose objects are counted."""
+    is_waiting: bool = False
+    """Whether its requests mostly wait: they have the class `waiting`, unless they open a websocket."""
+    may_create_content: bool = False
+    """Whether the service marks some of its requests as creating content. Such a request needs room in the content limits."""
 
 
 def list_primary_rules(endpoint: EndpointCost, caller_class: CallerClass) -> list[Rule]:
@@ -140,13 +145,15 @@ def get_secondary_cost(
 ) -> int | None:
     """Return how much a secondary rule charges the request, or `None` if the rule does not apply to it.
 
-    CPU time is charged after the request, so its cost is 0 here.
+    CPU time is charged after the request, so its cost is 0 here. So is content that the service marks in its reply.
     """
     match rule.counts:
         case CountedUnit.POINTS:
             return endpoint.points if query is None else query.points
         case CountedUnit.CONTENT:
-            return (endpoint.content if query is None else query.content) or None
+            content = endpoint.content if query is None else query.content
+            can_be_marked = endpoint.may_create_content and (query is None or query.has_mutations)
+            return content if content or can_be_marked else None
         case CountedUnit.CPU_MS:
             return 0
         case CountedUnit.CONNECTIONS:
@@ -169,13 +176,15 @@ def build_charge(rule: Rule, caller: Caller, *, endpoint: str, cost: int) -> Cha
             parts.append(endpoint)
         key = " ".join((owner, *parts))
     is_meter = rule.algorithm is Algorithm.METER
+    # What a reply may add later needs room before: CPU time, and content that the service marks.
+    is_charged_later = is_meter or (not cost and rule.counts is CountedUnit.CONTENT)
     return Charge(
         rule,
         rule.name,
         key,
         rule.get_ceiling(caller),
         0 if is_meter else cost,
-        1 if is_meter else cost,
+        1 if is_charged_later else cost,
         not rule.shadow and is_enforced_for(owner, rule.enforce_percent),
         _choose_overflow_key(rule, caller, owner, parts),
         owner,
@@ -211,6 +220,7 @@ def build_plan(
     is_free: bool = False,
     is_cost_hidden: bool = False,
     max_objects: int | None = None,
+    is_waiting: bool = False,
 ) -> ChargePlan:
     """Return the charge plan of these charges, with the values derived from them, such as the indexes of leases."""
     return ChargePlan(
@@ -227,6 +237,7 @@ def build_plan(
         overflow_key_indexes=tuple(index for index, charge in enumerate(charges) if charge.overflow_key),
         max_objects=max_objects,
         is_cost_hidden=is_cost_hidden,
+        is_waiting=is_waiting,
     )
 
 
@@ -302,4 +313,5 @@ def apply_template(template: PlanTemplate, caller: Caller, ban: BanRules) -> Cha
         base.overflow_key_indexes,
         base.max_objects,
         base.is_cost_hidden,
+        base.is_waiting,
     )

@@ -15,6 +15,8 @@ class QueryFacts(msgspec.Struct, frozen=True, gc=False):
     """Points that the secondary limit charges."""
     content: int = 0
     """The number of its mutations that create content."""
+    has_mutations: bool = False
+    """Whether it can change anything. Only such a query can create content that the rules do not name."""
 
 
 class RequestFacts(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -29,3 +31,5 @@ class RequestFacts(msgspec.Struct, frozen=True, eq=False, gc=False):
     object_count: int | None = None
     """The number of objects in a large-file batch; `None` for other requests."""
     connection: ConnectionClass = ConnectionClass.PLAIN
+    may_create_content: bool = False
+    """Whether the service has marked an earlier request to this endpoint as one that created content."""

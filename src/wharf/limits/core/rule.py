@@ -258,8 +258,10 @@ class EndpointRule(msgspec.Struct, frozen=True, kw_only=True):
     """Requests charge no primary limit and cannot lead to a ban, such as the status endpoint."""
     hidden: bool = False
     """The cost is not disclosed: limits that count it do not report their remaining points."""
-    connection: ConnectionClass = ConnectionClass.PLAIN
-    """How its requests occupy the service. Requests that wait are charged no CPU time."""
+    waiting: bool = False
+    """Requests mostly wait, such as long polls and event streams: they have the class `waiting`."""
+    content_marked: bool = False
+    """The service marks which of its requests created content. Requests are refused while a content limit is full."""
     line: int = 0
     file: str = ""
 

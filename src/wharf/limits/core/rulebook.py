@@ -114,6 +114,8 @@ class Rulebook:
         # By method and path in normal form.
         self._endpoints: BoundedCache[tuple[str, str], EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         self._endpoints_by_content: BoundedCache[_ContentKey, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
+        self._marked_endpoints: BoundedCache[EndpointCost, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
+        """Copies of endpoints for requests with `may_create_content`."""
         self._normal_paths: BoundedCache[str | bytes, str] = BoundedCache(MAX_CACHED_PATHS)
         self._templates: BoundedCache[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = BoundedCache(
             MAX_CACHED_TEMPLATES
@@ -158,6 +160,8 @@ class Rulebook:
         endpoint = self._endpoints.get((request.method, request.path)) or self.get_endpoint(
             request.method, request.path
         )
+        if request.may_create_content and not endpoint.may_create_content:
+            endpoint = self._get_marked_endpoint(endpoint)
         if request.connection is not ConnectionClass.PLAIN:
             return self._make_plan(caller, endpoint, request.query, request.connection)
         key = (caller, endpoint, request.query)
@@ -165,6 +169,14 @@ class Rulebook:
         if plan is None:
             plan = self._plans.store(key, self._plan_from_template(caller, endpoint, request.query))
         return plan
+
+    def _get_marked_endpoint(self, endpoint: EndpointCost) -> EndpointCost:
+        """Return a copy of an endpoint whose requests need room in the content limits. The same object each time, for caches."""
+        marked = self._marked_endpoints.get(endpoint)
+        if marked is None:
+            marked = msgspec.structs.replace(endpoint, may_create_content=True)
+            self._marked_endpoints.store(endpoint, marked)
+        return marked
 
     def _plan_from_template(self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None) -> ChargePlan:
         """Return the charge plan of a caller at an endpoint.
@@ -175,7 +187,7 @@ class Rulebook:
         template = self._templates.get(template_key)
         if template is not None:
             return apply_template(template, caller, self.rules.ban)
-        plan = self._make_plan(caller, endpoint, query, endpoint.connection)
+        plan = self._make_plan(caller, endpoint, query, ConnectionClass.PLAIN)
         self._templates.store(template_key, build_template(plan, caller))
         return plan
 
@@ -187,16 +199,16 @@ class Rulebook:
             if rule.is_primary and rule.applies_to(caller.caller_class)
         )
 
-    def list_secondary_charges(self, caller: Caller) -> tuple[Charge, ...]:
+    def list_secondary_charges(self, caller: Caller, *, has_hidden: bool = False) -> tuple[Charge, ...]:
         """Return the charges of the secondary limits that the status page can show to this caller.
 
-        Hidden limits and limits with a counter for each endpoint are left out.
+        Limits with a counter for each endpoint are left out; so are hidden limits, unless `has_hidden` is set for an operator.
         """
         return tuple(
             build_charge(rule, caller, endpoint="", cost=1)
             for rule in self.rules.rules
             if not rule.is_primary
-            and not rule.hidden
+            and (has_hidden or not rule.hidden)
             and not rule.per_endpoint
             and rule.applies_to(caller.caller_class)
         )
@@ -205,11 +217,15 @@ class Rulebook:
         """Return the charge of the `core` bucket of a caller, for replies without a decision."""
         return build_charge(self._find_core_rule(caller), caller, endpoint="", cost=1)
 
-    def list_content_charges(self, caller: Caller) -> tuple[Charge, ...]:
-        """Return the charges of the content limits of a caller, for a reply that reports created content."""
+    def list_content_charges(self, caller: Caller, endpoint: EndpointCost | None = None) -> tuple[Charge, ...]:
+        """Return the charges of the content limits of a caller, for a reply that reports created content.
+
+        With `endpoint`, only those of the limits that match its requests.
+        """
+        name = "" if endpoint is None else endpoint.name
         return tuple(
-            build_charge(rule, caller, endpoint="", cost=1)
-            for rule in self.rules.rules
+            build_charge(rule, caller, endpoint=name, cost=1)
+            for rule in (self.rules.rules if endpoint is None else endpoint.secondary_rules)
             if rule.counts is CountedUnit.CONTENT and rule.applies_to(caller.caller_class)
         )
 
@@ -322,7 +338,6 @@ class Rulebook:
         endpoint_rules = [match.endpoint_rule for match in matches]
         default_points = self.rules.points.get_points(method)
         interfaces = [match.interface for match in matches if match.interface is not Interface.REST]
-        connections = {ConnectionClass.PLAIN if rule is None else rule.connection for rule in endpoint_rules}
         return EndpointCost(
             name=name,
             points=max(
@@ -332,17 +347,20 @@ class Rulebook:
             interface=interfaces[0] if interfaces else Interface.REST,
             is_free=is_free,
             is_cost_hidden=any(rule is not None and rule.hidden for rule in endpoint_rules),
-            connection=connections.pop() if len(connections) == 1 else ConnectionClass.PLAIN,
             primary_rules=tuple(by_name[rule] for rule in primary_names[0]),
             secondary_rules=tuple(rule for rule in self.rules.rules if rule.name in secondary_names),
             other_primary_rules=tuple(tuple(by_name[rule] for rule in names) for names in primary_names[1:]),
             is_batch=is_batch,
+            is_waiting=all(rule is not None and rule.waiting for rule in endpoint_rules),
+            may_create_content=any(rule is not None and rule.content_marked for rule in endpoint_rules),
         )
 
     def _make_plan(
         self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None, connection: ConnectionClass
     ) -> ChargePlan:
         """Return a charge plan that is built from the rules, without a template."""
+        if endpoint.is_waiting and connection is ConnectionClass.PLAIN:
+            connection = ConnectionClass.WAITING
         primary_rules = list_primary_rules(endpoint, caller.caller_class)
         primary_rule = choose_primary_rule(primary_rules, caller.caller_class, query) or self._find_core_rule(caller)
         bucket_charge = build_charge(
@@ -352,8 +370,6 @@ class Rulebook:
         for rule in endpoint.secondary_rules:
             if endpoint.is_free and rule.counts not in UNITS_OF_FREE_ENDPOINTS:
                 continue
-            if rule.counts is CountedUnit.CPU_MS and endpoint.connection is ConnectionClass.WAITING:
-                continue  # The duration of a request that waits for events is no estimate of its CPU time.
             cost = get_secondary_cost(rule, endpoint, query, connection)
             if cost is not None and rule.applies_to(caller.caller_class):
                 charges.append(build_charge(rule, caller, endpoint=endpoint.name, cost=cost))
@@ -369,6 +385,7 @@ class Rulebook:
             max_objects=min(
                 (rule.objects_most for rule in primary_rules if rule.objects_most is not None), default=None
             ),
+            is_waiting=connection is ConnectionClass.WAITING,
         )
 
 

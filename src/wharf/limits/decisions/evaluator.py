@@ -12,7 +12,7 @@ from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryCostCalculator
 from wharf.limits.core.limiter import Grant, Limiter, find_objects_problem
-from wharf.limits.core.plans import Charge
+from wharf.limits.core.plans import Charge, EndpointCost
 from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.responses import Headers, build_bucket_headers, build_status_body
 from wharf.limits.core.rule import CountedUnit, RuleSet
@@ -118,11 +118,16 @@ class LimitEvaluator:
         """Add CPU time to the limits on CPU time of an admitted request."""
         await self.store.add_usage(decision.plan.meter_charges, cpu_ms)
 
-    async def charge_content(self, decision: LimitDecision, caller: Caller) -> None:
-        """Charge created content that the service reported, unless the request was already charged as content."""
-        is_charged = any(charge.rule.counts is CountedUnit.CONTENT for charge in decision.charges)
+    async def charge_content(
+        self, decision: LimitDecision, caller: Caller, endpoint: EndpointCost | None = None
+    ) -> None:
+        """Charge created content that the service reported, unless the request was already charged as content.
+
+        With `endpoint`, only the limits that match its requests are charged.
+        """
+        is_charged = any(charge.rule.counts is CountedUnit.CONTENT and charge.cost for charge in decision.charges)
         if not is_charged:
-            await self.store.add_usage(self.limiter.rulebook.list_content_charges(caller), 1)
+            await self.store.add_usage(self.limiter.rulebook.list_content_charges(caller, endpoint), 1)
 
     async def render_status(self, caller: Caller) -> bytes:
         """Return the JSON body of the rate limit status page for a caller. Nothing is charged."""

@@ -160,6 +160,16 @@ def build_token_headers(caller: Caller) -> Headers:
     return headers
 
 
+def build_challenge(authorization: str | None) -> str:
+    """Return the `WWW-Authenticate` header of a reply with status 401 to a request with this `Authorization` header.
+
+    It names the scheme that the caller used. A browser opens a dialog only after `Basic`, so callers of other schemes get none.
+    """
+    if authorization is not None and authorization[:6].lower() == "basic ":
+        return 'Basic realm="api", charset="UTF-8"'
+    return 'Bearer realm="api", error="invalid_token"'
+
+
 def encode_headers(headers: Headers | list[tuple[str, str]]) -> bytes:
     """Return headers as lines of an HTTP/1.1 head."""
     return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
@@ -190,19 +200,22 @@ def read_mark(marks: ReplyMarks, name: bytes, value: bytes) -> ReplyMarks:
 
 
 def filter_reply_headers(
-    headers: Iterable[HeaderPair], *, replaces_limits: bool
+    headers: Iterable[HeaderPair], *, replaces_limits: bool, status: int = 200
 ) -> tuple[list[HeaderPair], ReplyMarks]:
     """Return a pair: the headers of the service's reply that are passed on to the caller, and the marks in the others.
 
     A mark is an `x-wharf-*` header by which the service reports CPU time or created content.
 
-    With `replaces_limits`, the limiter adds its own headers, so those in REPLACED_HEADERS are left out.
+    With `replaces_limits`, the limiter adds its own headers, so those in REPLACED_HEADERS are left out. A reply with `status` 204
+    has no body, so its `Content-Length` is left out: a caller that believed it would wait for a body.
     """
     passed: list[HeaderPair] = []
     marks = NO_MARKS
     for pair in headers:
         name = pair[0].lower()
         if name in REPLACED_HEADERS and replaces_limits:
+            continue
+        if name == b"content-length" and status == 204:
             continue
         if name.startswith(MARK_PREFIX):
             marks = read_mark(marks, name, pair[1])

@@ -1,7 +1,8 @@
 """Incoming requests, admitted requests and local replies, and the meter for the CPU time of requests.
 
-The work of a request is its duration without the time spent waiting for the caller. The gateway and the middleware
-report when they start and stop waiting.
+The work of a request is the time from when it is forwarded to the service until the first byte of the reply, without the
+time spent waiting for the caller. Time on an open stream is not work. The gateway and the middleware report when work starts,
+pauses and ends.
 """
 
 from collections.abc import Callable
@@ -62,27 +63,37 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     started_s: float
     """When it was admitted, by the monotonic clock."""
     working_since_s: float | None
-    """When the service last started to work, by the monotonic clock; `None` while waiting for the caller."""
+    """When the service last started to work, by the monotonic clock; `None` while it does not work."""
     work_s: float = 0.0
     """The work before `working_since_s`."""
     charged_ms: int = 0
     """The work that was charged while the request ran."""
     measured_ms: int | None = None
     """The work as the service measured it, if it did."""
+    is_timed: bool = True
+    """Whether elapsed time can count as work: until the reply begins, and never for requests of the class `waiting`."""
     is_ended: bool = False
+    method: str = ""
+    path: str = ""
+    """The path as it was sent, without the query. With the method, it names the endpoint that the reply may mark."""
     on_long_running: Callable[[], None] | None = None
     """Called once when the request has run for a second."""
 
     def pause_work(self, now_s: float) -> None:
-        """Stop measuring work: the service waits for the caller."""
+        """Stop measuring work: the service waits for the caller, or has not received the request yet."""
         if self.working_since_s is not None:
             self.work_s += now_s - self.working_since_s
             self.working_since_s = None
 
     def resume_work(self, now_s: float) -> None:
-        """Measure work again: the service no longer waits for the caller."""
-        if self.working_since_s is None:
+        """Measure work again: the service works on the request. After the reply has begun, this does nothing."""
+        if self.working_since_s is None and self.is_timed:
             self.working_since_s = now_s
+
+    def finish_work(self, now_s: float) -> None:
+        """Stop measuring work for good: the first byte of the reply was received, or the connection is a tunnel."""
+        self.pause_work(now_s)
+        self.is_timed = False
 
     def compute_work_ms(self, now_s: float) -> float:
         """Return how long the service has worked on the request until now, in milliseconds."""

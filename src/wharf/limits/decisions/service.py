@@ -33,7 +33,8 @@ from wharf.limits.decisions.alerts import Alert, AlertQueue
 from wharf.limits.decisions.callers import CallerResolver
 from wharf.limits.decisions.decision_log import DecisionLog, LoggedDecision, append_private
 from wharf.limits.decisions.evaluator import LimitEvaluator
-from wharf.limits.decisions.headers import HeaderWriter, build_token_headers, encode_headers
+from wharf.limits.decisions.headers import HeaderWriter, build_challenge, build_token_headers, encode_headers
+from wharf.limits.decisions.marked_endpoints import MarkedEndpoints
 from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.pages import Pages
 from wharf.limits.decisions.requests import AdmittedRequest, CpuMeter, IncomingRequest, LocalReply
@@ -108,6 +109,7 @@ class DecisionService:
         self.header_writer = HeaderWriter(evaluator.rules, self.settings.request_id_header)
         self._folder = folder
         self._cpu_meter = CpuMeter()
+        self._marked_endpoints = MarkedEndpoints()
         random_digits = world.token_bytes(9).hex().upper()
         self._id_prefix = f"{random_digits[:4]}:{random_digits[4:10]}:{random_digits[10:]}"
         self._id_number = 0
@@ -236,7 +238,10 @@ class DecisionService:
             return run_immediately(self._refuse_credential(request_id, incoming, caller.message))
         evaluator = self.evaluator
         if body is None and not self._has_graphql_query(incoming):
-            request = RequestFacts(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection)
+            request = RequestFacts(
+                *(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection),
+                bool(self._marked_endpoints) and self._may_create_content(incoming),
+            )
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
             request, problem = self._read_facts(request_id, incoming, caller, body)
@@ -260,8 +265,18 @@ class DecisionService:
                 query = self.evaluator.query_costs.compute_request_cost(body, incoming.query)
         except (QueryTooComplex, UnreadableBatch) as error:
             problem = str(error)
-        request = RequestFacts(request_id, incoming.method, incoming.path, caller, query, objects, incoming.connection)
+        request = RequestFacts(
+            *(request_id, incoming.method, incoming.path, caller, query, objects, incoming.connection),
+            self._may_create_content(incoming),
+        )
         return request, problem
+
+    def _may_create_content(self, incoming: IncomingRequest) -> bool:
+        """Return whether the service has marked an earlier request to the same endpoint as one that created content."""
+        marked_endpoints = self._marked_endpoints
+        if not marked_endpoints:
+            return False
+        return self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path).name in marked_endpoints
 
     def _apply_decision(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
@@ -281,8 +296,17 @@ class DecisionService:
         if self.alerts is not None:
             self.alerts.check_usage(decision, caller)
         now_s = self.world.monotonic_s()
+        is_timed = not decision.plan.is_waiting
         admitted = self.running_requests[request_id] = AdmittedRequest(
-            request_id, decision, caller, incoming.is_conditional, now_s, now_s
+            request_id,
+            decision,
+            caller,
+            incoming.is_conditional,
+            now_s,
+            now_s if is_timed else None,
+            is_timed=is_timed,
+            method=incoming.method,
+            path=incoming.path,
         )
         return admitted
 
@@ -325,7 +349,12 @@ class DecisionService:
             self.activity.record_refusal(decision, caller, now_ms)
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, rules))
         body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation, "status": "401"}
-        headers = (*build_headers(decision, rules), ("content-type", JSON_TYPE), ("cache-control", "no-cache"))
+        headers = (
+            *build_headers(decision, rules),
+            ("www-authenticate", build_challenge(incoming.authorization)),
+            ("content-type", JSON_TYPE),
+            ("cache-control", "no-cache"),
+        )
         if (
             self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path).interface
             is Interface.LARGE_FILES
@@ -422,9 +451,16 @@ class DecisionService:
         await self.end_request(admitted)
 
     async def on_content_created(self, admitted: AdmittedRequest) -> None:
-        """Charge the content limits, because the service reported in its reply that the request created content."""
-        if admitted.decision is not None:
-            await self.evaluator.charge_content(admitted.decision, admitted.caller)
+        """Charge the content limits, because the service reported in its reply that the request created content.
+
+        From now on, requests to the same endpoint are refused while a content limit of their caller is full.
+        """
+        if admitted.decision is None:
+            return
+        endpoint = self.evaluator.limiter.rulebook.get_endpoint(admitted.method, admitted.path)
+        if not endpoint.content:
+            self._marked_endpoints.add(endpoint.name)
+        await self.evaluator.charge_content(admitted.decision, admitted.caller, endpoint)
 
     def build_header_pairs(self, admitted: AdmittedRequest) -> list[tuple[bytes, bytes]]:
         """Return the rate limit, request id and token headers of the reply as pairs; none if the request was not evaluated."""

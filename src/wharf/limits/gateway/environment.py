@@ -3,13 +3,16 @@
 The connections themselves are tracked by `Gateway`.
 """
 
+import functools
 from collections import OrderedDict
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import Final, Protocol
 
 import msgspec
 
 from wharf.limits.config.settings import GatewaySettings, Upstream
+from wharf.limits.core.callers.addresses import is_proxy
 from wharf.limits.core.paths import BadPath, normalize_path
 from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.requests import IncomingRequest, LocalReply
@@ -26,6 +29,8 @@ READY_PATH: Final = "/readyz"
 SERVER_TARGET: Final = b"*"
 """The target of an OPTIONS request that is about the whole service and no path."""
 HEALTH_PATHS: Final = frozenset({ALIVE_PATH, READY_PATH})
+MAX_CACHED_PEERS: Final = 4_096
+"""Addresses of sockets for which it is stored whether they are proxies. Limits memory."""
 
 
 class IdleConnection(Protocol):
@@ -38,13 +43,16 @@ class IdleConnection(Protocol):
 class GatewayCounts:
     """The numbers of requests, failures and replies of one gateway since it was opened, for the metrics."""
 
-    __slots__ = ("failures", "rejected_connections", "replies", "requests")
+    __slots__ = ("failures", "rejected_by_address", "rejected_connections", "replies", "requests")
 
     def __init__(self) -> None:
         self.requests = 0
         self.failures = 0
         """Requests for which the service sent no usable reply."""
         self.rejected_connections = 0
+        """Connections that were closed because there were too many in total, or too many handshakes."""
+        self.rejected_by_address = 0
+        """Connections that were refused because their address had too many."""
         self.replies: dict[int, int] = {}
         """Number of replies by the first digit of their status."""
 
@@ -76,7 +84,11 @@ class GatewayEnvironment:
         self._date = ""
         self._limits = limits
         self._world = world
-        self._has_proxies = bool(limits.settings.proxies.trusted or limits.settings.proxies.hops)
+        proxies = limits.settings.proxies
+        self.is_proxy: Final[Callable[[str], bool]] = functools.lru_cache(MAX_CACHED_PEERS)(
+            lambda peer: is_proxy(peer, proxies)
+        )
+        """Whether the address of a socket is that of a configured proxy."""
         self._base_path = upstream.base_path.encode("ascii")
         self._authority = upstream.authority.encode("ascii")
 
@@ -107,8 +119,9 @@ class GatewayEnvironment:
         base_path = b"" if head.target == SERVER_TARGET else self._base_path
         parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, base_path, head.target)]
         parts += head.lines
-        if head.address_lines and self._has_proxies:
-            parts += head.address_lines
+        by_proxy = self.is_proxy(peer)
+        if head.proxy_lines and by_proxy:
+            parts += head.proxy_lines
         if head.host is None:
             parts.append(b"Host: %b\r\n" % self._authority)
         if head.length:
@@ -118,10 +131,10 @@ class GatewayEnvironment:
                 parts.append(b"Content-Length: %d\r\n" % head.length)
         if head.is_websocket:
             parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
-        # What a caller reports about its own address is passed on only if proxies are configured.
-        hops = b", ".join([*head.forwarded_for, peer.encode()]) if self._has_proxies else peer.encode()
-        if self._has_proxies and head.forwarded_scheme is not None:
-            scheme = head.forwarded_scheme  # A proxy with TLS in front of the gateway has received `https`.
+        # What a caller reports about its own request is passed on only if it is a configured proxy.
+        hops = b", ".join([*head.forwarded_for, peer.encode()]) if by_proxy else peer.encode()
+        if by_proxy and head.forwarded_proto:
+            scheme = head.forwarded_proto
         if request.admitted is None:
             parts.append(b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (hops, scheme))
         else:

@@ -10,6 +10,9 @@ import ssl
 from typing import Final
 
 from wharf.limits.config.settings import Upstream
+from wharf.limits.core.callers.addresses import build_address_scope, parse_address
+from wharf.limits.core.responses import JSON_TYPE
+from wharf.limits.decisions.requests import LocalReply
 from wharf.limits.gateway.caller.connection import CallerConnection
 from wharf.limits.gateway.environment import GatewayCounts, GatewayEnvironment
 from wharf.limits.gateway.sockets import enable_keepalive
@@ -24,6 +27,58 @@ DEADLINES_PER_STEP: Final = 32
 """Expired deadlines of callers that are handled at a time; limits how long they hold the event loop."""
 LISTEN_BACKLOG: Final = 4_096
 """Connections that the kernel queues before the gateway accepts them; absorbs bursts of new connections."""
+MAX_REFUSED_CONNECTIONS: Final = 256
+"""Refused connections that are open until their callers have read the reply. Beyond that, they are closed without a reply."""
+TOO_MANY_CONNECTIONS: Final = LocalReply(
+    429,
+    (("content-type", JSON_TYPE), ("cache-control", "no-cache"), ("retry-after", "1")),
+    b'{"message":"Your address has too many open connections to this service. Close some, or use one connection for several '
+    b'requests.","status":"429"}',
+)
+"""The reply to a connection of an address that has too many."""
+
+
+class ConnectionCounts:
+    """The number of open connections by address, so that one address cannot occupy all of them.
+
+    `max_per_address` of 0 means no maximum. The table has an entry for each address with an open connection, so the maximum
+    number of connections limits its size. An IPv6 caller is counted by its /64 network, as in the rules.
+    """
+
+    def __init__(self, max_per_address: int) -> None:
+        self._max_per_address = max_per_address
+        self._counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, peer: str) -> bool:
+        """Count a new connection of the address `peer`. Return false, and count nothing, if the address has the maximum."""
+        if not self._max_per_address:
+            return True
+        key = _build_key(peer)
+        count = self._counts.get(key, 0)
+        if count >= self._max_per_address:
+            return False
+        self._counts[key] = count + 1
+        return True
+
+    def remove(self, peer: str) -> None:
+        """Count a closed connection of the address `peer` no longer."""
+        if not self._max_per_address:
+            return
+        key = _build_key(peer)
+        count = self._counts[key] - 1
+        if count:
+            self._counts[key] = count
+        else:
+            del self._counts[key]
+
+
+def _build_key(peer: str) -> str:
+    """Return the text under which the connections of an address are counted."""
+    address = parse_address(peer)
+    return peer if address is None else build_address_scope(address)
 
 
 class Gateway:
@@ -35,6 +90,9 @@ class Gateway:
         self.counts: Final[GatewayCounts] = self.environment.counts
         self.port = 0
         self.connections: Final[set[CallerConnection]] = set()
+        self._refused_connections: Final[set[CallerConnection]] = set()
+        """Connections of addresses with too many, which end when their caller has read the reply."""
+        self._connection_counts: Final = ConnectionCounts(self.environment.settings.connections_per_address)
         self._world = world
         self._servers: Final[list[asyncio.Server | TlsListener]] = []
         self._deadline_task: asyncio.Task[None] | None = None
@@ -98,7 +156,7 @@ class Gateway:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.environment.settings.drain_ms / 1_000):
                     await self._is_drained.wait()
-        for connection in list(self.connections):
+        for connection in [*self.connections, *self._refused_connections]:
             connection.transport.close()
         for server in self._servers:
             if isinstance(server, TlsListener):
@@ -113,7 +171,7 @@ class Gateway:
             await asyncio.sleep(DEADLINE_CHECK_INTERVAL_S)
             now_s = self._world.monotonic_s()
             expired_count = 0
-            for connection in list(self.connections):
+            for connection in [*self.connections, *self._refused_connections]:
                 deadline_s = connection.transport.deadline_s
                 if deadline_s and now_s >= deadline_s:
                     connection.on_deadline()
@@ -126,7 +184,14 @@ class Gateway:
                 await asyncio.sleep(0)
 
     def _on_opened(self, connection: CallerConnection) -> None:
-        """Track a new connection. If there are too many, close the one that is idle for the longest time, or the new one."""
+        """Track a new connection. If its address has too many, refuse it.
+
+        If there are too many in total, close the one that is idle for the longest time, or the new one.
+        """
+        peer = connection.transport.peer
+        if not self.environment.is_proxy(peer) and not self._connection_counts.add(peer):
+            self._refuse(connection)
+            return
         if len(self.connections) >= self.environment.settings.connections_most:
             self.counts.rejected_connections += 1
             idle, _ = self.environment.idle_connections.popitem(last=False)
@@ -135,8 +200,22 @@ class Gateway:
                 return
         self.connections.add(connection)
 
+    def _refuse(self, connection: CallerConnection) -> None:
+        """Refuse a connection with 429. If many refused ones are open already, close it without a reply."""
+        self.counts.rejected_by_address += 1
+        self._refused_connections.add(connection)
+        if len(self._refused_connections) > MAX_REFUSED_CONNECTIONS:
+            connection.evict()
+        else:
+            connection.refuse(TOO_MANY_CONNECTIONS)
+
     def _on_closed(self, connection: CallerConnection) -> None:
         """Stop tracking a connection; if it was the last one while the gateway stops, `close` continues."""
+        if connection in self._refused_connections:
+            self._refused_connections.discard(connection)
+            return
+        if not self.environment.is_proxy(connection.transport.peer):
+            self._connection_counts.remove(connection.transport.peer)
         self.connections.discard(connection)
         if self.environment.is_ending and not self.connections:
             self._is_drained.set()

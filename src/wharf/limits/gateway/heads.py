@@ -53,13 +53,22 @@ ADDRESS_HEADERS: Final = frozenset(
     }
 )
 """Headers beside `X-Forwarded-For` in which proxies report the address of a caller, and which services believe."""
-PATH_HEADERS: Final = frozenset({b"x-original-url", b"x-rewrite-url"})
-"""Headers with a path that some services serve instead of the target. They are never forwarded: the target is judged."""
+TARGET_HEADERS: Final = frozenset(
+    {
+        *(b"x-original-url", b"x-original-uri", b"x-original-host", b"x-original-method", b"x-rewrite-url"),
+        *(b"x-host", b"x-http-host-override", b"x-scheme", b"x-url-scheme", b"front-end-https", b"x-forwarded"),
+    }
+)
+"""Headers in which proxies report the host, path or scheme that a caller requested. Services that believe them would handle
+another request than the one that was counted.
+"""
+FORWARDED_PREFIX: Final = b"x-forwarded-"
+"""All headers with this prefix, such as `X-Forwarded-Host`, are set by proxies only."""
 _OPTIONS_WITHOUT_HEADER: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
 _SPECIAL_HEADERS: Final = (
     HOP_BY_HOP_HEADERS
     | ADDRESS_HEADERS
-    | PATH_HEADERS
+    | TARGET_HEADERS
     | {
         *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
         *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),
@@ -106,10 +115,10 @@ class RequestHead(msgspec.Struct, gc=False):
     """The values of the `X-Forwarded-For` headers, in order."""
     forwarded: list[bytes] = []
     """The values of the `Forwarded` headers, in order."""
-    forwarded_scheme: bytes | None = None
-    """The last value of `X-Forwarded-Proto`, if it is `http` or `https`. It is forwarded only if proxies are configured."""
-    address_lines: list[bytes] = []
-    """The header lines in `ADDRESS_HEADERS`. They are forwarded only if proxies are configured."""
+    forwarded_proto: bytes = b""
+    """The value of the last `X-Forwarded-Proto` header; empty unless it is `http` or `https`."""
+    proxy_lines: list[bytes] = []
+    """The header lines that only proxies may set. They are forwarded only if a configured proxy sent the request."""
 
 
 class ReplyHead(msgspec.Struct, gc=False):
@@ -162,12 +171,12 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
     if not are_names_plain:
         for _, name, _ in lines:
             _check_name(name)
-    head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[], address_lines=[])
+    head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[], proxy_lines=[])
     forwarded_lines = head.lines
     special_headers: list[tuple[bytes, bytes, bytes]] | None = None
     for whole, name, value in lines:
         lower = name.lower()
-        if lower in _SPECIAL_HEADERS:
+        if lower in _SPECIAL_HEADERS or lower[:12] == FORWARDED_PREFIX:
             if special_headers is None:
                 special_headers = []
             special_headers.append((whole, lower, value.strip(b" \t")))
@@ -187,7 +196,9 @@ def _check_name(name: bytes) -> None:
     """
     lower = name.lower()
     similar_name = _REPLACED_SIGN.sub(b"-", lower)
-    if similar_name != lower and (similar_name in _SPECIAL_HEADERS or similar_name[:8] == b"x-wharf-"):
+    if similar_name != lower and (
+        similar_name in _SPECIAL_HEADERS or similar_name[:8] == b"x-wharf-" or similar_name[:12] == FORWARDED_PREFIX
+    ):
         raise BadHead(
             f'The header "{name[:MAX_ECHOED_BYTES].decode()}" is refused, because services can take it for '
             f'"{similar_name[:MAX_ECHOED_BYTES].decode()}": leave it out.'
@@ -246,9 +257,9 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
         elif name == b"forwarded":
             head.forwarded.append(value)
         elif name == b"x-forwarded-proto":
-            head.forwarded_scheme = value.lower() if value.lower() in (b"http", b"https") else None
-        elif name in ADDRESS_HEADERS:
-            head.address_lines.append(whole)
+            head.forwarded_proto = value.lower() if value.lower() in (b"http", b"https") else b""
+        elif name in ADDRESS_HEADERS or name in TARGET_HEADERS or name[:12] == FORWARDED_PREFIX:
+            head.proxy_lines.append(whole)
     if has_length and has_encoding:
         raise BadHead("The request has both Content-Length and Transfer-Encoding: send one of them.")
     if has_encoding and head.is_http_10:
@@ -257,7 +268,7 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
         head.has_close = b"close" in options
         head.is_websocket = b"upgrade" in options and upgrade == b"websocket" and head.method == b"GET"
         _drop_connection_headers(forwarded_lines, options)
-        _drop_connection_headers(head.address_lines, options)
+        _drop_connection_headers(head.proxy_lines, options)
 
 
 def _add_options(options: list[bytes], value: bytes) -> bool:

@@ -129,4 +129,5 @@ def _build_incoming(head: RequestHead, peer: str) -> IncomingRequest:
         ConnectionClass.WEBSOCKET if head.is_websocket else ConnectionClass.PLAIN,
         tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
         tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
+        head.has_origin,
     )

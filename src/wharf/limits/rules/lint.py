@@ -11,7 +11,16 @@ import msgspec
 
 from wharf.limits.core.callers.caller import CallerClass
 from wharf.limits.core.route import RouteTree, find_path_below, parse_pattern
-from wharf.limits.core.rule import UNLIMITED, Algorithm, CountedUnit, EndpointRule, Interface, Rule, RuleSet
+from wharf.limits.core.rule import (
+    UNLIMITED,
+    Algorithm,
+    ConnectionClass,
+    CountedUnit,
+    EndpointRule,
+    Interface,
+    Rule,
+    RuleSet,
+)
 
 
 class Severity(Enum):
@@ -74,6 +83,7 @@ def lint_rules(rules: RuleSet, previous: RuleSet | None = None) -> list[LintFind
         *_find_repeated_patterns(rules),
         *_find_misplaced_patterns(rules),
         *_find_same_resource(rules),
+        *_find_unlimited_waiting(rules),
         *(_find_lost_counters(rules, previous) if previous is not None else ()),
     ]
     order = list(Severity)
@@ -365,3 +375,20 @@ def _find_lost_counters(rules: RuleSet, previous: RuleSet) -> Iterator[LintFindi
         if rule.was is not None and rule.was not in known and rule.name not in known:
             what = f"has `was` = {rule.was!r}, but no current rule has that name"
             yield _build_finding(Severity.WARNING, "unknown-name", rule, what)
+
+
+def _find_unlimited_waiting(rules: RuleSet) -> Iterator[LintFinding]:
+    """Yield a finding for each endpoint with `waiting` if no rule limits how many of its requests wait at a time."""
+    if any(rule.connection is ConnectionClass.WAITING for rule in rules.rules):
+        return
+    for endpoint in rules.endpoints:
+        if endpoint.waiting:
+            yield LintFinding(
+                Severity.WARNING,
+                "unlimited-waiting",
+                endpoint.file,
+                endpoint.line,
+                "endpoint",
+                f"no rule limits how many requests to {' and '.join(endpoint.match)} wait at a time: add a rule with "
+                '`counts = "connections"` and `connection = "waiting"`',
+            )

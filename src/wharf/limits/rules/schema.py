@@ -248,14 +248,21 @@ ENDPOINT: Final = TableSchema(
             "`false`",
         ),
         KeySchema(
-            "connection",
-            make_choice_kind(ConnectionClass, (ConnectionClass.PLAIN, ConnectionClass.WAITING)),
-            "`waiting` for event streams and long polls: they take no place among the `plain` requests that run at the "
-            "same time, and their duration is not CPU time.",
-            '`"plain"`',
+            "hidden", FLAG, "Whether the cost is hidden: limits that count it do not report what remains.", "`false`"
         ),
         KeySchema(
-            "hidden", FLAG, "Whether the cost is hidden: limits that count it do not report what remains.", "`false`"
+            "waiting",
+            FLAG,
+            "Whether its requests mostly wait, such as long polls and event streams. They are counted by `leases` rules "
+            'with `connection = "waiting"` instead of those with `"plain"`, and their elapsed time is not CPU time.',
+            "`false`",
+        ),
+        KeySchema(
+            "content_marked",
+            FLAG,
+            "Whether the service marks with `x-wharf-content` which requests created content. Requests to the endpoint "
+            "are refused while a content limit of the caller is full, and counted by it only if they are marked.",
+            "`false`",
         ),
     ),
     is_list=True,

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.callers.addresses import parse_address
+from wharf.limits.core.paths import BadPath, normalize_path
 from wharf.limits.core.responses import JSON_TYPE, Headers
 from wharf.limits.decisions.headers import EXPOSED_HEADERS
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
@@ -83,7 +84,7 @@ def read_check(head: RequestHead, secret: str) -> IncomingRequest:
 def _collect_headers(head: RequestHead, names: tuple[bytes, ...]) -> dict[bytes, bytes]:
     """Return the values of these headers by name. Raises `InvalidCheck` if one occurs twice."""
     found: dict[bytes, bytes] = {}
-    for line in head.lines:
+    for line in (*head.lines, *head.proxy_lines):
         name, _, value = line.partition(b":")
         lower = name.lower()
         if lower in names:
@@ -118,8 +119,11 @@ def _split_addresses(head: RequestHead) -> tuple[str, tuple[str, ...]]:
 
 
 async def check_request(service: DecisionService, incoming: IncomingRequest, path: bytes) -> LocalReply:
-    """Decide a request, and return the reply for the proxy. A concurrency slot is freed at once: its end is unknown."""
-    result = service.admit_locally(incoming) if service.is_local else await service.admit(incoming)
+    """Decide a request, and return the reply for the proxy. A concurrency slot is freed at once: its end is unknown.
+
+    `path` is the path of the check. The path of the caller's request is judged in its normal form.
+    """
+    result = await _decide(service, incoming)
     if isinstance(result, AdmittedRequest):
         result.measured_ms = 0  # The proxy reports no time.
         pairs = service.build_header_pairs(result)
@@ -132,6 +136,18 @@ async def check_request(service: DecisionService, incoming: IncomingRequest, pat
     if path == NGINX_PATH:
         return _build_nginx_refusal(result, status)
     return msgspec.structs.replace(result, status=status)
+
+
+async def _decide(service: DecisionService, incoming: IncomingRequest) -> AdmittedRequest | LocalReply:
+    """Return the decision on the request of a caller. A path that services read differently is refused."""
+    try:
+        normal_path = normalize_path(incoming.path, service.evaluator.rules.paths)
+    except BadPath as error:
+        return await service.render_error(msgspec.structs.replace(incoming, path="/"), error.status, str(error))
+    judged = incoming if normal_path == incoming.path else msgspec.structs.replace(incoming, path=normal_path)
+    if service.is_local and not service.takes_long(judged, None):
+        return service.admit_locally(judged)
+    return await service.admit(judged)
 
 
 def _build_nginx_refusal(refusal: LocalReply, status: int) -> LocalReply:

@@ -4,6 +4,10 @@ Most counters belong to one caller, so callers can be split between processes. I
 one process decides all requests. The result does not depend on the number of processes.
 """
 
+import bz2
+import contextlib
+import gzip
+import lzma
 import multiprocessing
 import os
 import zlib
@@ -11,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from wharf.limits.core.rule import CountedUnit, RuleSet
 from wharf.limits.simulation.access_log import AccessLogReader
@@ -27,12 +31,20 @@ MAX_LINE_BYTES: Final = 1 << 20
 """A longer line is read in parts, of which none is a request. Protects memory from files without line breaks."""
 MIN_PARALLEL_BYTES: Final = 4 << 20
 """Smaller logs are simulated in one process: they are read before a second process has started."""
+COMPRESSIONS: Final = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
+"""The first bytes of compressed logs that are read, and the name of their format."""
+OTHER_COMPRESSIONS: Final = {b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
+"""The same for formats that are not read."""
 ProgressCallback = Callable[[int, int], object]
 """Called with the numbers of lines and bytes that were read."""
 
 
 class SimulationFailed(Exception):
     """A process of a simulation ended without a result."""
+
+
+class UnreadableLog(Exception):
+    """A log that is damaged, or compressed in a format that is not read. The text names the file and what to do."""
 
 
 def can_split_callers(rules: RuleSet) -> bool:
@@ -54,7 +66,7 @@ def simulate_logs(
 ) -> SimulationResult:
     """Return what the rules would have done with all requests in these logs, simulated by `parts` processes.
 
-    Raises `SimulationFailed` if a process ends early, and `OSError` if a log cannot be read.
+    Raises `SimulationFailed` if a process ends early, and `OSError` or `UnreadableLog` if a log cannot be read.
     """
     if parts == 1:
         return replay_part(_read_lines(logs), rules, 0, 1, progress).finish()
@@ -84,7 +96,8 @@ def simulate_logs(
 
 def _run_worker(sender: Connection, logs: Sequence[Path], rules: RuleSet, part: int, parts: int) -> None:
     """Simulate the callers of one part, and send the partial result to the first process. Runs in a process of its own."""
-    sender.send(replay_part(_read_lines(logs), rules, part, parts, None).partial_result)
+    with contextlib.suppress(UnreadableLog):  # The first process reads the same logs, and reports it.
+        sender.send(replay_part(_read_lines(logs), rules, part, parts, None).partial_result)
     sender.close()
 
 
@@ -138,7 +151,32 @@ def replay_part(
 
 
 def _read_lines(logs: Sequence[Path]) -> Iterator[bytes]:
-    """Yield the lines of all logs, one log after the other."""
+    """Yield the lines of all logs, one log after the other. Logs compressed with gzip, bzip2 or xz are decompressed.
+
+    Raises `UnreadableLog` if a log is damaged or compressed in another format.
+    """
     for log in logs:
-        with log.open("rb") as file:
-            yield from iter(partial(file.readline, MAX_LINE_BYTES), b"")
+        with _open_log(log) as file:
+            try:
+                yield from iter(partial(file.readline, MAX_LINE_BYTES), b"")
+            except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as problem:
+                raise UnreadableLog(f"{log} cannot be decompressed: {problem}. Copy the file again.") from None
+
+
+def _open_log(log: Path) -> IO[bytes] | gzip.GzipFile:
+    """Open a log for reading, and decompress it if its first bytes show a known format."""
+    with log.open("rb") as file:
+        first_bytes = file.read(8)
+    for magic, name in OTHER_COMPRESSIONS.items():
+        if first_bytes.startswith(magic):
+            raise UnreadableLog(f"{log} is compressed with {name}, which is not read: decompress it first")
+    name = next((name for magic, name in COMPRESSIONS.items() if first_bytes.startswith(magic)), "")
+    match name:
+        case "gzip":
+            return gzip.open(log, "rb")
+        case "bzip2":
+            return bz2.open(log, "rb")
+        case "xz":
+            return lzma.open(log, "rb")
+        case _:
+            return log.open("rb")

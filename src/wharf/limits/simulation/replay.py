@@ -250,13 +250,13 @@ class Replay:
         count.last_ms = now_ms
 
     def _end_requests(self, now_ms: int) -> None:
-        """End requests whose duration is over, and charge their CPU time."""
+        """End requests whose duration is over, and charge their CPU time, unless they mostly waited."""
         running, counters = self._running, self._counters
         while running and running[0][0] <= now_ms:
             ended_ms, request_id, call = heapq.heappop(running)
             started_ms = counters.get_start_ms(request_id) or ended_ms
             counters.release(request_id, ended_ms)
-            if call.plan.meter_charges and ended_ms > started_ms:
+            if call.plan.meter_charges and ended_ms > started_ms and not call.plan.is_waiting:
                 counters.add_usage(call.plan.meter_charges, ended_ms - started_ms, ended_ms)
 
     def _make_caller(self, key: tuple[str, str]) -> Caller:

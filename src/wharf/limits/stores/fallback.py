@@ -114,12 +114,18 @@ class FallbackCounters:
         return self._counters.release(request_id, now_ms)
 
     def peek(self, charge: Charge, now_ms: int) -> CounterReading:
-        """Return the last reading of a counter if its window is open, else the local count."""
-        last = self._last_readings.get((charge.name, charge.key))
-        if last is not None and last.end_ms > now_ms:
-            return CounterReading(last.count, last.end_ms)
+        """Return the value of a counter as `take` decides by it: what remains is what this process would still admit.
+
+        It is scaled to the whole ceiling, because the ceiling is reported too.
+        """
         (reading,) = self._counters.peek([charge], now_ms)
-        return reading
+        if charge.rule.on_store_loss is StoreOutagePolicy.CLOSED and charge.is_enforced:
+            return CounterReading(charge.ceiling, now_ms + RETRY_DELAY_MS)
+        share = self._limit_to_share(charge, now_ms)
+        last = self._last_readings.get((charge.name, charge.key))
+        is_open = charge.rule.algorithm is Algorithm.WINDOW and last is not None and last.end_ms > now_ms
+        end_ms = last.end_ms if last is not None and is_open else reading.end_ms
+        return CounterReading(charge.ceiling - max(0, share.ceiling - reading.used), end_ms)
 
 
 def _charges_bucket(call: StoreCall) -> bool:

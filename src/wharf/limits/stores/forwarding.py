@@ -27,6 +27,9 @@ class ForwardingStore:
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
         return self._store.start_take(call)
 
+    def get_longest_wait_s(self) -> float:
+        return self._store.get_longest_wait_s()
+
     async def take(self, call: StoreCall) -> TakeResult:
         return await self._store.take(call)
 

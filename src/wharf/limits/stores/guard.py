@@ -1,6 +1,7 @@
 """A wrapper around a remote store: a timeout for every call, a circuit breaker, and local decisions during an outage.
 
-A call without a reply in time is decided by the outage policies of the rules. When the late reply arrives, its charge
+A call without a reply in time is decided by the outage policies of the rules. Only the time in which the store has a call
+counts as its time: a call that waits in a queue of this process, or for a busy event loop, says nothing about the store. When the late reply arrives, its charge
 stays if the request was admitted and is undone if it was refused. While the breaker is open, requests do not call the
 store.
 """
@@ -77,6 +78,18 @@ MAX_PENDING_UNDOS: Final = 10_000
 """Limits the memory for charges that must be undone when the store is back; the oldest are dropped."""
 
 
+MAX_QUEUE_WAIT_S: Final = 1.0
+"""How much longer than `wait_ms` a request waits while the store replies in time, such as in the queue after a burst. Then it
+is decided locally. Protects callers of an overloaded process; shorter than the timeouts of the connections to the store.
+"""
+LATE_SHARE: Final = 0.9
+"""The store is late if its oldest call waits for this share of `wait_ms`. A call is sent a moment after its timeout begins."""
+MAX_LOOP_DELAY_S: Final = 0.010
+"""If a timeout is handled later than this, the event loop was busy: replies may have arrived that were not read yet."""
+RECHECK_INTERVAL_S: Final = 0.005
+"""The shortest time until the next check whether the store is late; enough for the event loop to read replies."""
+
+
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long requests wait for a remote store, and when it counts as unavailable."""
 
@@ -100,6 +113,8 @@ class GuardCounts(msgspec.Struct):
 
     lost_calls: int = 0
     """Calls without a reply in time."""
+    queue_timeouts: int = 0
+    """Calls that waited too long in this process, although the store replied in time. They do not open the breaker."""
     local_decisions: int = 0
     """Requests that were decided in this process, because the store was unavailable or too slow."""
     local_refusals: int = 0
@@ -166,41 +181,67 @@ class GuardedStore:
             return self._decide_locally(call)
         pending = self._store.start_take(call)
         try:
-            result = await self._wait_for_result(pending)
+            await self._wait_for(pending)
         except asyncio.CancelledError:
             self._settle_late_take(
                 call, pending, was_admitted=False
             )  # The caller disconnected before the request was admitted.
             raise
-        if result is not None:
+        if pending.done() and not isinstance(pending.exception(), StoreUnavailable):
+            result = pending.result()
             self._breaker.record_reply()
             self.fallback.record_result(call, result)
             return result
-        self._record_loss()
+        self._record_missing_reply(pending)
         result = self._decide_locally(call)
         self._settle_late_take(call, pending, was_admitted=result.is_admitted)
         return result
 
-    async def _wait_for_result(self, pending: "asyncio.Future[TakeResult]") -> TakeResult | None:
-        """Return the result of a call, or `None` if it fails or does not arrive in time. A late call continues."""
+    async def _wait_for(self, pending: "asyncio.Future[Any]") -> None:
+        """Wait until a call has ended, or until the store is late. A late call continues.
+
+        While the store replies to other calls in time, wait longer: the call is in a queue of this process.
+        """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
+        due_s = loop.time() + self._timeout_s
+        end_s = due_s + MAX_QUEUE_WAIT_S
+        timer = loop.call_at(due_s, lambda: check())
 
         def wake(_: object = None) -> None:
             """End the wait, after the result or the timeout."""
             if not waiter.done():
                 waiter.set_result(None)
 
-        timer = loop.call_later(self._timeout_s, wake)
+        def check() -> None:
+            """End the wait if the store is late; else check again when it could be."""
+            nonlocal due_s, timer
+            now_s = loop.time()
+            was_loop_busy = now_s - due_s > MAX_LOOP_DELAY_S
+            if now_s >= end_s or self._breaker.is_open or (self._is_store_late() and not was_loop_busy):
+                wake()
+                return
+            left_s = 0.0 if was_loop_busy else self._timeout_s - self._store.get_longest_wait_s()
+            due_s = min(end_s, now_s + max(RECHECK_INTERVAL_S, left_s))
+            timer = loop.call_at(due_s, check)
+
         pending.add_done_callback(wake)
         try:
             await waiter
         finally:
             timer.cancel()
             pending.remove_done_callback(wake)
-        if not pending.done():
-            return None
-        return None if isinstance(pending.exception(), StoreUnavailable) else pending.result()
+
+    def _is_store_late(self) -> bool:
+        """Return whether the store has left a call without a reply for about the whole timeout."""
+        return self._store.get_longest_wait_s() >= self._timeout_s * LATE_SHARE
+
+    def _record_missing_reply(self, pending: "asyncio.Future[Any]") -> None:
+        """Count a call without a result: as a loss if the store failed or is late, else as a timeout in the queue."""
+        if pending.done() or self._breaker.is_open or self._is_store_late():
+            self._record_loss()
+        else:
+            self.counts.queue_timeouts += 1
 
     def _decide_locally(self, call: StoreCall) -> TakeResult:
         """Return the result of a call by the fallback counters of this process, and count the decision."""
@@ -326,10 +367,11 @@ class GuardedStore:
         task = self._world.start_task(work, name=f"limits: {name}")
         self._tasks.add(task)  # type: ignore[arg-type] # The set ignores what the task returns.
         task.add_done_callback(self._discard_task)
-        await asyncio.wait([task], timeout=self._timeout_s)
+        await self._wait_for(task)
         if not task.done() or isinstance(task.exception(), StoreUnavailable):
-            self._record_loss()
+            self._record_missing_reply(task)
             return None
+        self._breaker.record_reply()
         return task.result()
 
     def _discard_task(self, task: "asyncio.Task[object]") -> None:

@@ -110,6 +110,13 @@ class RemoteStore(Store, Protocol):
         """
         ...
 
+    def get_longest_wait_s(self) -> float:
+        """Return for how long the oldest call that was sent waits for its reply; 0 if none waits.
+
+        The time that a call spends in a queue of this process does not count.
+        """
+        ...
+
     def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
         """Start to release the slots of a request, and return the futures of the calls that this needs."""
         ...

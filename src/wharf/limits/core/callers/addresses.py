@@ -63,6 +63,14 @@ def read_proxies(*, trusted: Sequence[str] = (), hops: int = 0, should_read_forw
     return ProxySettings(trusted=networks, hops=hops, should_read_forwarded=should_read_forwarded)
 
 
+def is_proxy(socket_address: str, proxies: ProxySettings) -> bool:
+    """Return whether the other end of a socket is one of the configured proxies. With `hops`, every one is."""
+    if not proxies.trusted:
+        return proxies.hops > 0
+    peer = parse_address(socket_address)
+    return peer is not None and any(peer in network for network in proxies.trusted)
+
+
 def find_address(
     socket_address: str, proxies: ProxySettings, *, forwarded_for: Sequence[str] = (), forwarded: Sequence[str] = ()
 ) -> Address:

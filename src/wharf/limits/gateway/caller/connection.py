@@ -138,18 +138,12 @@ class CallerConnection(asyncio.Protocol):
             self.transport.hold_reading()
 
     def pause_writing(self) -> None:
-        """Stop reading the reply from the service, because the caller does not read; this time is not charged."""
+        """Stop reading the reply from the service, because the caller does not read."""
         self._is_caller_full = True
-        request = self.request
-        if request is not None and request.admitted is not None:
-            request.admitted.pause_work(self._environment.now_s())
         self._forwarder.on_caller_full()
 
     def resume_writing(self) -> None:
         """Read the reply from the service again, because the caller has read what was written."""
-        request = self.request
-        if request is not None and request.admitted is not None:
-            request.admitted.resume_work(self._environment.now_s())
         self._is_caller_full = False
         self._forwarder.on_caller_drained()
         self._schedule()
@@ -295,6 +289,13 @@ class CallerConnection(asyncio.Protocol):
         except BadChunk:
             self._linger()
 
+    def refuse(self, reply: LocalReply) -> None:
+        """Send a reply although no request was read, and end the connection."""
+        self._environment.idle_connections.pop(self, None)
+        self.transport.is_lingering = True
+        self._replies.write_local_reply(reply, reply.body, is_persistent=False)
+        self._linger()
+
     def evict(self) -> None:
         """Close the connection at once, because another caller needs its place."""
         self.transport.abort()
@@ -351,6 +352,7 @@ class CallerConnection(asyncio.Protocol):
         request.admitted = result
         if request.incoming.method in ("GET", "HEAD") and self._environment.is_limiter_page(request.incoming.path):
             self._is_deciding = True
+            result.pause_work(self._environment.now_s())  # Until it is forwarded, if ever.
             self._environment.decision_service.start_task(self._send_limiter_page(request, result))
             return
         self._forwarder.forward(request)
@@ -434,7 +436,9 @@ class CallerConnection(asyncio.Protocol):
         if has_unread_body or self._environment.is_ending:
             request.is_persistent = False
         body = b"" if request.head.method == b"HEAD" else reply.body
-        self._replies.write_local_reply(reply, body, is_persistent=request.is_persistent)
+        self._replies.write_local_reply(
+            reply, body, is_persistent=request.is_persistent, has_origin=request.head.has_origin
+        )
         request.has_reply_begun = True
         self._finish(request)
 

@@ -63,12 +63,17 @@ class RequestForwarder:
     def forward(self, request: ProxiedRequest) -> None:
         """Send a request to the service, at once or when a connection is free."""
         self._request = request
-        pool = self._environment.pool
-        upstream = pool.take_idle()
+        upstream = self._environment.pool.take_idle()
         if upstream is not None:
             self._send_to(upstream, request)
         else:
-            pool.start_connecting(self)
+            self._await_connection(request)
+
+    def _await_connection(self, request: ProxiedRequest) -> None:
+        """Wait until a connection to the service is free. The service has not received the request: this is not work."""
+        if request.admitted is not None:
+            request.admitted.pause_work(self._environment.now_s())
+        self._environment.pool.start_connecting(self)
 
     def on_upstream_ready(self, upstream: UpstreamConnection) -> bool:
         """Send the waiting request over a new or freed connection. Return false if the connection is no longer needed."""
@@ -89,12 +94,15 @@ class RequestForwarder:
         if request.unsent_parts or request.is_body_read:
             data += request.frame_body(b"".join(request.unsent_parts))
             request.unsent_parts = []
+        admitted = request.admitted
         if not request.is_body_read:
             if head.has_expect_continue and not request.has_reply_begun and request.body_left == max(0, head.length):
                 transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            if request.admitted is not None:
-                request.admitted.pause_work(self._environment.now_s())
+            if admitted is not None:
+                admitted.pause_work(self._environment.now_s())
             self._await_body(upstream, request)
+        elif admitted is not None and admitted.working_since_s is None:
+            admitted.resume_work(self._environment.now_s())
         upstream.write(data)
 
     def send_body(self, request: ProxiedRequest, body: bytes) -> None:
@@ -198,6 +206,8 @@ class RequestForwarder:
         assert request is not None
         assert upstream is not None
         admitted = request.admitted
+        if admitted is not None:
+            admitted.finish_work(self._environment.now_s())
         if admitted is not None and (head.status == 304 or head.status >= 500 or head.marks.is_content):
             if not self._environment.decision_service.is_local:
                 upstream.pause_reading()
@@ -258,7 +268,7 @@ class RequestForwarder:
         assert request is not None
         assert upstream is not None
         if request.admitted is not None:
-            request.admitted.pause_work(self._environment.now_s())
+            request.admitted.finish_work(self._environment.now_s())
         self._transport.deadline_s = 0.0
         self._replies.write_upgrade(request, head, rest)
         early_bytes = self._reader.take_buffer()
@@ -282,7 +292,7 @@ class RequestForwarder:
         request = self._request
         if was_idle and request is not None and request.may_retry and not request.has_reply_begun:
             request.is_sent = request.may_retry = False
-            self._environment.pool.start_connecting(self)
+            self._await_connection(request)
             return
         self.on_upstream_failed("The service closed the connection before it replied.", status=502)
 

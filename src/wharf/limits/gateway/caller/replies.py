@@ -12,12 +12,15 @@ from wharf.limits.gateway.heads import CHUNKED, UNTIL_CLOSE, ReplyHead, drop_lim
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 
 
-def build_reply_head(reply: LocalReply, *, date: str, is_persistent: bool) -> bytes:
+def build_reply_head(reply: LocalReply, *, date: str, is_persistent: bool, has_origin: bool = False) -> bytes:
     """Return the HTTP head of a reply that the gateway makes itself.
 
-    `is_persistent` is set if the connection stays open after it.
+    `is_persistent` is set if the connection stays open after it, and `has_origin` if a page of another origin must be able to
+    read the rate limit headers.
     """
     lines = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
+    if has_origin:
+        lines += f"access-control-expose-headers: {EXPOSED_HEADERS}\r\n"
     connection_line = "" if is_persistent else "connection: close\r\n"
     head = (
         f"HTTP/1.1 {reply.status} {get_reason_phrase(reply.status)}\r\ndate: {date}\r\n{lines}"
@@ -101,14 +104,18 @@ class ReplyWriter:
         """Discard the head that is held: nothing of its reply is written."""
         self._unsent_head = b""
 
-    def write_local_reply(self, reply: LocalReply, body: bytes, *, is_persistent: bool) -> None:
+    def write_local_reply(
+        self, reply: LocalReply, body: bytes, *, is_persistent: bool, has_origin: bool = False
+    ) -> None:
         """Write a reply that the gateway makes itself.
 
         `body` is empty for a HEAD request, although the head has the length of the full body.
         """
         environment = self._environment
         environment.counts.add_reply(reply.status)
-        head = build_reply_head(reply, date=environment.format_date(), is_persistent=is_persistent)
+        head = build_reply_head(
+            reply, date=environment.format_date(), is_persistent=is_persistent, has_origin=has_origin
+        )
         self._transport.write(head + body)
 
     def write_upgrade(self, request: ProxiedRequest, head: ReplyHead, first_bytes: bytes) -> None:

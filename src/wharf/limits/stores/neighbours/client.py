@@ -42,7 +42,8 @@ class NeighbourStore:
         self._world = world
         self.path: Final = path
         self._last_number = 0
-        self._pending: dict[int, tuple[asyncio.Future[Any], ResultParser | None]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Any], ResultParser | None, float]] = {}
+        """By number, the oldest first: the future, the parser of its reply, and when it was sent (monotonic clock)."""
         self._to_send: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._reconnecting: asyncio.Task[None] | None = None
@@ -108,7 +109,7 @@ class NeighbourStore:
             future.exception()  # Mark it as retrieved: asyncio logs exceptions that nobody awaits.
             return future
         self._last_number += 1
-        self._pending[self._last_number] = (future, parse_result)
+        self._pending[self._last_number] = (future, parse_result, self._world.monotonic_s())
         if not self._to_send:
             asyncio.get_running_loop().call_soon(self._flush)
         self._to_send.append(encode_frame(make_request(self._last_number)))
@@ -123,7 +124,7 @@ class NeighbourStore:
     def on_reply(self, frame: bytes) -> None:
         """Complete the future of the request that an encoded reply belongs to, with its result or `StoreUnavailable`."""
         reply = messages.decode_reply(frame)
-        future, parse_result = self._pending.pop(reply.number)
+        future, parse_result, _ = self._pending.pop(reply.number)
         if future.done():
             return
         if reply.error:
@@ -137,10 +138,16 @@ class NeighbourStore:
         self._transport = None
         pending, self._pending = self._pending, {}
         self._to_send = []
-        for future, _ in pending.values():
+        for future, _, _ in pending.values():
             if not future.done():
                 future.set_exception(StoreUnavailable("the connection to the counter server was lost"))
                 future.exception()
+
+    def get_longest_wait_s(self) -> float:
+        """Return for how long the oldest request without a reply waits for it; 0 if there is none."""
+        for _, _, sent_at_s in self._pending.values():
+            return self._world.monotonic_s() - sent_at_s
+        return 0.0
 
     # -- deciding --------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,8 @@ class OperationBatches:
         self._result_ttl_ms = str(settings.result_ttl_ms)
         self._is_closed = False
         self.sent_batches = 0
+        self._sent_at_s: dict[int, float] = {}
+        """When each batch without a reply was sent, by its number, the oldest first."""
 
     def send_operation(
         self,
@@ -78,6 +80,12 @@ class OperationBatches:
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
         return future
+
+    def get_longest_wait_s(self) -> float:
+        """Return for how long the oldest batch that was sent waits for its reply; 0 if none waits."""
+        for sent_at_s in self._sent_at_s.values():
+            return self._world.monotonic_s() - sent_at_s
+        return 0.0
 
     async def close(self) -> None:
         """Accept no more operations and wait for the running batches, which end by their own timeout at the latest."""
@@ -133,7 +141,13 @@ class OperationBatches:
         self.sent_batches += 1
         ops = b"".join((_ARRAY_16, len(batch).to_bytes(2, "big"), *[operation.op for operation in batch]))
         now = "" if self._clock is None else str(self._clock())
-        results: list[Any] = _decode(await self._link.run_script(script, batch[0].key, [now, ops, self._result_ttl_ms]))
+        number = self.sent_batches
+        self._sent_at_s[number] = self._world.monotonic_s()
+        try:
+            reply = await self._link.run_script(script, batch[0].key, [now, ops, self._result_ttl_ms])
+        finally:
+            del self._sent_at_s[number]
+        results: list[Any] = _decode(reply)
         return results
 
 

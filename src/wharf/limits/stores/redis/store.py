@@ -247,6 +247,9 @@ class RedisStore:
         op = ["g", mark, key, field, charge.cost, result.bucket_end_ms, max_refunds]
         return bool(await self._send(op, key, charge.owner, is_settling=True))
 
+    def get_longest_wait_s(self) -> float:
+        return self.batches.get_longest_wait_s()
+
     # -- quota leases -------------------------------------------------------------------------------------
 
     def take_now(self, _call: StoreCall) -> TakeResult | None:
