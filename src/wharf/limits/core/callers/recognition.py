@@ -18,6 +18,7 @@ from wharf.limits.core.callers.credentials import (
     PresentedToken,
 )
 from wharf.limits.core.callers.directory import App, Directory, DirectoryToken
+from wharf.limits.core.route import normalize_path, split_path
 
 BAD_CREDENTIALS: Final = "Bad credentials"
 
@@ -205,10 +206,15 @@ def is_enterprise_account(name: str, directory: Directory) -> bool:
 
 
 def get_path_owner(path: str) -> str | None:
-    """Return the account that owns the requested resource, or `None` if the path names no account."""
-    segments = path.partition("?")[0].strip("/").split("/")
+    """Return the account that owns the requested resource, or `None` if the path names no account.
+
+    Other spellings of a path, such as `/repos/./acme/site` and `/repos/%61cme/site`, have the same owner.
+    """
+    segments = split_path(normalize_path(path))
     if len(segments) >= 2 and segments[0] in ("repos", "orgs", "enterprises"):
         return segments[1]
-    if len(segments) >= 4 and segments[1].endswith(".git"):  # Large files: /acme/site.git/info/lfs/...
+    # Git and large files: /acme/site.git/info/refs, /acme/site/info/lfs/objects/batch.
+    is_git = len(segments) >= 3 and segments[1].endswith(".git")
+    if is_git and (len(segments) >= 4 or segments[2].startswith("git-")):
         return segments[0]
-    return None
+    return segments[0] if len(segments) >= 5 and segments[2:4] == ("info", "lfs") else None
