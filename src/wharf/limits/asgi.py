@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
+from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
@@ -62,7 +63,7 @@ class LimitsMiddleware:
             await self._serve_other(scope, receive, send)
             return
         decision_service = self._decision_service
-        incoming = read_incoming_request(scope, paths=self._paths)
+        incoming = read_incoming_request(scope, paths=self._paths, carriers=decision_service.carriers)
         if SCOPE_KEY in scope and _is_machine(scope):
             decision_service.admit_machine(incoming)
             await self._application(scope, receive, send)
@@ -70,7 +71,7 @@ class LimitsMiddleware:
         body = None
         if decision_service.needs_body(incoming.method, incoming.path):
             body, receive = await _read_body(receive)
-        if decision_service.is_local and not is_long_body(body):
+        if decision_service.is_local and not is_long_body(body) and not decision_service.must_wait(incoming):
             result = decision_service.admit_locally(incoming, body)
         else:
             result = await decision_service.admit(incoming, body)
@@ -143,7 +144,9 @@ class LimitsMiddleware:
         A refused handshake does not reach the application.
         """
         decision_service = self._decision_service
-        incoming = read_incoming_request(scope, connection=ConnectionClass.WEBSOCKET)
+        incoming = read_incoming_request(
+            scope, connection=ConnectionClass.WEBSOCKET, carriers=self._decision_service.carriers
+        )
         if _is_machine(scope):
             decision_service.admit_machine(incoming)
             await self._application(scope, receive, send)
@@ -255,6 +258,8 @@ class _AsgiCall:
         is_last = False
         if message["type"] == "http.response.start":
             status = message["status"]
+            if admitted.proof is not None:
+                decision_service.on_reply_status(admitted, status)
             if status == 304 or status >= 500:
                 await decision_service.on_status(admitted, status)
             headers, has_content = self._build_headers(message)
@@ -297,11 +302,16 @@ class _AsgiCall:
 
 
 def read_incoming_request(
-    scope: Scope, *, connection: ConnectionClass = ConnectionClass.PLAIN, paths: dict[bytes, str] | None = None
+    scope: Scope,
+    *,
+    connection: ConnectionClass = ConnectionClass.PLAIN,
+    paths: dict[bytes, str] | None = None,
+    carriers: CarrierSettings | None = None,
 ) -> IncomingRequest:
     """Return the parts of a request that its decision needs.
 
-    `paths` is a cache of decoded paths: requests to the same path share one string, which saves memory.
+    `paths` is a cache of decoded paths: requests to the same path share one string, which saves memory. `carriers`: what
+    else than `Authorization` carries credentials.
     """
     authorization: str | None = None
     is_conditional = False
@@ -340,6 +350,7 @@ def read_incoming_request(
         tuple(forwarded_for),
         tuple(forwarded),
         has_origin,
+        () if carriers is None else find_carried(scope["headers"], carriers),
     )
 
 

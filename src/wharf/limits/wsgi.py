@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any, Final, TypeVar
 
+from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers, get_reason_phrase
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
@@ -145,7 +146,7 @@ class LimitsMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one WSGI request: admit or refuse it, and pass an admitted one to the application."""
         decision_service = self._get_decision_service()
-        incoming = _read_incoming_request(environ)
+        incoming = _read_incoming_request(environ, decision_service.carriers)
         body = _read_body(environ) if decision_service.needs_body(incoming.method, incoming.path) else None
         result = self._run(self._admit(decision_service, incoming, body))
         if isinstance(result, LocalReply):
@@ -184,12 +185,13 @@ class LimitsMiddleware:
 
         async def charge_and_build() -> list[HeaderPair]:
             """Refund and charge what depends on the reply, then build the headers. Runs in the limiter's thread."""
+            decision_service.on_reply_status(admitted, status)
             await decision_service.on_status(admitted, status)
             if is_content:
                 await decision_service.on_content_created(admitted)
             return decision_service.build_header_pairs(admitted)
 
-        if is_content or status == 304 or status >= 500:
+        if admitted.proof is not None or is_content or status == 304 or status >= 500:
             return self._run(charge_and_build())
         return decision_service.build_header_pairs(admitted)
 
@@ -262,8 +264,8 @@ class _WsgiCall:
             self._middleware.end_request(self._decision_service, self._admitted)
 
 
-def _read_incoming_request(environ: Environ) -> IncomingRequest:
-    """Return the parts of a request that its decision needs."""
+def _read_incoming_request(environ: Environ, carriers: CarrierSettings | None) -> IncomingRequest:
+    """Return the parts of a request that its decision needs. `carriers`: what else carries credentials."""
     forwarded_for, forwarded = environ.get("HTTP_X_FORWARDED_FOR"), environ.get("HTTP_FORWARDED")
     return IncomingRequest(
         method=environ["REQUEST_METHOD"],
@@ -275,7 +277,15 @@ def _read_incoming_request(environ: Environ) -> IncomingRequest:
         forwarded_for=(forwarded_for,) if forwarded_for else (),
         forwarded=(forwarded,) if forwarded else (),
         has_origin="HTTP_ORIGIN" in environ,
+        carried=() if carriers is None else find_carried(_iter_headers(environ), carriers),
     )
+
+
+def _iter_headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
+    """Yield name, in lower case, and value of each header of a request."""
+    for name, value in environ.items():
+        if name.startswith("HTTP_") and isinstance(value, str):
+            yield name[5:].replace("_", "-").lower().encode(), value.encode("latin-1", "replace")
 
 
 def _read_body(environ: Environ) -> bytes:

@@ -258,7 +258,28 @@ def test_a_workflow_of_an_enterprise_account_is_raised_if_the_path_names_no_acco
     ],
 )
 def test_an_unknown_revoked_or_malformed_credential_is_rejected(authorization: str) -> None:
-    assert recognize(authorization) == UnrecognizedCredential("Bad credentials")
+    caller = recognize(authorization)
+
+    assert isinstance(caller, UnrecognizedCredential)
+    assert caller.message == "Bad credentials"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "is_unknown"),
+    [
+        ("token ghp_unknown", True),
+        (basic("ada", "unknown"), True),
+        ("token ghp_revoked", False),
+        (basic("ghp_revoked", ""), False),
+        (basic("client-8", "wrong"), False),
+        ("Digest x", False),
+    ],
+)
+def test_only_credentials_that_the_directory_does_not_list_are_unknown(authorization: str, is_unknown: bool) -> None:
+    caller = recognize(authorization)
+
+    assert isinstance(caller, UnrecognizedCredential)
+    assert caller.is_unknown is is_unknown
 
 
 def test_another_scheme_is_rejected_with_an_example() -> None:

@@ -13,6 +13,7 @@ from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision
 from wharf.limits.core.responses import Headers
 from wharf.limits.core.rule import ConnectionClass, Interface
+from wharf.limits.credentials import CredentialProof
 
 
 class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -35,6 +36,8 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The lines of the `Forwarded` header."""
     has_origin: bool = False
     """Whether the request has an `Origin` header: a browser sends it for a page of another origin."""
+    carried: tuple[tuple[str, str], ...] = ()
+    """The configured headers and cookies that carry credentials, each as carrier and value."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):
@@ -69,6 +72,8 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     """The work that was charged while the request ran."""
     measured_ms: int | None = None
     """The work as the service measured it, if it did."""
+    proof: CredentialProof | None = None
+    """What the reply can prove about an unlisted credential; `None` for all other requests."""
     is_ended: bool = False
     on_long_running: Callable[[], None] | None = None
     """Called once when the request has run for a second."""

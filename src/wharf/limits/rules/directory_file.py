@@ -190,7 +190,9 @@ class _DirectoryReader:
                 user = users.get(member.lower())
                 if user is None or user.login != member:
                     self._add_problem(
-                        entry, key, f"{member!r} is not a user{suggest_name(member, {user.login for user in users.values()} or {'none'})}"
+                        entry,
+                        key,
+                        f"{member!r} is not a user{suggest_name(member, {user.login for user in users.values()} or {'none'})}",
                     )
             enterprise = entry.values.get("enterprise")
             if enterprise is not None and enterprise.lower() not in enterprises:
