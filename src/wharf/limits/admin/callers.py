@@ -70,6 +70,11 @@ def parse_address_scope(subject: str) -> str:
     )
 
 
+def is_credential_key(text: str) -> bool:
+    """Return whether a text is the keyed hash of a credential, as `wharf limits top` prints it."""
+    return _CREDENTIAL_KEY.fullmatch(text) is not None
+
+
 def parse_ban_subject(subject: str) -> str:
     """Return the subject of a ban as `wharf limits show` prints it. Raises `ActionError` if it cannot be banned."""
     kind, _, name = subject.partition(":")
@@ -100,7 +105,7 @@ def _build_caller(owner: str, directory: Directory) -> Caller | None:
             return Caller(
                 kind=CredentialKind.NONE, caller_class=CallerClass.NONE, owner=owner, address=owner, display_name=name
             )
-        case "credential" if _CREDENTIAL_KEY.fullmatch(name):
+        case "credential" if is_credential_key(name):
             return Caller(
                 kind=CredentialKind.OPAQUE, caller_class=CallerClass.USER, owner=owner, address=UNKNOWN_ADDRESS
             )
