@@ -33,7 +33,7 @@ from wharf.limits.core.route import normalize_path, split_path
 from wharf.limits.credentials.keyed_hash import KeyedHash
 from wharf.limits.credentials.questions import build_question
 from wharf.limits.credentials.resolver import OwnerResolver
-from wharf.limits.credentials.tokens import TokenVerifier, VerifiedToken
+from wharf.limits.credentials.tokens import REFETCH_DELAY_MS, TokenVerifier, VerifiedToken
 from wharf.limits.stores.port import StoreUnavailable
 from wharf.world import World
 from wharf.world.durable_file import replace_file
@@ -52,6 +52,8 @@ MAX_SHARED_WRITES: Final = 1_000
 """Writes to the shared store at a time; further ones are left out, and the next proof writes again. Limits memory."""
 TOKEN_LIFETIME_MS: Final = 300_000
 """How long the result of a verification is cached; then the keys of the issuer may have changed."""
+INVALID_TOKEN_LIFETIME_MS: Final = REFETCH_DELAY_MS
+"""How long a token counts as invalid. Then its key may have been fetched."""
 MAX_VERIFIED_TOKENS: Final = 65_536
 """Cached results of verifications; limits memory."""
 
@@ -223,8 +225,8 @@ class UnlistedCredentials:
                 return None
             result = verifier.verify(entry.credential.secret, now_ms)
             until_ms = now_ms + TOKEN_LIFETIME_MS
-            if result.owner is None and verifier.needs_keys(entry.credential.secret, now_ms):
-                until_ms = now_ms
+            if result.owner is None:
+                until_ms = now_ms + INVALID_TOKEN_LIFETIME_MS
             elif result.owner is not None and result.owner.expires_ms is not None:
                 until_ms = min(until_ms, result.owner.expires_ms)
             self._tokens.pop(entry.key, None)
