@@ -16,7 +16,7 @@ from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey
 
 from wharf.limits.config.credential_settings import TokenSettings
 from wharf.limits.core.callers.recognition import CredentialOwner
-from wharf.limits.credentials.claims import read_expiry_ms, read_owner
+from wharf.limits.credentials.claims import MAX_EXPIRY_S, read_expiry_ms, read_owner
 from wharf.limits.credentials.questions import HttpClient, NoAnswer
 from wharf.world import World
 
@@ -173,9 +173,8 @@ class TokenVerifier:
             if not self._are_claims_valid(claims, now_ms):
                 return VerifiedToken(None)
             owner = read_owner(claims, settings.claims, expires_ms=read_expiry_ms(claims))
-            issued = claims.get("iat")
-            is_number = isinstance(issued, int | float) and 0 < issued < 1 << 40
-            return VerifiedToken(owner, int(issued * 1_000) if is_number else 0)
+            issued_ms = _read_time_ms(claims.get("iat"))
+            return VerifiedToken(owner, issued_ms or 0)
         return VerifiedToken(None)
 
     def _are_claims_valid(self, claims: dict[str, Any], now_ms: int) -> bool:
@@ -184,8 +183,8 @@ class TokenVerifier:
         expires_ms = read_expiry_ms(claims)
         if claims.get("iss") != settings.issuer or expires_ms is None or now_ms >= expires_ms + settings.leeway_ms:
             return False
-        begins = claims.get("nbf", 0)
-        if not isinstance(begins, int | float) or begins * 1_000 > now_ms + settings.leeway_ms:
+        begins_ms = _read_time_ms(claims.get("nbf", 0))
+        if begins_ms is None or begins_ms > now_ms + settings.leeway_ms:
             return False
         audience = claims.get("aud")
         audiences = audience if isinstance(audience, list) else [audience]
@@ -204,6 +203,13 @@ class _FileReader:
     def __call__(self) -> bytes:
         with self._path.open("rb") as file:
             return file.read(1 << 20)
+
+
+def _read_time_ms(value: object) -> int | None:
+    """Return a time in Unix seconds as milliseconds; `None` if it is no such number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_EXPIRY_S:
+        return None
+    return int(value * 1_000)
 
 
 def _decode_part(text: str) -> dict[str, Any] | None:
