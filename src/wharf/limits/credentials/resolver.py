@@ -17,6 +17,8 @@ from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
 
+COOKIE_FACTOR: Final = 10
+"""How many more unknown cookies than unknown tokens of an address are asked about: hosts give visitors sessions too."""
 RETRY_DELAY_MS: Final = 2_000
 """After a question without an answer, its credential is not asked about for this time."""
 MAX_FAILURES: Final = 3
@@ -56,7 +58,10 @@ class OwnerResolver:
         self._world = world
         self._answers: BoundedCache[str, _CachedAnswer] = BoundedCache(settings.answers_most)
         self._questions: dict[str, asyncio.Task[None]] = {}
-        self._unknown_counts = NewCredentialCounts(new_most)
+        self._unknown_counts = {
+            is_cookie: NewCredentialCounts(new_most * (COOKIE_FACTOR if is_cookie else 1))
+            for is_cookie in (False, True)
+        }
         self._failure_count = 0
         """Questions without an answer since the last answer."""
         self._silent_until_ms = 0
@@ -75,19 +80,22 @@ class OwnerResolver:
             return None if cached.asked_ms <= self._revocations.get_ms(name_user(owner.user)) else cached.answer
         return cached.answer
 
-    def can_ask(self, key: str, address: str, now_ms: int) -> bool:
+    def can_ask(self, key: str, credential: CarriedCredential, address: str, now_ms: int) -> bool:
         """Return whether a question about this credential can be asked or is being asked now."""
         if key in self._questions:
             return True
         return (
             now_ms >= max(self._silent_until_ms, self._unanswered_until_ms.get(key, 0))
             and len(self._questions) < self._settings.questions_most
-            and not self.is_exhausted(address, now_ms)
+            and not self.is_exhausted(credential, address, now_ms)
         )
 
-    def is_exhausted(self, address: str, now_ms: int) -> bool:
-        """Return whether an address has shown so many unknown credentials that no more of them are asked about."""
-        return self._unknown_counts.is_exhausted(address, now_ms)
+    def is_exhausted(self, credential: CarriedCredential, address: str, now_ms: int) -> bool:
+        """Return whether an address has shown so many unknown credentials of this kind that no more are asked about.
+
+        Cookies count apart: the sessions of visitors must not stop questions about tokens.
+        """
+        return self._unknown_counts[credential.is_cookie].is_exhausted(address, now_ms)
 
     async def ask(self, key: str, credential: CarriedCredential, address: str, address_text: str, now_ms: int) -> None:
         """Ask who owns a credential, or wait for the question that another request has asked.
@@ -97,7 +105,7 @@ class OwnerResolver:
         """
         task = self._questions.get(key)
         if task is None:
-            if not self.can_ask(key, address, now_ms):
+            if not self.can_ask(key, credential, address, now_ms):
                 return
             task = self._questions[key] = self._world.start_task(
                 self._run_question(key, credential, address, address_text), name="limits: ask for an owner"
@@ -124,7 +132,7 @@ class OwnerResolver:
         self._failure_count = 0
         now_ms = self._now_ms()
         if answer == UNKNOWN:
-            self._unknown_counts.add(address, now_ms)
+            self._unknown_counts[credential.is_cookie].add(address, now_ms)
         lifetime_ms = self._settings.unknown_ms if answer == UNKNOWN else self._settings.lifetime_ms
         until_ms = now_ms + lifetime_ms
         if answer.owner is not None and answer.owner.expires_ms is not None:

@@ -257,6 +257,11 @@ class UnlistedCredentials:
         answer = resolver.find_answer(entry.key, now_ms)
         return answer is not None and not answer.is_known
 
+    @property
+    def has_questions(self) -> bool:
+        """Whether anything outside this process can say more about a credential."""
+        return self.resolver is not None or self._verifier is not None or self.shared is not None
+
     # -- before the decision ---------------------------------------------------------------------------------------
 
     def must_wait(self, credentials: Iterable[RequestCredential], address: str, now_ms: int) -> bool:
@@ -275,7 +280,7 @@ class UnlistedCredentials:
         return (
             resolver is not None
             and resolver.find_answer(entry.key, now_ms) is None
-            and resolver.can_ask(entry.key, address, now_ms)
+            and resolver.can_ask(entry.key, entry.credential, address, now_ms)
         )
 
     def _needs_shared(self, entry: RequestCredential, now_ms: int) -> bool:
@@ -319,7 +324,9 @@ class UnlistedCredentials:
             len(credentials) == 1
             and self._is_proving_request(incoming, entry)
             and not self._is_rejected(entry, now_ms)
-            and not (self.resolver is not None and self.resolver.is_exhausted(address.address, now_ms))
+            and not (
+                self.resolver is not None and self.resolver.is_exhausted(entry.credential, address.address, now_ms)
+            )
         )
         return CredentialProof(entry.key, address, can_prove, now_ms)
 

@@ -105,7 +105,9 @@ class CallerResolver:
 
     def must_wait(self, incoming: IncomingRequest, now_ms: int) -> bool:
         """Return whether `prepare` must be awaited before the caller of a request can be found."""
-        if self.unlisted is None or (incoming.authorization is None and not incoming.carried and not incoming.query):
+        if self.unlisted is None or not self.unlisted.has_questions:
+            return False
+        if incoming.authorization is None and not incoming.carried and not incoming.query:
             return False
         credentials, address = self.unlisted.read(incoming), self._find_address(incoming)
         return (

@@ -143,7 +143,7 @@ def _find_basic_secret(encoded: str, forms: Iterable[BasicForm]) -> str:
     if len(encoded) > MAX_BASIC_BYTES:
         return whole
     try:
-        name, _, password = base64.b64decode(encoded, validate=True).decode("latin-1").partition(":")
+        name, _, password = base64.b64decode(encoded, validate=True).decode("utf-8", "surrogateescape").partition(":")
     except (binascii.Error, ValueError):
         return whole
     for form in forms:
