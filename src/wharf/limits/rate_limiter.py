@@ -28,7 +28,7 @@ from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.stores.build import build_store
 from wharf.limits.stores.port import StoreUnavailable, UnsuitableStore
 from wharf.limits.stores.redis import RedisRecords, RedisStore
-from wharf.limits.stores.redis.credentials import RedisCredentials
+from wharf.limits.stores.redis.records import RedisCredentials
 from wharf.limits.stores.snapshot import InvalidSnapshot
 from wharf.limits.toml.problems import FileProblem
 from wharf.world import World

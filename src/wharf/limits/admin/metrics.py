@@ -102,8 +102,10 @@ def _list_service_metrics(limiter: RateLimiter) -> Iterator[Metric]:
         yield Metric("credentials_accepted", "Unlisted credentials that the service has accepted.", accepted)
         resolver = service.unlisted.resolver
         if resolver is not None:
-            yield Metric("questions_total", "Questions for owners of credentials.", resolver.asked)
-            yield Metric("questions_unanswered_total", "Questions without an answer in time.", resolver.unanswered)
+            yield Metric("questions_total", "Questions for owners of credentials.", resolver.question_count)
+            yield Metric(
+                "questions_unanswered_total", "Questions without an answer in time.", resolver.unanswered_count
+            )
     if limiter.webhook is not None:
         yield Metric("webhook_failures_total", "Requests to the webhook that failed.", limiter.webhook.failures)
 

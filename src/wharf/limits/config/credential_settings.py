@@ -87,7 +87,7 @@ class ResolverSettings(msgspec.Struct, frozen=True, kw_only=True):
     answers_most: int = 100_000
     """The maximum number of cached answers. Each takes about 500 bytes."""
     questions_most: int = 32
-    """The maximum number of questions at the same time; protects whoever answers them."""
+    """The maximum number of questions at the same time; protects the service that answers them."""
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ A question is one HTTP request. Caching, and what follows from an answer, are in
 import asyncio
 import base64
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -17,9 +17,6 @@ from wharf.limits.core.callers.carriers import AUTHORIZATION, CarriedCredential
 from wharf.limits.core.callers.credentials import PresentedToken
 from wharf.limits.core.callers.recognition import CredentialOwner
 from wharf.limits.credentials.claims import read_expiry_ms, read_owner
-
-if TYPE_CHECKING:
-    import httpx2
 
 MAX_REPLY_BYTES: Final = 1 << 18
 """The longest answer; limits memory. The user record of a code host has 2,000 bytes."""
@@ -57,7 +54,7 @@ class HttpClient:
     def __init__(self, *, timeout_s: float, ca_file: str = "") -> None:
         self._timeout_s = timeout_s
         self._ca_file = ca_file
-        self._client: httpx2.AsyncClient | None = None
+        self._client: Any = None  # An asyncio client of the HTTP library, whose types load it.
 
     async def send(self, method: str, url: str, headers: Mapping[str, str], content: bytes = b"") -> tuple[int, bytes]:
         """Return status and body of the reply. Raises `NoAnswer`."""
@@ -73,7 +70,7 @@ class HttpClient:
                     self._client = self._client or build_async_client(timeout=self._timeout_s, verify=context)
                 async with self._client.stream(method, url, headers=dict(headers), content=content) as reply:
                     body = await read_body(reply, timeout_s=self._timeout_s, max_bytes=MAX_REPLY_BYTES)
-                    return reply.status_code, body
+                    return int(reply.status_code), body
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, OSError, ValueError) as error:
             raise NoAnswer(str(error) or f"no reply within {self._timeout_s:g} s") from None
 
@@ -94,7 +91,7 @@ class _HttpQuestion:
         await self._client.close()
 
     def _read_owner(self, body: bytes) -> Answer:
-        """Return the owner in a JSON object. Raises `NoAnswer` if it is none."""
+        """Return the owner in a JSON object. Raises `NoAnswer` if the body is not one."""
         claims = _decode_object(body)
         if claims.get("active") is False:
             return UNKNOWN
@@ -179,7 +176,7 @@ class IntrospectionQuestion(_HttpQuestion):
 
 
 def _decode_object(body: bytes) -> dict[str, Any]:
-    """Return a JSON object. Raises `NoAnswer` if it is none."""
+    """Return a JSON object. Raises `NoAnswer` if the body is not one."""
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -50,9 +50,9 @@ class OwnerResolver:
     ) -> None:
         self.question = question
         """Replaced when the service behind the gateway is known."""
-        self.asked = 0
+        self.question_count = 0
         """The number of questions since the start, for the metrics."""
-        self.unanswered = 0
+        self.unanswered_count = 0
         """The number of questions without an answer since the start."""
         self._settings: Final = settings
         self._world = world
@@ -91,7 +91,7 @@ class OwnerResolver:
         )
 
     def is_exhausted(self, credential: CarriedCredential, address: str, now_ms: int) -> bool:
-        """Return whether an address has shown so many unknown credentials of this kind that no more are asked about.
+        """Return whether an address has shown the maximum number of unknown credentials of this kind.
 
         Cookies count apart: the sessions of visitors must not stop questions about tokens.
         """
@@ -115,12 +115,12 @@ class OwnerResolver:
 
     async def _run_question(self, key: str, credential: CarriedCredential, address: str, address_text: str) -> None:
         """Ask and store the answer. A question without an answer starts a pause."""
-        self.asked += 1
+        self.question_count += 1
         asked_ms = self._now_ms()
         try:
             answer = await self.question.ask(credential, address_text)
         except NoAnswer as error:
-            self.unanswered += 1
+            self.unanswered_count += 1
             self._failure_count += 1
             retry_ms = self._now_ms() + RETRY_DELAY_MS
             self._unanswered_until_ms.pop(key, None)

@@ -41,7 +41,7 @@ CURVES: Final = frozenset({"P-256", "P-384", "P-521", "Ed25519", "Ed448"})
 VerifyingKey = RSAKey | ECKey | OKPKey
 
 
-class _KeyMembers(msgspec.Struct, frozen=True, omit_defaults=True):
+class _IssuerKeyMembers(msgspec.Struct, frozen=True, omit_defaults=True):
     """The public members of a JSON Web Key. All others are ignored."""
 
     kty: str
@@ -55,8 +55,8 @@ class _KeyMembers(msgspec.Struct, frozen=True, omit_defaults=True):
     y: str | None = None
 
 
-class _KeySetDocument(msgspec.Struct, frozen=True):
-    keys: list[_KeyMembers]
+class _IssuerKeySet(msgspec.Struct, frozen=True):
+    keys: list[_IssuerKeyMembers]
 
 
 class UnusableKeySet(Exception):
@@ -73,7 +73,7 @@ class VerifiedToken(msgspec.Struct, frozen=True):
 def read_key_set(body: bytes) -> list[VerifyingKey]:
     """Return the public keys of a JSON Web Key set. Keys of unknown types are left out. Raises `UnusableKeySet`."""
     try:
-        document = msgspec.json.decode(body, type=_KeySetDocument)
+        document = msgspec.json.decode(body, type=_IssuerKeySet)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnusableKeySet(f"it is not a JSON Web Key set: {error}") from None
     if len(document.keys) > MAX_KEYS:
@@ -213,7 +213,7 @@ def _read_time_ms(value: object) -> int | None:
 
 
 def _decode_part(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a part of a token; `None` if it is none."""
+    """Return the JSON object in a part of a token; `None` if the part is not one."""
     try:
         decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         return msgspec.json.decode(decoded, type=dict[str, Any])

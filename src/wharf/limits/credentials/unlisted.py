@@ -18,6 +18,7 @@ from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.acceptance import (
     UNAUTHORIZED,
     AcceptedCredentials,
+    CredentialProof,
     NewCredentialCounts,
     Revocations,
     name_credential,
@@ -71,17 +72,6 @@ class RequestCredential(msgspec.Struct, frozen=True):
 
     credential: CarriedCredential
     key: str
-
-
-class CredentialProof(msgspec.Struct, frozen=True, eq=False):
-    """What the reply to a request can prove about its credential."""
-
-    key: str
-    address: Caller
-    """The anonymous caller at the address of the request."""
-    can_prove: bool
-    """Whether a reply other than 401 shows that the service has accepted the credential."""
-    began_ms: int
 
 
 class _SavedCredentials(msgspec.Struct):
@@ -244,7 +234,7 @@ class UnlistedCredentials:
         return VerifiedToken(None) if is_revoked else result
 
     def _is_rejected(self, entry: RequestCredential, now_ms: int) -> bool:
-        """Return whether somebody who knows the owners has said that nobody owns the credential.
+        """Return whether the issuer or the answer to a question shows that nobody owns the credential.
 
         Its requests then count by address, whatever the service replies.
         """

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from wharf.limits.core.caches import BoundedCache
+from wharf.limits.core.callers.acceptance import CredentialProof
 from wharf.limits.core.callers.addresses import (
     Address,
     ProxySettings,
@@ -19,7 +20,7 @@ from wharf.limits.core.callers.caller import Caller, CredentialKind
 from wharf.limits.core.callers.credentials import TWO_CREDENTIALS, PresentedClient, PresentedToken, read_credential
 from wharf.limits.core.callers.directory import Directory
 from wharf.limits.core.callers.recognition import UnrecognizedCredential, make_anonymous_caller, recognize_caller
-from wharf.limits.credentials import CredentialProof, RequestCredential, UnlistedCredentials
+from wharf.limits.credentials import RequestCredential, UnlistedCredentials
 from wharf.limits.decisions.requests import IncomingRequest
 
 MAX_CACHED_CALLERS: Final = 65_536

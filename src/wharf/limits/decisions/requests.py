@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.core.callers.acceptance import CredentialProof
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision
 from wharf.limits.core.responses import Headers
 from wharf.limits.core.rule import ConnectionClass, Interface
-from wharf.limits.credentials import CredentialProof
 
 
 class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):

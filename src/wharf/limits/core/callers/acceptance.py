@@ -6,13 +6,27 @@ Credentials occur only as keyed hashes. Time is passed in.
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from wharf.limits.core.caches import BoundedCache
+from wharf.limits.core.callers.caller import Caller
 
 HOUR_MS: Final = 3_600_000
 MAX_COUNTED_ADDRESSES: Final = 65_536
 """Addresses with a count of new credentials; limits memory. The oldest counts of a full table are removed."""
 _PROVING_STATUSES: Final = frozenset({101, 304, 403, 404, 409, 410, 412, 416, 422})
 UNAUTHORIZED: Final = 401
+
+
+class CredentialProof(msgspec.Struct, frozen=True, eq=False):
+    """What the reply to a request can prove about its credential."""
+
+    key: str
+    address: Caller
+    """The anonymous caller at the address of the request."""
+    can_prove: bool
+    """Whether a reply other than 401 shows that the service has accepted the credential."""
+    began_ms: int
 
 
 def proves_credential(status: int) -> bool:
