@@ -176,6 +176,20 @@ def test_a_registry_client_gets_a_token_for_its_password_and_uses_it(tmp_path: P
     run(tmp_path, scenario)
 
 
+def test_a_batch_of_large_files_counts_for_the_user_and_its_objects_are_limited(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway) -> None:
+        running.service.handler = CodeHost().handle
+        body = b'{"operation": "download", "objects": [{"oid": "a", "size": 1}]}'
+        target = "/acme/site.git/info/lfs/objects/batch"
+        replies = [await running.request(target, BOB, method="POST", body=body) for _ in range(2)]
+
+        assert [reply.headers["x-ratelimit-resource"] for reply in replies] == ["lfs", "lfs"]
+        assert [get_limit(reply) for reply in replies] == [(200, "3000", "1"), (200, "3000", "2")]
+        assert running.service.requests[-1].body == body
+
+    run_scenario(tmp_path, scenario, more='credentials = "resolved"\n', rules=RULES)
+
+
 def test_an_open_websocket_proves_its_credential(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway) -> None:
         async def echo(request: ReceivedRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -221,7 +221,7 @@ def test_an_accepted_credential_ends_without_use(tmp_path: Path) -> None:
         await running.request("/api/x", BOB)
         unlisted = running.decision_service.unlisted
         assert unlisted is not None
-        (key, until_ms), now_ms = unlisted.accepted.list_valid(0)[0], running.decision_service.now_ms()
+        (key, until_ms), now_ms = unlisted.accepted.copy_entries()[0], running.decision_service.now_ms()
 
         assert 0 < until_ms - now_ms <= 2 * HOUR_MS
         assert [unlisted.accepted.is_accepted(key, until_ms + step) for step in (-1, 0)] == [True, False]

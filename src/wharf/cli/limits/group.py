@@ -42,7 +42,7 @@ COMMANDS = {
     "ban": CommandEntry(CHANGES_MODULE, "ban", "Refuse all requests of an app, token or address for a time."),
     "unban": CommandEntry(CHANGES_MODULE, "unban", "End a ban."),
     "revoke-credential": CommandEntry(
-        CHANGES_MODULE, "revoke_credential", "Ask again who owns a credential, or all those of a user."
+        CHANGES_MODULE, "revoke_credential", "Ask again who owns a credential, or all credentials of a user."
     ),
     "disable": CommandEntry(CHANGES_MODULE, "disable", "Disable all limits for a time."),
     "enable": CommandEntry(CHANGES_MODULE, "enable", "Enable limits again."),

@@ -130,7 +130,7 @@ OPAQUE: Final = TableSchema(
         ),
         KeySchema(
             "accepted_most",
-            make_integer_kind(1, 10_000_000),
+            make_integer_kind(1, 1_000_000),
             "The maximum number of accepted credentials in memory. Each takes about 200 bytes.",
             "`100000`",
         ),
@@ -194,7 +194,7 @@ RESOLVER: Final = TableSchema(
         ),
         KeySchema(
             "answers_most",
-            make_integer_kind(1, 10_000_000),
+            make_integer_kind(1, 1_000_000),
             "The maximum number of answers in memory. Each takes about 500 bytes.",
             "`100000`",
         ),

@@ -155,8 +155,13 @@ class UnlistedCredentials:
         if not is_last and now_ms - self._saved_ms < SAVE_INTERVAL_MS:
             return
         self._saved_ms = now_ms
-        file, saved = self._file, _SavedCredentials(accepted=self.accepted.list_valid(now_ms))
-        await self._world.run_off_loop(lambda: replace_file(file, msgspec.json.encode(saved)))
+        file, entries = self._file, self.accepted.copy_entries()
+
+        def write() -> None:
+            valid = [entry for entry in entries if now_ms < entry[1]]
+            replace_file(file, msgspec.json.encode(_SavedCredentials(accepted=valid)))
+
+        await self._world.run_off_loop(write)
         self._saved_version = version
 
     async def close(self) -> None:
@@ -207,7 +212,7 @@ class UnlistedCredentials:
     def _verify(self, entry: RequestCredential, now_ms: int) -> VerifiedToken | None:
         """Return the result for a token of the configured issuer; `None` for other credentials, and without keys."""
         verifier = self._verifier
-        if verifier is None or not verifier.is_of_issuer(entry.credential.secret):
+        if verifier is None or not self._is_of_issuer(verifier, entry):
             return None
         cached = self._tokens.get(entry.key)
         if cached is None or now_ms >= cached.until_ms:
@@ -222,6 +227,10 @@ class UnlistedCredentials:
             self._tokens.pop(entry.key, None)
             cached = self._tokens.store(entry.key, _CachedToken(result, until_ms))
         return self._drop_revoked(entry, cached.result)
+
+    def _is_of_issuer(self, verifier: TokenVerifier, entry: RequestCredential) -> bool:
+        """Return whether a credential is a token of the configured issuer. It is decoded only once."""
+        return entry.key in self._tokens or verifier.is_of_issuer(entry.credential.secret)
 
     def _drop_revoked(self, entry: RequestCredential, result: VerifiedToken) -> VerifiedToken:
         """Return the result without its owner if the token, or its user after it was issued, was revoked."""
@@ -262,7 +271,7 @@ class UnlistedCredentials:
 
     def _needs_answer(self, entry: RequestCredential, address: str, now_ms: int) -> bool:
         """Return whether keys must be fetched or a question asked to find the owner of a credential."""
-        if self._verifier is not None and self._verifier.is_of_issuer(entry.credential.secret):
+        if self._verifier is not None and self._is_of_issuer(self._verifier, entry):
             cached = self._tokens.get(entry.key)
             is_cached = cached is not None and now_ms < cached.until_ms
             return not is_cached and self._verifier.needs_keys(entry.credential.secret, now_ms)
@@ -285,7 +294,7 @@ class UnlistedCredentials:
         """
         for entry in credentials:
             if self._needs_answer(entry, address, now_ms):
-                if self._verifier is not None and self._verifier.is_of_issuer(entry.credential.secret):
+                if self._verifier is not None and self._is_of_issuer(self._verifier, entry):
                     await self._verifier.fetch_keys()
                 elif self.resolver is not None:
                     await self.resolver.ask(entry.key, entry.credential, address, address_text, now_ms)
