@@ -51,6 +51,8 @@ SHARED_TIMEOUT_S: Final = 0.25
 """How long a request waits for the shared store; after that the credential is unknown for this request."""
 MAX_SHARED_WRITES: Final = 1_000
 """Writes to the shared store at a time; further ones are left out, and the next proof writes again. Limits memory."""
+MAX_CACHED_CALLERS: Final = 16_384
+"""Callers of unlisted credentials in the cache; limits memory."""
 TOKEN_LIFETIME_MS: Final = 300_000
 """How long the result of a verification is cached; then the keys of the issuer may have changed."""
 INVALID_TOKEN_LIFETIME_MS: Final = REFETCH_DELAY_MS
@@ -119,6 +121,9 @@ class UnlistedCredentials:
             )
         self._verifier = TokenVerifier(settings.tokens, world) if settings.tokens is not None else None
         self._tokens: BoundedCache[str, _CachedToken] = BoundedCache(MAX_VERIFIED_TOKENS)
+        self._callers: BoundedCache[tuple[str, Address, CredentialOwner | None], Caller] = BoundedCache(
+            MAX_CACHED_CALLERS
+        )
         self._new_counts = NewCredentialCounts(settings.opaque.new_most)
         self._world = world
         self._hash = KeyedHash(key)
@@ -195,11 +200,23 @@ class UnlistedCredentials:
         """Return the caller of the first credential that is resolved or accepted; `None` if none is."""
         for entry in credentials:
             owner = self._find_owner(entry, now_ms)
-            if owner is not None:
-                return make_owner_caller(owner, entry.key, address, directory)
-            if self.accepted.is_accepted(entry.key, now_ms) and not self._is_rejected(entry, now_ms):
-                return make_opaque_caller(entry.key, address)
+            if owner is None and (not self.accepted.is_accepted(entry.key, now_ms) or self._is_rejected(entry, now_ms)):
+                continue
+            cache_key = (entry.key, address, owner)
+            caller = self._callers.get(cache_key)
+            if caller is None:
+                caller = (
+                    make_opaque_caller(entry.key, address)
+                    if owner is None
+                    else make_owner_caller(owner, entry.key, address, directory)
+                )
+                self._callers.store(cache_key, caller)
+            return caller
         return None
+
+    def clear_callers(self) -> None:
+        """Build callers again, because the directory has changed."""
+        self._callers.clear()
 
     def _find_owner(self, entry: RequestCredential, now_ms: int) -> CredentialOwner | None:
         """Return the owner of a credential, if it is known."""

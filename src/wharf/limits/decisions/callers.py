@@ -7,12 +7,13 @@ expires.
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.acceptance import CredentialProof
 from wharf.limits.core.callers.addresses import (
     Address,
     ProxySettings,
-    build_address_scope,
     find_address,
     parse_address,
 )
@@ -30,7 +31,24 @@ MAX_CACHED_FORWARDED_CHARACTERS: Final = 256
 LOOPBACK_ADDRESS: Final = "127.0.0.1"
 UNPROVED_KINDS: Final = frozenset({CredentialKind.NONE, CredentialKind.OPAQUE})
 """Callers whose credential, if they have one, a reply of the service can prove or reject."""
+MAX_CACHED_SENDERS: Final = 8_192
+"""Limits the memory of the cache of senders. Each entry has up to `MAX_CACHED_SENDER_CHARACTERS`."""
+MAX_CACHED_SENDER_CHARACTERS: Final = 2_048
+"""Credentials and forwarding headers that are longer together are read again for each request; limits memory."""
+SenderKey = tuple[str | None, str, tuple[tuple[str, str], ...], tuple[str, ...]]
 CallerKey = tuple[str | None, str] | tuple[str | None, str, tuple[str, ...], tuple[str, ...]]
+
+
+class _Sender(msgspec.Struct, frozen=True, gc=False):
+    """The sender of a request, as far as its path does not matter."""
+
+    address: Address
+    anonymous: Caller
+    """The caller at the address without a credential."""
+    credentials: tuple[RequestCredential, ...]
+    listed: Caller | UnrecognizedCredential | None
+    """What the directory has about the credentials; `None` if it has none of them."""
+    valid_until_ms: int | None
 
 
 class CallerResolver:
@@ -43,6 +61,7 @@ class CallerResolver:
         self.unlisted: Final = unlisted
         """Credentials that the directory does not list; `None` if they are rejected."""
         self._cached_callers: BoundedCache[CallerKey, Caller] = BoundedCache(MAX_CACHED_CALLERS)
+        self._senders: BoundedCache[SenderKey, _Sender] = BoundedCache(MAX_CACHED_SENDERS)
         self._proxies = proxies
         self._has_proxies = bool(proxies.trusted or proxies.hops)
 
@@ -50,6 +69,9 @@ class CallerResolver:
         """Replace the directory and clear the cache, so that changes apply from the next request on."""
         self.directory = directory
         self._cached_callers.clear()
+        self._senders.clear()
+        if self.unlisted is not None:
+            self.unlisted.clear_callers()
 
     def __len__(self) -> int:
         return len(self._cached_callers)
@@ -82,14 +104,47 @@ class CallerResolver:
         A credential that the directory lists as revoked or expired is rejected. A request without a known credential is
         counted by its address.
         """
-        if incoming.authorization == TWO_CREDENTIALS:
-            return UnrecognizedCredential()
-        address = self._find_address(incoming)
-        credentials = unlisted.read(incoming)
-        listed = self._find_listed(credentials, address, incoming.path, now_ms)
+        sender = self._find_sender(unlisted, incoming, now_ms)
+        listed = sender.listed
         if listed is not None:
             return listed
-        return unlisted.find_caller(credentials, address, self.directory, now_ms) or make_anonymous_caller(address)
+        return unlisted.find_caller(sender.credentials, sender.address, self.directory, now_ms) or sender.anonymous
+
+    def _find_sender(self, unlisted: UnlistedCredentials, incoming: IncomingRequest, now_ms: int) -> _Sender:
+        """Return what is known about the sender of a request without its path, from the cache if possible."""
+        key = self._build_sender_key(unlisted, incoming)
+        sender = self._senders.get(key) if key is not None else None
+        if sender is not None and (sender.valid_until_ms is None or now_ms < sender.valid_until_ms):
+            return sender
+        if incoming.authorization == TWO_CREDENTIALS:
+            credentials: tuple[RequestCredential, ...] = ()
+            listed: Caller | UnrecognizedCredential | None = UnrecognizedCredential()
+        else:
+            credentials = unlisted.read(incoming)
+            listed = self._find_listed(credentials, self._find_address(incoming), incoming.path, now_ms)
+        address = self._find_address(incoming)
+        valid_until_ms = listed.expires_ms if isinstance(listed, Caller) else None
+        sender = _Sender(address, make_anonymous_caller(address), credentials, listed, valid_until_ms)
+        # The class of a workflow token depends on the path of the request.
+        if key is not None and not (isinstance(listed, Caller) and listed.kind is CredentialKind.WORKFLOW_TOKEN):
+            self._senders.pop(key, None)
+            self._senders.store(key, sender)
+        return sender
+
+    def _build_sender_key(self, unlisted: UnlistedCredentials, incoming: IncomingRequest) -> SenderKey | None:
+        """Return the cache key of the sender of a request; `None` if it must not be cached, which limits memory."""
+        names = unlisted.settings.carriers.query
+        if names and incoming.query and any(name in incoming.query for name in names):
+            return None
+        length = len(incoming.authorization or "") + sum(len(value) for _, value in incoming.carried)
+        if self._has_proxies:
+            length += sum(map(len, incoming.forwarded_for)) + sum(map(len, incoming.forwarded))
+        if length > MAX_CACHED_SENDER_CHARACTERS:
+            return None
+        if self._has_proxies:
+            forwarding = (*incoming.forwarded_for, "", *incoming.forwarded)
+            return (incoming.authorization, incoming.peer, incoming.carried, forwarding)
+        return (incoming.authorization, incoming.peer, incoming.carried, ())
 
     def _find_listed(
         self, credentials: Iterable[RequestCredential], address: Address, path: str, now_ms: int
@@ -108,32 +163,31 @@ class CallerResolver:
         """Return whether `prepare` must be awaited before the caller of a request can be found."""
         if self.unlisted is None or not self.unlisted.has_questions:
             return False
-        if incoming.authorization is None and not incoming.carried and not incoming.query:
-            return False
-        credentials, address = self.unlisted.read(incoming), self._find_address(incoming)
+        sender = self._find_sender(self.unlisted, incoming, now_ms)
         return (
-            bool(credentials)
-            and self._find_listed(credentials, address, incoming.path, now_ms) is None
-            and self.unlisted.must_wait(credentials, build_address_scope(address), now_ms)
+            bool(sender.credentials)
+            and sender.listed is None
+            and self.unlisted.must_wait(sender.credentials, sender.anonymous.address, now_ms)
         )
 
     async def prepare(self, incoming: IncomingRequest, now_ms: int) -> None:
         """Find out who owns the unlisted credentials of a request, so that `resolve_caller` knows it."""
         if self.unlisted is not None and self.must_wait(incoming, now_ms):
-            address = self._find_address(incoming)
-            await self.unlisted.prepare(
-                self.unlisted.read(incoming), build_address_scope(address), str(address), now_ms
-            )
+            sender = self._find_sender(self.unlisted, incoming, now_ms)
+            await self.unlisted.prepare(sender.credentials, sender.anonymous.address, str(sender.address), now_ms)
+
+    def has_credentials(self, incoming: IncomingRequest, now_ms: int) -> bool:
+        """Return whether a request carries credentials that need not be in the directory."""
+        return self.unlisted is not None and bool(self._find_sender(self.unlisted, incoming, now_ms).credentials)
 
     def build_proof(self, incoming: IncomingRequest, caller: Caller, now_ms: int) -> CredentialProof | None:
         """Return what the reply to a request can prove about its unlisted credential; `None` for other requests."""
         if self.unlisted is None or caller.kind not in UNPROVED_KINDS:
             return None
-        credentials = self.unlisted.read(incoming)
-        if not credentials:
+        sender = self._find_sender(self.unlisted, incoming, now_ms)
+        if not sender.credentials:
             return None
-        address = caller if caller.is_anonymous else self.resolve_address(incoming)
-        return self.unlisted.build_proof(incoming, credentials, address, now_ms)
+        return self.unlisted.build_proof(incoming, sender.credentials, sender.anonymous, now_ms)
 
     def _build_key(self, incoming: IncomingRequest) -> CallerKey | None:
         """Return the cache key of a request, or `None` if its caller must not be cached.

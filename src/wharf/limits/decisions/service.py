@@ -370,7 +370,7 @@ class DecisionService:
 
     async def _is_login_refused(self, incoming: IncomingRequest, caller: Caller) -> bool:
         """Return whether an unproved credential is refused, because its address has sent too many wrong ones."""
-        if self.unlisted is None or not caller.is_anonymous or not self.unlisted.read(incoming):
+        if not caller.is_anonymous or not self.caller_resolver.has_credentials(incoming, self.now_ms()):
             return False
         return await self.evaluator.is_login_refused(caller)
 
