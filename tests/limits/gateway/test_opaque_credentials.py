@@ -13,6 +13,8 @@ from tests.limits.gateway.running_gateway import Reply, RunningGateway, run_gate
 from tests.limits.stores.redis_server import running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.limits.core.callers.acceptance import HOUR_MS
+from wharf.limits.core.callers.credentials import hash_secret
+from wharf.limits.rules import read_directory
 
 OPAQUE = 'credentials = "opaque"\n'
 RULES = '[[rule]]\nname = "core"\nceiling = { none = 30, user = 100 }\n'
@@ -197,6 +199,18 @@ def test_credentials_of_the_directory_are_recognized_and_revoked_as_before(tmp_p
         assert [reply.status for reply in replies] == [200, 401]
         assert get_limit(replies[0]) == (200, "100", "1")
         assert len(running.service.requests) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_credential_that_is_listed_later_counts_for_its_owner(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        for _ in range(2):
+            await running.request("/api/x", BOB)
+        text = f'[[user]]\nlogin = "bob"\ntokens = [{{ sha256 = "{hash_secret(BOB_TOKEN)}" }}]'
+        running.decision_service.caller_resolver.set_directory(read_directory(text))
+
+        assert get_limit(await running.request("/api/x", BOB)) == (200, "100", "1")
 
     run(tmp_path, scenario)
 

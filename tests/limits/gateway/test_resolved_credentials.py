@@ -16,6 +16,7 @@ from tests.limits.gateway.code_host import BOB, BOB_SECOND_TOKEN, BOB_SESSION, B
 from tests.limits.gateway.running_gateway import ReceivedRequest, RunningGateway, ScriptedService, run_scenario
 from tests.limits.gateway.test_opaque_credentials import RULES, get_limit
 from tests.waiting import wait_on_loop_until
+from wharf.limits.credentials import resolver
 
 RESOLVED = 'credentials = "resolved"\n'
 BOB_SECOND = f"Authorization: Bearer {BOB_SECOND_TOKEN}"
@@ -116,6 +117,22 @@ def test_after_three_questions_without_an_answer_nothing_is_asked_for_a_while(tm
 
         assert get_limit(await running.request("/page", BOB))[1] == "30"
         assert len(host.questions) == 3
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("age_ms", "limits"), [(0, ["100", "30"]), (60_000, ["100", "100"])])
+def test_after_a_401_of_the_service_an_old_answer_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, age_ms: int, limits: list[str]
+) -> None:
+    monkeypatch.setattr(resolver, "MIN_DISTRUSTED_AGE_MS", age_ms)
+
+    async def scenario(running: RunningGateway, host: CodeHost) -> None:
+        await running.request("/page", BOB)
+        del host.owners[BOB_TOKEN]
+        replies = [await running.request("/api/x", BOB) for _ in range(2)]
+
+        assert [get_limit(reply)[:2] for reply in replies] == [(401, limit) for limit in limits]
 
     run(tmp_path, scenario)
 

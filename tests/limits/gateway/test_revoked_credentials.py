@@ -39,6 +39,7 @@ def test_the_command_makes_an_accepted_credential_unknown(tmp_path: Path) -> Non
         assert unlisted is not None
         key = unlisted.hash_secret(BOB_TOKEN)
 
+        assert "core" in await operator.run("show", f"credential:{key}")
         assert await operator.run("revoke-credential", f"credential:{key}") == f"revoked credential:{key}\n"
         replies = [await operator.running.request("/api/x", header) for header in (BOB, EVE, BOB)]
         assert [get_limit(reply)[1] for reply in replies] == ["30", "100", "100"]

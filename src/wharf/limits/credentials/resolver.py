@@ -21,6 +21,8 @@ COOKIE_FACTOR: Final = 10
 """How many more unknown cookies than unknown tokens of an address are asked about: hosts give visitors sessions too."""
 RETRY_DELAY_MS: Final = 2_000
 """After a question without an answer, its credential is not asked about for this time."""
+MIN_DISTRUSTED_AGE_MS: Final = 10_000
+"""A 401 of the service makes only older answers invalid; limits the questions that a caller can cause."""
 MAX_FAILURES: Final = 3
 """After this many questions in a row without an answer, nothing is asked for `RETRY_DELAY_MS`, so that requests do not wait
 for a host that is away. One credential that breaks the host must not stop the questions about others."""
@@ -142,6 +144,14 @@ class OwnerResolver:
 
     def _now_ms(self) -> int:
         return self._world.now_ns() // 1_000_000
+
+    def distrust(self, key: str, now_ms: int) -> None:
+        """Ask again about a credential that the service has rejected, unless the answer is new: some replies 401 have other
+        reasons.
+        """
+        cached = self._answers.get(key)
+        if cached is not None and now_ms - cached.asked_ms >= MIN_DISTRUSTED_AGE_MS:
+            del self._answers[key]
 
     async def close(self) -> None:
         """End all questions."""

@@ -346,6 +346,17 @@ class UnlistedCredentials:
         )
         return CredentialProof(entry.key, address, can_prove, now_ms)
 
+    def build_resolved_proof(
+        self, credentials: tuple[RequestCredential, ...], address: Caller, now_ms: int
+    ) -> CredentialProof | None:
+        """Return what the reply to a request can show about a credential whose owner is known; `None` without a question.
+
+        With several credentials it is unclear which one the service rejects.
+        """
+        if self.resolver is None or len(credentials) != 1:
+            return None
+        return CredentialProof(credentials[0].key, address, can_prove=False, began_ms=now_ms, is_resolved=True)
+
     def _is_proving_request(self, incoming: "IncomingRequest", entry: RequestCredential) -> bool:
         """Return whether the service looks at the credential of such a request, as far as the settings say."""
         patterns = self.settings.opaque.accepted_on
@@ -356,6 +367,10 @@ class UnlistedCredentials:
 
     def on_reply(self, proof: CredentialProof, status: int, now_ms: int) -> bool:
         """Store what a reply of the service shows about a credential. Return whether the service has rejected it."""
+        if proof.is_resolved:
+            if status == UNAUTHORIZED and self.resolver is not None:
+                self.resolver.distrust(proof.key, now_ms)
+            return False
         if status == UNAUTHORIZED:
             if self.accepted.remove(proof.key):
                 self._write_shared(proof.key, 0, 0)

@@ -29,7 +29,7 @@ MAX_CACHED_CALLERS: Final = 65_536
 MAX_CACHED_FORWARDED_CHARACTERS: Final = 256
 """Callers with longer forwarding headers are not cached; limits memory."""
 LOOPBACK_ADDRESS: Final = "127.0.0.1"
-UNPROVED_KINDS: Final = frozenset({CredentialKind.NONE, CredentialKind.OPAQUE})
+UNLISTED_KINDS: Final = frozenset({CredentialKind.NONE, CredentialKind.OPAQUE, CredentialKind.RESOLVED})
 """Callers whose credential, if they have one, a reply of the service can prove or reject."""
 MAX_CACHED_SENDERS: Final = 8_192
 """Limits the memory of the cache of senders. Each entry has up to `MAX_CACHED_SENDER_CHARACTERS`."""
@@ -182,11 +182,13 @@ class CallerResolver:
 
     def build_proof(self, incoming: IncomingRequest, caller: Caller, now_ms: int) -> CredentialProof | None:
         """Return what the reply to a request can prove about its unlisted credential; `None` for other requests."""
-        if self.unlisted is None or caller.kind not in UNPROVED_KINDS:
+        if self.unlisted is None or caller.kind not in UNLISTED_KINDS:
             return None
         sender = self._find_sender(self.unlisted, incoming, now_ms)
         if not sender.credentials:
             return None
+        if caller.kind is CredentialKind.RESOLVED:
+            return self.unlisted.build_resolved_proof(sender.credentials, sender.anonymous, now_ms)
         return self.unlisted.build_proof(incoming, sender.credentials, sender.anonymous, now_ms)
 
     def _build_key(self, incoming: IncomingRequest) -> CallerKey | None:

@@ -227,7 +227,8 @@ class DecisionService:
         if self.unlisted is not None:
             if self.is_revocation(incoming):
                 return await self._serve_revocation(self.unlisted, incoming, body or b"")
-            await self.caller_resolver.prepare(incoming, self.now_ms())
+            if not self.overrides.is_off:
+                await self.caller_resolver.prepare(incoming, self.now_ms())
         if self.is_local and not is_long_body(body):
             return self.admit_locally(incoming, body)
         now_ms = self.now_ms()

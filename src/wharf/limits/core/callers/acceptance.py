@@ -27,6 +27,8 @@ class CredentialProof(msgspec.Struct, frozen=True, eq=False):
     can_prove: bool
     """Whether a reply other than 401 shows that the service has accepted the credential."""
     began_ms: int
+    is_resolved: bool = False
+    """Whether the owner of the credential is known. A 401 is then no failed login, but the answer may be out of date."""
 
 
 def proves_credential(status: int) -> bool:
