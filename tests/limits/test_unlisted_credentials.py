@@ -2,15 +2,16 @@
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.limits.decision_services import AsgiCaller
-from wharf.limits.asgi import LimitsMiddleware
+from wharf.limits.asgi import LimitsMiddleware, Receive, Scope, Send
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
+from wharf.limits.wsgi import Environ
 from wharf.limits.wsgi import LimitsMiddleware as WsgiMiddleware
 from wharf.world import RealWorld
 
@@ -28,9 +29,7 @@ def load_limiter(folder: Path, text: str = SETTINGS) -> RateLimiter:
     return RateLimiter(load_settings(folder / "limits.toml"), RealWorld())
 
 
-async def application(
-    scope: dict[str, Any], _receive: object, send: Callable[[dict[str, Any]], Awaitable[None]]
-) -> None:
+async def application(scope: Scope, _receive: Receive, send: Send) -> None:
     """Reply with 200 to known credentials, and with 401 to all others."""
     headers = {name.decode(): value.decode() for name, value in scope["headers"]}
     is_known = any(headers.get(name) == value for name, value in KNOWN.items())
@@ -60,7 +59,7 @@ def test_an_asgi_application_proves_credentials_by_its_status(tmp_path: Path, na
 
 @pytest.mark.parametrize(("name", "value"), [*KNOWN.items(), ("authorization", "Bearer unknown")])
 def test_a_wsgi_application_proves_credentials_by_its_status(tmp_path: Path, name: str, value: str) -> None:
-    def wsgi_application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+    def wsgi_application(environ: Environ, start: Callable[..., Any]) -> Iterable[bytes]:
         is_known = any(environ.get(f"HTTP_{key.upper().replace('-', '_')}") == text for key, text in KNOWN.items())
         start("200 OK" if is_known else "401 Unauthorized", [])
         return [b""]
