@@ -1,12 +1,15 @@
 """JSON Web Tokens that the gateway verifies with the public keys of their issuer."""
 
 import asyncio
+import base64
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
@@ -21,6 +24,7 @@ ISSUER = "https://id.example"
 FIRST_KEY = RSAKey.generate_key(2_048, {"kid": "first"})
 SECOND_KEY = ECKey.generate_key("P-256", {"kid": "second"})
 OTHER_KEY = RSAKey.generate_key(2_048, {"kid": "first"})
+KEY_SET = msgspec.json.encode({"keys": [key.as_dict(private=False) for key in (FIRST_KEY, SECOND_KEY)]})
 SECRET_KEY = OctKey.import_key("a shared secret of some length..")
 FAR = 4_000_000_000
 
@@ -227,3 +231,31 @@ def test_keys_can_come_from_a_file(tmp_path: Path) -> None:
 def test_a_key_set_that_cannot_be_used_is_rejected_with_the_reason(body: bytes, problem: str) -> None:
     with pytest.raises(UnusableKeySet, match=problem):
         read_key_set(body)
+
+
+def encode(value: Any) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(value)).decode().rstrip("=")
+
+
+HEADERS = st.dictionaries(
+    st.sampled_from(["alg", "kid", "crit", "b64", "typ", "jwk", "x5c", "zip"]),
+    st.one_of(
+        st.sampled_from(["RS256", "ES256", "HS256", "none", "PS256", "first", "second", "EdDSA", "DEF"]),
+        st.integers(),
+        st.booleans(),
+        st.none(),
+        st.lists(st.sampled_from(["b64", "exp", "alg"]), max_size=2),
+    ),
+    max_size=4,
+)
+
+
+@given(HEADERS, st.one_of(st.binary(max_size=80), st.just(b"x" * 64), st.just(b"x" * 256)), st.text(max_size=3))
+def test_any_token_of_the_issuer_is_verified_or_invalid(header: dict[str, Any], signature: bytes, end: str) -> None:
+    verifier = TokenVerifier(TokenSettings(issuer=ISSUER, algorithms=("RS256", "ES256")), AdvancingWorld())
+    verifier._keys = read_key_set(KEY_SET)
+    claims = encode({"iss": ISSUER, "sub": "bob", "exp": FAR})
+    token = f"{encode(header)}.{claims}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}{end}"
+
+    verifier.needs_keys(token, 0)
+    assert verifier.verify(token, 0).owner is None

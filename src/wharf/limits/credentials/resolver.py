@@ -121,7 +121,10 @@ class OwnerResolver:
         asked_ms = self._now_ms()
         try:
             answer = await self.question.ask(credential, address_text)
-        except NoAnswer as error:
+        except Exception as error:
+            # Any failure is no answer: otherwise the requests that wait for it would get no reply.
+            if not isinstance(error, NoAnswer):
+                log.exception("question for an owner failed")
             self.unanswered_count += 1
             self._failure_count += 1
             retry_ms = self._now_ms() + RETRY_DELAY_MS

@@ -159,6 +159,8 @@ class TokenVerifier:
                 self._settings.keys_file or self._settings.keys_url,
                 error,
             )
+        except Exception:  # Otherwise the requests that wait for the keys would get no reply.
+            log.exception("fetching keys of the issuer failed")
 
     def verify(self, token: str, now_ms: int) -> VerifiedToken:
         """Return the owner of a token of the issuer, if signature, times and audience are right."""
