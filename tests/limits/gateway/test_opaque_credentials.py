@@ -15,6 +15,7 @@ from tests.waiting import wait_on_loop_until
 from wharf.limits.core.callers.acceptance import HOUR_MS
 from wharf.limits.core.callers.credentials import hash_secret
 from wharf.limits.rules import read_directory
+from wharf.limits.stores.port import StoreUnavailable
 
 OPAQUE = 'credentials = "opaque"\n'
 RULES = '[[rule]]\nname = "core"\nceiling = { none = 30, user = 100 }\n'
@@ -285,3 +286,33 @@ def test_gateways_on_one_redis_share_accepted_credentials_and_their_end(tmp_path
 
     with running_redis(tmp_path) as redis:
         assert asyncio.run(scenario(redis.address)) == ["30", "100"]
+
+
+class LostStore:
+    """A shared store that never replies in time, and counts the reads."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def find(self, key: str) -> int | None:
+        self.reads += 1
+        raise StoreUnavailable(f"no reply about {key}")
+
+    async def store(self, key: str, until_ms: int, lifetime_ms: int) -> None:
+        raise StoreUnavailable(f"no reply about {key} {until_ms} {lifetime_ms}")
+
+    async def remove(self, key: str) -> None:
+        raise StoreUnavailable(f"no reply about {key}")
+
+
+def test_a_gateway_whose_shared_store_is_lost_accepts_credentials_by_itself(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        unlisted, lost = running.decision_service.unlisted, LostStore()
+        assert unlisted is not None
+        unlisted.shared = lost
+        replies = [await running.request("/api/x", who) for who in (BOB, EVE, BOB, EVE)]
+
+        assert [get_limit(reply)[1] for reply in replies] == ["30", "30", "100", "100"]
+        assert lost.reads == 1
+
+    run(tmp_path, scenario)

@@ -4,7 +4,6 @@ Decision records 0216 and 0217 describe the states of a credential. Decisions ab
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,6 +48,8 @@ SAVE_INTERVAL_MS: Final = 10_000
 """Accepted credentials are saved this often at most. A killed gateway forgets those of the last interval."""
 SHARED_TIMEOUT_S: Final = 0.25
 """How long a request waits for the shared store; after that the credential is unknown for this request."""
+SHARED_RETRY_DELAY_MS: Final = 2_000
+"""After a failure, nothing is read from the shared store for this time, so that an outage does not delay each request."""
 MAX_SHARED_WRITES: Final = 1_000
 """Writes to the shared store at a time; further ones are left out, and the next proof writes again. Limits memory."""
 MAX_CACHED_CALLERS: Final = 16_384
@@ -130,6 +131,7 @@ class UnlistedCredentials:
         self._file = file
         self._saved_version = 0
         self._saved_ms = 0
+        self._shared_silent_until_ms = 0
         self._writes: set[asyncio.Task[None]] = set()
         self._last_read: tuple[IncomingRequest | None, tuple[RequestCredential, ...]] = (None, ())
 
@@ -300,7 +302,11 @@ class UnlistedCredentials:
         )
 
     def _needs_shared(self, entry: RequestCredential, now_ms: int) -> bool:
-        return self.shared is not None and not self.accepted.is_accepted(entry.key, now_ms)
+        return (
+            self.shared is not None
+            and now_ms >= self._shared_silent_until_ms
+            and not self.accepted.is_accepted(entry.key, now_ms)
+        )
 
     async def prepare(
         self, credentials: Iterable[RequestCredential], address: str, address_text: str, now_ms: int
@@ -318,11 +324,19 @@ class UnlistedCredentials:
             if self._find_owner(entry, now_ms) is not None:
                 return
             if self._needs_shared(entry, now_ms) and self.shared is not None:
-                with contextlib.suppress(StoreUnavailable, TimeoutError):
-                    async with asyncio.timeout(SHARED_TIMEOUT_S):
-                        until_ms = await self.shared.find(entry.key)
-                    if until_ms is not None and now_ms < until_ms:
-                        self.accepted.load(entry.key, until_ms)
+                await self._read_shared(self.shared, entry.key, now_ms)
+
+    async def _read_shared(self, shared: SharedCredentials, key: str, now_ms: int) -> None:
+        """Read whether another gateway has accepted a credential. After a failure nothing is read for a while."""
+        try:
+            async with asyncio.timeout(SHARED_TIMEOUT_S):
+                until_ms = await shared.find(key)
+        except (StoreUnavailable, TimeoutError) as error:
+            self._shared_silent_until_ms = now_ms + SHARED_RETRY_DELAY_MS
+            log.debug("accepted credentials of other gateways not read error=%s", error)
+            return
+        if until_ms is not None and now_ms < until_ms:
+            self.accepted.load(key, until_ms)
 
     # -- after the reply -------------------------------------------------------------------------------------------
 
