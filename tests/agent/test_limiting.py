@@ -248,11 +248,14 @@ def test_counters_in_memory_serve_one_machine_only(tmp_path: Path) -> None:
     assert (limiter_settings.profile, limiter_settings.admin_socket) == ("cluster", tmp_path / "limits-api-1.sock")
 
 
-def test_settings_that_only_a_gateway_has_are_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "name"), [('directory = "people.toml"\n', "directory"), ('credentials = "opaque"\n', "credentials")]
+)
+def test_settings_that_only_a_gateway_has_are_rejected(tmp_path: Path, text: str, name: str) -> None:
     file = tmp_path / "limits.toml"
-    file.write_text('directory = "people.toml"\n')
+    file.write_text(text)
 
-    with pytest.raises(CommandError, match="directory is for a gateway"):
+    with pytest.raises(CommandError, match=f"{name} is for a gateway"):
         build_limiter_settings(settings_with(str(file)), tmp_path, "api")
 
 

@@ -41,10 +41,10 @@ LINE_OF_LOG = re.compile(
 WITHIN_S = 60.0
 
 
-def read_blocks() -> Iterator[tuple[str, str]]:
+def read_blocks(page: Path = PAGE) -> Iterator[tuple[str, str]]:
     """Yield the code blocks of the page: files with their name, commands with the name `$`, Python as `application`."""
     name, kind, lines = "", "", list[str]()
-    for line in PAGE.read_text().splitlines():
+    for line in page.read_text().splitlines():
         if kind == "" and (found := re.match(r"(?:.*\. )?`(\w+\.toml)`, ", line)):
             name = found[1]
         if line.startswith("```") and not kind:
@@ -152,7 +152,7 @@ def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> N
                 (tmp_path / name).write_text(terminal.replace_ports(text))
             if name != "$":
                 continue
-            for command, *lines in _split_commands(text):
+            for command, *lines in split_commands(text):
                 expected.append((command, mask("\n".join(lines))))
                 shown.append((command, mask(terminal.run_command(command))))
     finally:
@@ -163,7 +163,7 @@ def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> N
     assert LINE_OF_LOG.search((tmp_path / "log1.errors").read_text())
 
 
-def _split_commands(text: str) -> Iterator[list[str]]:
+def split_commands(text: str) -> Iterator[list[str]]:
     lines = text.splitlines()
     starts = [at for at, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
+from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.paths import BadPath
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers
@@ -66,13 +67,14 @@ class LimitsMiddleware:
             await self._serve_other(scope, receive, send)
             return
         decision_service = self._decision_service
+        carriers = decision_service.carriers
         try:
             path = self._normalize_path(scope)
         except BadPath as error:
-            incoming = read_incoming_request(scope, "/")
+            incoming = read_incoming_request(scope, "/", carriers=carriers)
             await _send_local_reply(await self._refuse_path(incoming, error), send, incoming)
             return
-        incoming = read_incoming_request(scope, path)
+        incoming = read_incoming_request(scope, path, carriers=carriers)
         if SCOPE_KEY in scope and _is_machine(scope):
             decision_service.admit_machine(incoming)
             await self._application(scope, receive, send)
@@ -82,7 +84,11 @@ class LimitsMiddleware:
             body, receive = await _read_body(receive)
             if not body and decision_service.can_lack_body(incoming):
                 body = None
-        if decision_service.is_local and not decision_service.takes_long(incoming, body):
+        if (
+            decision_service.is_local
+            and not decision_service.takes_long(incoming, body)
+            and not decision_service.must_wait(incoming)
+        ):
             result = decision_service.admit_locally(incoming, body)
         else:
             result = await decision_service.admit(incoming, body)
@@ -181,14 +187,15 @@ class LimitsMiddleware:
         A refused handshake does not reach the application.
         """
         decision_service = self._decision_service
+        carriers = decision_service.carriers
         try:
             path = self._normalize_path(scope)
         except BadPath as error:
-            reply = await self._refuse_path(read_incoming_request(scope, "/"), error)
+            reply = await self._refuse_path(read_incoming_request(scope, "/", carriers=carriers), error)
             await receive()  # A reply is allowed only after the message `websocket.connect` was received.
             await _refuse_websocket(reply, scope, send)
             return
-        incoming = read_incoming_request(scope, path, connection=ConnectionClass.WEBSOCKET)
+        incoming = read_incoming_request(scope, path, connection=ConnectionClass.WEBSOCKET, carriers=carriers)
         if _is_machine(scope):
             decision_service.admit_machine(incoming)
             await self._application(scope, receive, send)
@@ -318,6 +325,8 @@ class _AsgiCall:
         if message["type"] == "http.response.start":
             admitted.finish_work(self._now_s())
             status = message["status"]
+            if admitted.proof is not None:
+                decision_service.on_reply_status(admitted, status)
             if status == 304 or status >= 500:
                 await decision_service.on_status(admitted, status)
             headers, has_content = self._build_headers(message)
@@ -360,9 +369,16 @@ class _AsgiCall:
 
 
 def read_incoming_request(
-    scope: Scope, path: str, *, connection: ConnectionClass = ConnectionClass.PLAIN
+    scope: Scope,
+    path: str,
+    *,
+    connection: ConnectionClass = ConnectionClass.PLAIN,
+    carriers: CarrierSettings | None = None,
 ) -> IncomingRequest:
-    """Return the parts of a request that its decision needs. `path` is its path in normal form."""
+    """Return the parts of a request that its decision needs. `path` is its path in normal form.
+
+    `carriers`: what else than `Authorization` carries credentials.
+    """
     authorization: str | None = None
     is_conditional = False
     forwarded_for: list[str] = []
@@ -400,6 +416,7 @@ def read_incoming_request(
         tuple(forwarded_for),
         tuple(forwarded),
         has_origin,
+        () if carriers is None else find_carried(scope["headers"], carriers),
     )
 
 

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from wharf.languages.source_locations import SourceLocation
+from wharf.limits.config.credential_settings import CredentialMode
 from wharf.limits.config.file_watcher import FileWatcher, WatchedFile
-from wharf.limits.config.settings import LimiterSettings
+from wharf.limits.config.settings import LimiterSettings, StoreKind
 from wharf.limits.config.settings_file import read_settings
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.rulebook import hash_rules
+from wharf.limits.credentials import UnlistedCredentials
+from wharf.limits.credentials.keyed_hash import UnusableKey, load_key
 from wharf.limits.decisions.alerts import AlertQueue, Webhook
 from wharf.limits.decisions.evaluator import LimitEvaluator
 from wharf.limits.decisions.overrides import InvalidGrantsFile
@@ -25,6 +28,7 @@ from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.stores.build import build_store
 from wharf.limits.stores.port import StoreUnavailable, UnsuitableStore
 from wharf.limits.stores.redis import RedisRecords, RedisStore
+from wharf.limits.stores.redis.records import RedisCredentials
 from wharf.limits.stores.snapshot import InvalidSnapshot
 from wharf.limits.toml.problems import FileProblem
 from wharf.world import World
@@ -72,7 +76,12 @@ class RateLimiter:
         self.stores: Final = build_store(settings.store, rules, world, data_folder=settings.data_folder)
         evaluator = LimitEvaluator(rules, self.stores.store, self._now_ms)
         self.decision_service: Final = DecisionService(
-            evaluator, world, settings, directory=accounts, folder=settings.data_folder
+            evaluator,
+            world,
+            settings,
+            directory=accounts,
+            folder=settings.data_folder,
+            unlisted=_build_unlisted(settings, world),
         )
         self._connect_shared_state()
         self.webhook = Webhook(settings.webhook_url) if settings.webhook_url else None
@@ -87,6 +96,11 @@ class RateLimiter:
         """
         self.decision_service.overrides.shared_overrides = self.stores.overrides
         remote, decisions = self.stores.remote, self.settings.decisions
+        unlisted = self.decision_service.unlisted
+        if unlisted is not None:
+            self.decision_service.overrides.on_revocation = unlisted.apply_revocation
+            if remote is not None and isinstance(remote.store, RedisStore):
+                unlisted.shared = RedisCredentials(remote.store.link, self.settings.store.redis.prefix)
         if remote is not None and isinstance(remote.store, RedisStore) and decisions.is_kept:
             self.decision_service.shared_records.record_store = RedisRecords(
                 remote.store.link,
@@ -151,6 +165,32 @@ class RateLimiter:
         await self.watcher.close()
         await self.decision_service.close()
         await self.stores.close()
+
+
+ACCEPTED_FILE: Final = "accepted-credentials.json"
+
+
+def _build_unlisted(settings: LimiterSettings, world: World) -> UnlistedCredentials | None:
+    """Return the state of unlisted credentials; `None` if they are rejected. Raises `LimiterStartError`.
+
+    Only a limiter with counters in memory saves it: others may share the data folder.
+    """
+    if settings.credentials.mode is CredentialMode.LISTED:
+        return None
+    try:
+        key = load_key(settings.credentials.key_file, settings.data_folder, world)
+    except UnusableKey as error:
+        raise LimiterStartError(f"the secret key for credentials cannot be used: {error}") from None
+    is_saved = settings.store.kind is StoreKind.MEMORY and settings.store.is_saved
+    ca_file = settings.gateway.upstream_ca_file
+    return UnlistedCredentials(
+        settings.credentials,
+        world,
+        key,
+        upstream=settings.gateway.upstream,
+        upstream_ca_file=str(ca_file) if ca_file is not None else "",
+        file=settings.data_folder / ACCEPTED_FILE if is_saved else None,
+    )
 
 
 def _raise_lint_errors(rules: RuleSet) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any, Final, TypeVar
 
+from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.paths import BadPath, normalize_decoded_path
 from wharf.limits.core.rule import PathRules
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers, get_reason_phrase
@@ -148,12 +149,14 @@ class LimitsMiddleware:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serve one WSGI request: admit or refuse it, and pass an admitted one to the application."""
         decision_service = self._get_decision_service()
+        carriers = decision_service.carriers
         try:
-            incoming = _read_incoming_request(environ, _normalize_path(environ, decision_service.evaluator.rules.paths))
+            path = _normalize_path(environ, decision_service.evaluator.rules.paths)
         except BadPath as error:
-            incoming = _read_incoming_request(environ, "/")
+            incoming = _read_incoming_request(environ, "/", carriers)
             reply = self._run(decision_service.render_error(incoming, error.status, str(error)))
             return _send_local_reply(reply, incoming, start_response)
+        incoming = _read_incoming_request(environ, path, carriers)
         body: bytes | None = None
         result: AdmittedRequest | LocalReply
         try:
@@ -197,12 +200,13 @@ class LimitsMiddleware:
 
         async def charge_and_build() -> list[HeaderPair]:
             """Refund and charge what depends on the reply, then build the headers. Runs in the limiter's thread."""
+            decision_service.on_reply_status(admitted, status)
             await decision_service.on_status(admitted, status)
             if is_content:
                 await decision_service.on_content_created(admitted)
             return decision_service.build_header_pairs(admitted)
 
-        if is_content or status == 304 or status >= 500:
+        if admitted.proof is not None or is_content or status == 304 or status >= 500:
             return self._run(charge_and_build())
         return decision_service.build_header_pairs(admitted)
 
@@ -294,8 +298,11 @@ def _normalize_path(environ: Environ, rules: PathRules) -> str:
     return normalize_decoded_path(path.encode("latin-1", "replace").decode("utf-8", "surrogateescape"), rules)
 
 
-def _read_incoming_request(environ: Environ, path: str) -> IncomingRequest:
-    """Return the parts of a request that its decision needs. `path` is its path in normal form."""
+def _read_incoming_request(environ: Environ, path: str, carriers: CarrierSettings | None) -> IncomingRequest:
+    """Return the parts of a request that its decision needs.
+
+    `path` is its path in normal form, and `carriers` is what else carries credentials.
+    """
     forwarded_for, forwarded = environ.get("HTTP_X_FORWARDED_FOR"), environ.get("HTTP_FORWARDED")
     return IncomingRequest(
         method=environ["REQUEST_METHOD"].upper(),
@@ -307,6 +314,7 @@ def _read_incoming_request(environ: Environ, path: str) -> IncomingRequest:
         forwarded_for=(forwarded_for,) if forwarded_for else (),
         forwarded=(forwarded,) if forwarded else (),
         has_origin="HTTP_ORIGIN" in environ,
+        carried=() if carriers is None else find_carried(_iter_headers(environ), carriers),
     )
 
 
@@ -317,6 +325,13 @@ def _may_have_body(environ: Environ) -> bool:
 
 class _UnknownLength(Exception):
     """The server does not report where a chunked body ends."""
+
+
+def _iter_headers(environ: Environ) -> Iterator[tuple[bytes, bytes]]:
+    """Yield name, in lower case, and value of each header of a request."""
+    for name, value in environ.items():
+        if name.startswith("HTTP_") and isinstance(value, str):
+            yield name[5:].replace("_", "-").lower().encode(), value.encode("latin-1", "replace")
 
 
 def _read_body(environ: Environ) -> bytes:

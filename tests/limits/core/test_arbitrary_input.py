@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from tests.limits.builders import InMemoryLimiter, a_user
 from wharf.limits.core.callers.addresses import find_address, parse_address, read_proxies
+from wharf.limits.core.callers.carriers import MAX_CREDENTIALS, CarrierSettings, find_carried, list_credentials
 from wharf.limits.core.callers.credentials import read_credential
 from wharf.limits.core.callers.directory import MemoryDirectory
 from wharf.limits.core.callers.recognition import UnrecognizedCredential, recognize_caller
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
+from wharf.limits.credentials.keyed_hash import KeyedHash
 
 ADDRESS = parse_address("192.0.2.7")
 
@@ -29,6 +31,21 @@ def test_any_credential_header_is_a_caller_or_unrecognised(header: str) -> None:
     caller = recognize_caller(read_credential(header), ADDRESS, "/", MemoryDirectory(), 0)
 
     assert isinstance(caller, UnrecognizedCredential) or caller.is_anonymous
+
+
+@given(
+    st.one_of(st.none(), st.text(), st.binary().map(lambda raw: "Basic " + base64.b64encode(raw).decode())),
+    st.lists(st.tuples(st.sampled_from([b"cookie", b"x-key", b"other"]), st.binary()), max_size=4),
+    st.text(alphabet="token=&%2fx"),
+)
+def test_any_request_has_a_limited_number_of_credentials(
+    header: str | None, headers: list[tuple[bytes, bytes]], query: str
+) -> None:
+    settings = CarrierSettings(headers=("x-key",), cookies=("c", ""), query=("token", ""))
+    found = list_credentials(header, find_carried(headers, settings), query, settings)
+
+    assert len(found) <= MAX_CREDENTIALS
+    assert all(len(KeyedHash(b"k" * 32).hash(credential.secret)) == 32 for credential in found)
 
 
 @given(st.lists(st.text(alphabet='0123456789abcdef.:,;[]%"= for', max_size=40), max_size=4))

@@ -481,7 +481,7 @@ def test_the_number_of_counters_follows_additions_removals_and_renames() -> None
     assert [counts.count("points", owner) for owner in "abc"] == [3, 1, 0]
     counts.remove("points", ["a x", "a other", "b x", "c x"])
     assert [counts.count("points", owner) for owner in "abc"] == [2, 0, 0]
-    counts.rename_rules({"points": "new"})
+    counts.keep_rules({"new": "points"})
     assert [counts.count(rule, "a") for rule in ("points", "new")] == [0, 2]
 
     left = []
@@ -559,6 +559,35 @@ def test_new_rules_keep_the_counters_of_rules_with_the_same_algorithm() -> None:
     assert (table.count("rest"), "core" in table.counters.tables) == (1, False)
     assert table.counters.rules_version == version + 2
     assert (table.counters.get_rule("rest") is not None, table.counters.get_rule("core")) == (True, None)
+
+
+WITH_FIXED_WINDOW = RULES.replace('counts = "points"', 'counts = "points"\nalgorithm = "window"')
+
+
+@pytest.mark.parametrize("rules_between", [WITH_FIXED_WINDOW, RULES.replace('name = "points"', 'name = "other"')])
+def test_an_owner_whose_counters_start_again_has_all_of_them_again(rules_between: str) -> None:
+    table = Table()
+    for name in "ab":
+        table.take(path=f"/{name}")
+    for text in (rules_between, RULES):
+        table.counters.set_rules(read_rules(text).rules)
+
+    assert [table.take(path=f"/{name}").keys != () for name in "cde"] == [False, False, True]
+
+
+def test_a_renamed_rule_has_the_number_of_counters_of_its_old_name_only() -> None:
+    names = ("points", "more")
+    more = '[[rule]]\nname = "more"\ncounts = "points"\nper_endpoint = true\nkeys_most = 2\nslices = 10\nceiling = 9\n'
+    table = Table(RULES + more)
+    for number in range(3):
+        for name in names:
+            charge = table.charge(name, path=f"/{number}")
+            if name == "points" or number == 0:
+                table.counters.add_usage([charge], 1, NOON_MS)
+    table.counters.set_rules(read_rules(RULES.replace('name = "points"', 'name = "points"\nwas = "more"')).rules)
+
+    keys = [table.counters.add_usage([table.charge("points", path=f"/{name}")], 1, NOON_MS)[0].key for name in "cd"]
+    assert keys == ["user:ada GET /c", "user:ada other"]
 
 
 def test_a_changed_sliding_window_applies_to_new_keys() -> None:

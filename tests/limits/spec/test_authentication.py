@@ -210,6 +210,11 @@ def test_a_client_secret_of_an_app_owned_by_an_enterprise_tier_organization_is_r
         ("/orgs/acme/repos?page=2", CallerClass.WORKFLOW_ENTERPRISE),
         ("/enterprises/holding/x", CallerClass.WORKFLOW_ENTERPRISE),
         ("/acme/site.git/info/lfs/objects/batch", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/acme/site/info/lfs/objects/batch", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/acme/site.git/git-upload-pack", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/repos/ACME/site/issues", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/enterprises/Holding/x", CallerClass.WORKFLOW_ENTERPRISE),
+        ("/repos/%61cme/site/issues", CallerClass.WORKFLOW_ENTERPRISE),
         ("/repos/small/site/issues", CallerClass.WORKFLOW),
         ("/meta", CallerClass.WORKFLOW),
     ],
@@ -250,7 +255,28 @@ def test_a_workflow_of_an_enterprise_account_is_raised_if_the_path_names_no_acco
     ],
 )
 def test_an_unknown_revoked_or_malformed_credential_is_rejected(authorization: str) -> None:
-    assert recognize(authorization) == UnrecognizedCredential("Bad credentials")
+    caller = recognize(authorization)
+
+    assert isinstance(caller, UnrecognizedCredential)
+    assert caller.message == "Bad credentials"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "is_unknown"),
+    [
+        ("token ghp_unknown", True),
+        (basic("ada", "unknown"), True),
+        ("token ghp_revoked", False),
+        (basic("ghp_revoked", ""), False),
+        (basic("client-8", "wrong"), False),
+        ("Digest x", False),
+    ],
+)
+def test_only_credentials_that_the_directory_does_not_list_are_unknown(authorization: str, is_unknown: bool) -> None:
+    caller = recognize(authorization)
+
+    assert isinstance(caller, UnrecognizedCredential)
+    assert caller.is_unknown is is_unknown
 
 
 def test_another_scheme_is_rejected_with_an_example() -> None:

@@ -20,6 +20,7 @@ from wharf.config.settings import AgentSettings
 from wharf.limits.admin.server import AdminServer
 from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.config import LimiterSettings
+from wharf.limits.config.credential_settings import CredentialMode
 from wharf.limits.config.settings import StoreKind, StoreSettings
 from wharf.limits.core.callers.caller import CallerClass, CredentialKind
 from wharf.limits.core.callers.directory import DirectoryToken, MemoryDirectory, User
@@ -159,6 +160,7 @@ def build_limiter_settings(settings: AgentSettings, data_folder: Path, process: 
         for name, is_set in (
             ("directory", limiter.directory_file is not None),
             ("gateway.upstream", limiter.gateway.upstream is not None),
+            ("credentials", limiter.credentials.mode is not CredentialMode.LISTED),
         ):
             if is_set:
                 raise CommandError(f"{file}: {name} is for a gateway; here requests and tokens are those of the API")

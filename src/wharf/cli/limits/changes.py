@@ -1,5 +1,6 @@
 """The commands of `wharf limits` that change a running limiter, which writes each change to its audit log."""
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ from wharf.cli.limits.admin_client import (
     socket_option,
 )
 
+MAX_CREDENTIAL_CHARS: Final = 16_384
+"""Limit of a credential on standard input; limiters read no longer one. Protects memory."""
 MAX_EXPORT_BYTES: Final = 64 << 20
 """Limit of an exported state; limiters accept no larger request. Protects memory."""
 
@@ -120,6 +123,28 @@ def unban(subject: str, reason: str, path: AdminAddress) -> None:
     """End a ban."""
     reply = post_action(path, "/ban", subject=subject, for_ms=0, reason=reason)
     click.echo(f"lifted the ban of {reply['subject']}")
+
+
+@click.command("revoke-credential")
+@click.argument("name", required=False, default="")
+@click.option("--stdin", "from_stdin", is_flag=True, help="Read the credential itself from standard input.")
+@reason_option
+@socket_option
+def revoke_credential(name: str, from_stdin: bool, reason: str, path: AdminAddress) -> None:
+    """Ask again who owns a credential, or all credentials of a user.
+
+    The service must have revoked the credential. Without this command the limiter notices it when the service answers
+    401, or when its cached answer is too old.
+
+    NAME is user:ada, or credential:… as `wharf limits top` prints it.
+    """
+    if bool(name) is from_stdin:
+        raise click.UsageError("give either NAME or --stdin")
+    credential = sys.stdin.read(MAX_CREDENTIAL_CHARS).strip() if from_stdin else ""
+    if from_stdin and not credential:
+        raise click.UsageError("standard input has no credential")
+    reply = post_action(path, "/revoke-credential", subject=name, credential=credential, reason=reason)
+    click.echo(f"revoked {name or reply['subjects'][0]}")
 
 
 @click.command

@@ -46,6 +46,9 @@ COMMANDS = {
     "reset": CommandEntry(CHANGES_MODULE, "reset", "Set the counters of a caller to 0."),
     "ban": CommandEntry(CHANGES_MODULE, "ban", "Refuse all requests of an app, token or address for a time."),
     "unban": CommandEntry(CHANGES_MODULE, "unban", "End a ban."),
+    "revoke-credential": CommandEntry(
+        CHANGES_MODULE, "revoke_credential", "Ask again who owns a credential, or all credentials of a user."
+    ),
     "disable": CommandEntry(CHANGES_MODULE, "disable", "Disable all limits for a time."),
     "enable": CommandEntry(CHANGES_MODULE, "enable", "Enable limits again."),
     "reload": CommandEntry(CHANGES_MODULE, "reload", "Read the rules and the directory of users again."),

@@ -5,7 +5,13 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.admin.callers import find_caller, list_charges, parse_ban_subject
+from wharf.limits.admin.callers import (
+    MAX_ECHOED_CHARS,
+    find_caller,
+    is_credential_key,
+    list_charges,
+    parse_ban_subject,
+)
 from wharf.limits.admin.errors import ActionError, reporting_outages
 from wharf.limits.core.counting.bans import BanRecord
 from wharf.limits.core.limiter import Grant
@@ -114,6 +120,34 @@ class OperatorActions:
             "is_enforced": not is_subject_shadow(subject, ban_rules),
             "is_shadow_for_all": ban_rules.shadow,
         }
+
+    async def revoke_credential(self, name: str, *, credential: str, by: str, reason: str) -> dict[str, Any]:
+        """Forget what is known about a credential, or about all credentials of a user. Return what was revoked.
+
+        `name` is `user:` with a login or `credential:` with a keyed hash; it is empty if `credential` is given.
+        Raises `ActionError` for other names, if all credentials are listed, and while the store is unavailable.
+        """
+        unlisted = self._service.unlisted
+        if unlisted is None:
+            raise ActionError(
+                "this limiter knows only the credentials of its directory file: set `revoked = true` there", 409
+            )
+        kind, _, value = name.partition(":")
+        if credential:
+            subjects = unlisted.list_subjects(credentials=[credential])
+        elif kind == "user" and value:
+            subjects = unlisted.list_subjects(users=[value])
+        elif kind == "credential" and is_credential_key(value):
+            subjects = unlisted.list_subjects(hashes=[value])
+        else:
+            raise ActionError(
+                f"{name[:MAX_ECHOED_CHARS]!r} cannot be revoked: name a user such as user:ada, or a credential as "
+                "`wharf limits top` prints it"
+            )
+        with reporting_outages():
+            await self._service.revoke_credentials(subjects)
+        self._service.write_audit_entry("credential revoked", by=by, reason=reason, subjects=subjects)
+        return {"subjects": subjects}
 
     async def set_off(self, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
         """Turn all limits off for a duration; 0 turns them on. Return until when they are off.

@@ -15,11 +15,13 @@ from wharf.limits.decisions import DecisionService
 
 UNKNOWN_ADDRESS: Final = "address:0.0.0.0"
 """The address of callers that have sent no request."""
-OWNER_KINDS: Final = ("user", "address", "installation", "app", "repository", "token")
+OWNER_KINDS: Final = ("user", "address", "installation", "app", "repository", "token", "credential", "organization")
 MAX_ECHOED_CHARS: Final = 200
 """Limit of an operator's input in an error text."""
 _TOKEN_NAME: Final = re.compile("[0-9a-f]{16}")
 """The beginning of the hash of a token, as `Caller.token` has it."""
+_CREDENTIAL_KEY: Final = re.compile("[0-9a-f]{32}")
+"""The keyed hash of a credential that is not in the directory."""
 MAX_ENDPOINTS: Final = 256
 """Limits the length of replies about one caller."""
 
@@ -71,6 +73,11 @@ def parse_address_scope(subject: str) -> str:
     )
 
 
+def is_credential_key(text: str) -> bool:
+    """Return whether a text is the keyed hash of a credential, as `wharf limits top` prints it."""
+    return _CREDENTIAL_KEY.fullmatch(text) is not None
+
+
 def parse_ban_subject(subject: str) -> str:
     """Return the subject of a ban as `wharf limits show` prints it. Raises `ActionError` if it cannot be banned."""
     kind, _, name = subject.partition(":")
@@ -100,6 +107,10 @@ def _build_caller(owner: str, directory: Directory) -> Caller | None:
         case "address":
             return Caller(
                 kind=CredentialKind.NONE, caller_class=CallerClass.NONE, owner=owner, address=owner, display_name=name
+            )
+        case "credential" if is_credential_key(name):
+            return Caller(
+                kind=CredentialKind.OPAQUE, caller_class=CallerClass.USER, owner=owner, address=UNKNOWN_ADDRESS
             )
         case "user" if directory.find_user(name) is not None:
             return Caller(

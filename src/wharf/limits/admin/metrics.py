@@ -97,6 +97,15 @@ def _list_service_metrics(limiter: RateLimiter) -> Iterator[Metric]:
     )
     rejected = sum(bool(file.problem) for file in limiter.watcher.files)
     yield Metric("files_refused", "Watched files whose current content was rejected.", rejected)
+    if service.unlisted is not None:
+        accepted = len(service.unlisted.accepted)
+        yield Metric("credentials_accepted", "Unlisted credentials that the service has accepted.", accepted)
+        resolver = service.unlisted.resolver
+        if resolver is not None:
+            yield Metric("questions_total", "Questions for owners of credentials.", resolver.question_count)
+            yield Metric(
+                "questions_unanswered_total", "Questions without an answer in time.", resolver.unanswered_count
+            )
     if limiter.webhook is not None:
         yield Metric("webhook_failures_total", "Requests to the webhook that failed.", limiter.webhook.failures)
 

@@ -44,7 +44,9 @@ class ActionRequest(msgspec.Struct, frozen=True):
     caller: str = ""
     """The caller that a grant or reset applies to, such as `user:ada`."""
     subject: str = ""
-    """What a ban applies to, such as `app:7`."""
+    """What a ban applies to, such as `app:7`, or what is revoked."""
+    credential: str = ""
+    """A credential that is revoked, as a caller sends it."""
     resource: str | None = None
     """The bucket of a grant, such as `core`."""
     rule: str | None = None
@@ -258,6 +260,10 @@ class AdminServer:
                 return await actions.reset_counters(request.caller, rule=request.rule, by=by, reason=reason)
             case "/ban":
                 return await actions.set_ban(request.subject, for_ms=request.for_ms, by=by, reason=reason)
+            case "/revoke-credential":
+                return await actions.revoke_credential(
+                    request.subject, credential=request.credential, by=by, reason=reason
+                )
             case "/off":
                 return await actions.set_off(for_ms=request.for_ms, by=by, reason=reason)
             case "/drill":

@@ -2,9 +2,20 @@
 
 from typing import Final
 
+from wharf.limits.config.credential_settings import CredentialMode, QuestionKind
 from wharf.limits.config.settings import StoreKind
+from wharf.limits.core.callers.carriers import BasicForm
 from wharf.limits.rules.schema import NO_DEFAULT, KeySchema, TableSchema
-from wharf.limits.rules.values import DURATION, FLAG, TEXT, TEXTS, make_choice_kind, make_integer_kind
+from wharf.limits.rules.values import (
+    DURATION,
+    FLAG,
+    TEXT,
+    TEXTS,
+    make_choice_kind,
+    make_choices_kind,
+    make_duration_kind,
+    make_integer_kind,
+)
 from wharf.limits.stores.redis.settings import RedisKind
 
 TIMEOUT_MS: Final = make_integer_kind(1, 60_000)
@@ -43,6 +54,20 @@ ROOT: Final = TableSchema(
             "needed with `admin_listen`",
         ),
         KeySchema(
+            "credentials",
+            make_choice_kind(CredentialMode),
+            "What happens to a credential that is not in the directory: `listed` answers 401; `opaque` passes it on and counts "
+            "it by itself once the service has accepted it; `resolved` asks who owns it.",
+            '`"listed"`',
+        ),
+        KeySchema(
+            "credential_key_file",
+            TEXT,
+            "The secret key of the hashes of credentials, at least 32 bytes. Only its owner may have access to it. Processes "
+            "that share counters need the same key.",
+            "`credential.key` in the data folder, which the limiter creates",
+        ),
+        KeySchema(
             "insights",
             FLAG,
             "Whether the limiter serves `GET /orgs/{org}/insights/api/…` for owners of the organization.",
@@ -60,6 +85,158 @@ ADDRESSES: Final = TableSchema(
         KeySchema("trusted", TEXTS, "The networks of the proxies in front of this service.", NO_DEFAULT),
         KeySchema("hops", make_integer_kind(0, 32), "The number of proxies in front of this service.", "`0`"),
         KeySchema("forwarded", FLAG, "Whether `Forwarded` is read instead of `X-Forwarded-For`.", "`false`"),
+    ),
+)
+
+CARRIERS: Final = TableSchema(
+    "carriers",
+    'The parts of a request, besides `Authorization`, that carry credentials. Not with `credentials = "listed"`.',
+    (
+        KeySchema("headers", TEXTS, "Headers whose value is a token, such as `PRIVATE-TOKEN`.", NO_DEFAULT),
+        KeySchema(
+            "cookies",
+            TEXTS,
+            "Session cookies. They need `resolved`, or `accepted_on` in `[opaque]`, because services answer unknown sessions "
+            "as visitors without one.",
+            NO_DEFAULT,
+        ),
+        KeySchema("query", TEXTS, "Query parameters, such as `private_token`.", NO_DEFAULT),
+        KeySchema(
+            "basic",
+            make_choices_kind(BasicForm),
+            "What Basic authentication carries: a token of 20 characters or more as the password, a token as the user name, "
+            "or a user name and a password.",
+            "all three",
+        ),
+    ),
+)
+
+OPAQUE: Final = TableSchema(
+    "opaque",
+    "How credentials count whose owner is not known: by address until the service has accepted them, then each by itself.",
+    (
+        KeySchema(
+            "accepted_on",
+            TEXTS,
+            "Patterns of method and path, as for a rule. Only replies to these requests prove a credential. Name paths that "
+            "need a login if the service answers other paths to everybody.",
+            "every request",
+        ),
+        KeySchema(
+            "accepted_for",
+            DURATION,
+            "How long a credential is accepted after the service has accepted it last.",
+            "`24h`",
+        ),
+        KeySchema(
+            "accepted_most",
+            make_integer_kind(1, 1_000_000),
+            "The maximum number of accepted credentials in memory. Each takes about 200 bytes.",
+            "`100000`",
+        ),
+        KeySchema(
+            "new_most",
+            make_integer_kind(1, 1_000_000),
+            "The maximum number of new credentials of an address in an hour. Others count by address.",
+            "`60`",
+        ),
+    ),
+)
+
+CLAIM_KEYS: Final = (
+    KeySchema(
+        "user", TEXT, "The member with the login of the user, such as `login` or `user.name`.", "depends on `kind`"
+    ),
+    KeySchema("user_id", TEXT, "The member with the number of the user, for messages.", "depends on `kind`"),
+    KeySchema("app", TEXT, "The member with the id of the app.", "depends on `kind`"),
+    KeySchema("organization", TEXT, "The member with the login of the organization.", "depends on `kind`"),
+    KeySchema("scopes", TEXT, "The member with the scopes, as a text or a list.", "depends on `kind`"),
+)
+
+RESOLVER: Final = TableSchema(
+    "resolver",
+    'Who is asked for the owner of a credential, with `credentials = "resolved"`.',
+    (
+        KeySchema(
+            "kind",
+            make_choice_kind(QuestionKind),
+            "`host` sends the credential to the service, `hook` to a program of yours, `introspection` to an authorization "
+            "server (RFC 7662).",
+            '`"host"`',
+        ),
+        KeySchema("url", TEXT, "The URL of the question. For `host` it can be a path.", "`/api/v1/user` for `host`"),
+        *CLAIM_KEYS,
+        KeySchema("client_id", TEXT, "The client id of the limiter, for `introspection`.", NO_DEFAULT),
+        KeySchema(
+            "secret_file",
+            TEXT,
+            "A file with the client secret for `introspection`, or the bearer token for `hook`. Only its owner may have access "
+            "to it.",
+            NO_DEFAULT,
+        ),
+        KeySchema(
+            "ca_file", TEXT, "The CA certificate of the URL.", "`upstream_ca_file` for `host`, else the system's"
+        ),
+        KeySchema(
+            "timeout",
+            make_duration_kind(1, 30_000),
+            "How long a request waits for an answer. Without one, the credential is treated as `opaque`.",
+            "`2s`",
+        ),
+        KeySchema("lifetime", DURATION, "How long an answer with an owner is valid.", "`5m`"),
+        KeySchema("unknown_lifetime", DURATION, "How long the answer is valid that nobody owns a credential.", "`1m`"),
+        KeySchema(
+            "accept_unknown",
+            FLAG,
+            "Whether a credential that nobody owns counts by itself once the service has accepted it, such as a token of a "
+            "container registry. Otherwise it counts by address.",
+            "`false`",
+        ),
+        KeySchema(
+            "answers_most",
+            make_integer_kind(1, 1_000_000),
+            "The maximum number of answers in memory. Each takes about 500 bytes.",
+            "`100000`",
+        ),
+        KeySchema(
+            "questions_most", make_integer_kind(1, 1_000), "The maximum number of questions at the same time.", "`32`"
+        ),
+    ),
+)
+
+TOKENS: Final = TableSchema(
+    "jwt",
+    'JSON Web Tokens that the limiter verifies itself. Not with `credentials = "listed"`.',
+    (
+        KeySchema("issuer", TEXT, "The issuer, as the claim `iss` of the tokens names it.", "needed"),
+        KeySchema("keys_url", TEXT, "The URL of the issuer's public keys (JWKS).", "needed, or `keys_file`"),
+        KeySchema("keys_file", TEXT, "A file with the issuer's public keys (JWKS).", NO_DEFAULT),
+        KeySchema("audience", TEXT, "The audience that the claim `aud` must contain.", "any"),
+        KeySchema("algorithms", TEXTS, "The algorithms of signatures that are accepted.", "`RS256` and `ES256`"),
+        KeySchema("user", TEXT, "The claim with the login of the user.", "`sub`"),
+        KeySchema("user_id", TEXT, "The claim with the number of the user.", NO_DEFAULT),
+        KeySchema("app", TEXT, "The claim with the id of the app.", "`client_id`"),
+        KeySchema("organization", TEXT, "The claim with the login of the organization.", NO_DEFAULT),
+        KeySchema("scopes", TEXT, "The claim with the scopes.", "`scope`"),
+        KeySchema(
+            "leeway", make_duration_kind(1, 600_000), "How much the clocks of issuer and limiter may differ.", "`1m`"
+        ),
+        KeySchema("refresh", DURATION, "How old the keys of the issuer may be.", "`1h`"),
+        KeySchema("ca_file", TEXT, "The CA certificate of `keys_url`.", "the system's"),
+    ),
+)
+
+REVOCATION: Final = TableSchema(
+    "revocation",
+    "A path at which other programs revoke credentials, with a POST request.",
+    (
+        KeySchema("path", TEXT, "The path, such as `/-/revoked-credentials`.", "none"),
+        KeySchema(
+            "secret_file",
+            TEXT,
+            "A file with the bearer token of these requests, at least 20 characters. Only its owner may have access to it.",
+            "needed with `path`",
+        ),
     ),
 )
 
@@ -322,4 +499,6 @@ WEBHOOK: Final = TableSchema(
 )
 
 META: Final = "meta"
-TABLES: Final = (ROOT, ADDRESSES, STORE, GATEWAY, SERVE, DECISIONS, WEBHOOK)
+TABLES: Final = (
+    ROOT, ADDRESSES, CARRIERS, OPAQUE, RESOLVER, TOKENS, REVOCATION, STORE, GATEWAY, SERVE, DECISIONS, WEBHOOK,
+)  # fmt: skip

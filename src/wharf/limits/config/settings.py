@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.limits.config.credential_settings import CredentialSettings
 from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.redis.quota_leases import QuotaSettings
@@ -152,6 +153,7 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     directory_file: Path | None = None
     data_folder: Path = DATA_FOLDER
     proxies: ProxySettings = ProxySettings()
+    credentials: CredentialSettings = CredentialSettings()
     store: StoreSettings = StoreSettings()
     gateway: GatewaySettings = GatewaySettings()
     serve: ServeSettings = ServeSettings()

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from wharf.limits.config.credential_reader import CredentialReader
 from wharf.limits.config.schema import ADDRESSES, DECISIONS, GATEWAY, META, ROOT, SERVE, STORE, TABLES, WEBHOOK
 from wharf.limits.config.settings import (
     MEBIBYTE,
@@ -139,13 +140,15 @@ class _SettingsReader:
             fields["data_folder"] = self._resolve_path(values, "data_folder")
         if "admin_listen" in values or "admin_token_file" in values:
             fields |= self._read_admin_address(top)
+        store = self._read_store()
         return LimiterSettings(
             rules_file=self._resolve_path(values, "rules"),
             profile=profile,
             directory_file=self._resolve_path(values, "directory"),
             admin_socket=self._resolve_path(values, "admin_socket"),
             proxies=self._read_proxies(),
-            store=self._read_store(),
+            store=store,
+            credentials=CredentialReader(self._document, self._folder, top).read(store.kind),
             gateway=self._read_gateway(),
             serve=self._read_serve(),
             decisions=self._read_decisions(),

@@ -97,6 +97,25 @@ class LimitEvaluator:
         await self.store.release(request_id)
         return self.limiter.decide(call, result)
 
+    async def is_login_refused(self, caller: Caller) -> bool:
+        """Return whether the address of this caller has used up a limit on failed logins. Nothing is charged."""
+        charges = self._list_login_charges(caller)
+        readings = await self.store.peek(charges) if charges else ()
+        return any(
+            charge.is_enforced and reading.used >= charge.ceiling
+            for charge, reading in zip(charges, readings, strict=True)
+        )
+
+    async def add_failed_login(self, caller: Caller) -> None:
+        """Charge a credential that the service has rejected to the address of this caller."""
+        charges = self._list_login_charges(caller)
+        if charges:
+            await self.store.add_usage(charges, 1)
+
+    def _list_login_charges(self, caller: Caller) -> tuple[Charge, ...]:
+        """Return the charges of the limits on failed logins. `caller` is the anonymous caller of an address."""
+        return self.limiter.rulebook.build_failed_login_plan(caller).charges
+
     async def release(self, request_id: str) -> None:
         """Free the concurrency slots of a request that has ended."""
         await self.store.release(request_id)

@@ -7,7 +7,7 @@ checks whether limits are off.
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -104,6 +104,11 @@ class GrantFile:
 
 
 OFF_KEY: Final = "off"
+REVOCATION_PREFIX: Final = "revoked "
+MAX_SHARED_REVOCATIONS: Final = 10_000
+"""Revocations in the override store; limits its size. The oldest ones are deleted."""
+SHARED_REVOCATION_MS: Final = 24 * 3_600_000
+"""How long revocations stay in the override store. A process that starts later has learned nothing before them."""
 
 
 class OperatorOverrides:
@@ -119,6 +124,8 @@ class OperatorOverrides:
         self.off_until_ms = 0
         self.shared_overrides: OverrideStore | None = None
         """The override store; `None` if no other process shares the store."""
+        self.on_revocation: Callable[[str, int], object] = lambda _subject, _at_ms: None
+        """Called with the subject and the time of each revocation of another process."""
         self._shared_version = -1
         self._now_ms = clock
         self._apply = apply
@@ -198,8 +205,28 @@ class OperatorOverrides:
         grants = [decode_grant(value) for name, value in entries.items() if name.startswith(GRANT_PREFIX)]
         self.grant_file.adopt(grant for grant in grants if now_ms < grant.until_ms)
         self._apply(self.grant_file.grants)
+        await self._apply_revocations(entries, now_ms)
         off_until_ms = int(entries.get(OFF_KEY, b"0"))
         self.off_until_ms = off_until_ms if now_ms < off_until_ms else 0
+
+    async def share_revocations(self, subjects: Iterable[str], at_ms: int) -> None:
+        """Write revocations to the override store, for the other processes. Raises `StoreUnavailable`."""
+        if self.shared_overrides is not None:
+            for subject in subjects:
+                await self.shared_overrides.write_override(f"{REVOCATION_PREFIX}{subject}", str(at_ms).encode())
+
+    async def _apply_revocations(self, entries: Mapping[str, bytes], now_ms: int) -> None:
+        """Apply the revocations of other processes, and delete old ones from the override store."""
+        revocations = sorted(
+            (int(value), name)
+            for name, value in entries.items()
+            if name.startswith(REVOCATION_PREFIX) and value.isdigit()
+        )
+        surplus = len(revocations) - MAX_SHARED_REVOCATIONS
+        for index, (at_ms, name) in enumerate(revocations):
+            self.on_revocation(name.removeprefix(REVOCATION_PREFIX), at_ms)
+            if (index < surplus or now_ms - at_ms > SHARED_REVOCATION_MS) and self.shared_overrides is not None:
+                await self.shared_overrides.write_override(name, None)
 
     def drop_expired_grants(self, now_ms: int) -> list[Grant]:
         """Delete expired grants of this process, pass the others to the limiter, and return the deleted ones.

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.core.callers.acceptance import CredentialProof
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision
 from wharf.limits.core.responses import Headers
@@ -36,6 +37,8 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The lines of the `Forwarded` header."""
     has_origin: bool = False
     """Whether the request has an `Origin` header: a browser sends it for a page of another origin."""
+    carried: tuple[tuple[str, str], ...] = ()
+    """The configured headers and cookies that carry credentials, each as carrier and value."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +75,8 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     """The work as the service measured it, if it did."""
     is_timed: bool = True
     """Whether elapsed time can count as work: until the reply begins, and never for requests of the class `waiting`."""
+    proof: CredentialProof | None = None
+    """What the reply can prove about an unlisted credential; `None` for all other requests."""
     is_ended: bool = False
     method: str = ""
     path: str = ""

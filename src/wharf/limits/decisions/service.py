@@ -10,17 +10,18 @@ counters are in this process.
 import asyncio
 import contextlib
 import functools
+import hmac
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from wharf.limits.config.settings import LimiterSettings
 from wharf.limits.core.callers.caller import Caller, CallerClass
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
-from wharf.limits.core.callers.recognition import UnrecognizedCredential
+from wharf.limits.core.callers.recognition import BAD_CREDENTIALS, UnrecognizedCredential
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
@@ -28,6 +29,7 @@ from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.responses import JSON_TYPE, Headers, RefusalResponse, build_headers, build_refusal
 from wharf.limits.core.route import find_path_below
 from wharf.limits.core.rule import READ_METHODS, Interface
+from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.decisions.activity import ActivityCounts
 from wharf.limits.decisions.alerts import Alert, AlertQueue
 from wharf.limits.decisions.callers import CallerResolver
@@ -50,6 +52,8 @@ MAX_BODY_BYTES: Final = 1 << 20
 """At most this much of a request body is read before the decision; limits memory."""
 MAX_INLINE_BODY_BYTES: Final = 2_048
 """Longer bodies are read on a thread: to compute the cost of a query takes up to 5 µs for each byte."""
+MAX_REVOKED: Final = 1_000
+"""Credentials or users that one request revokes; limits how long it holds the event loop."""
 RENEW_INTERVAL_S: Final = 10
 LONG_REQUEST_S: Final = 1.0
 """A request that runs for this time is long: its `on_long_running` is called."""
@@ -74,6 +78,19 @@ def is_long_body(body: bytes | None) -> bool:
     return body is not None and len(body) > MAX_INLINE_BODY_BYTES
 
 
+class RevocationRequest(msgspec.Struct, frozen=True):
+    """The JSON body of a request that revokes credentials. At most `MAX_REVOKED` of each."""
+
+    credentials: Annotated[list[str], msgspec.Meta(max_length=MAX_REVOKED)] = []
+    """Tokens, or user names and passwords as `name:password`."""
+    users: Annotated[list[str], msgspec.Meta(max_length=MAX_REVOKED)] = []
+    """Logins: all credentials of these users are resolved again."""
+    hashes: Annotated[
+        list[Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]], msgspec.Meta(max_length=MAX_REVOKED)
+    ] = []
+    """Keyed hashes, as `wharf limits top` shows them after `credential:`."""
+
+
 class DecisionService:
     """Admits or refuses requests, and runs the periodic tasks of the limiter.
 
@@ -88,6 +105,7 @@ class DecisionService:
         *,
         directory: Directory | None = None,
         folder: Path | None = None,
+        unlisted: UnlistedCredentials | None = None,
     ) -> None:
         self.evaluator: Final = evaluator
         self.settings: Final = settings or LimiterSettings()
@@ -96,8 +114,13 @@ class DecisionService:
         self.overrides: Final = OperatorOverrides(
             folder, self.now_ms, lambda grants: self.evaluator.limiter.set_grants(grants)
         )
-        self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies)
+        self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies, unlisted)
         self.caller_resolver.api_path = evaluator.rules.api_path
+        self.unlisted: Final = unlisted
+        """Credentials that the directory does not list; `None` if they are rejected."""
+        carriers = self.settings.credentials.carriers
+        self.carriers: Final = carriers if carriers.has_extra else None
+        """Headers and cookies that carry credentials; `None` if only `Authorization` does."""
         self.running_requests: Final[dict[str, AdmittedRequest]] = {}
         self.is_local: Final = evaluator.local_counters is not None
         """Whether the counters are in this process: then no decision waits, and `run_immediately` may be used."""
@@ -130,6 +153,8 @@ class DecisionService:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         self.overrides.open()
+        if self.unlisted is not None:
+            self.unlisted.open(self.now_ms())
         self._maintenance_task = self.world.start_task(
             self._run_maintenance_loop(), name="limits: renew, charge and write"
         )
@@ -146,6 +171,10 @@ class DecisionService:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.activity.add_admissions_to_rows(self.now_ms())
         await self.decision_log.write(self.now_ms())
+        if self.unlisted is not None:
+            await self.unlisted.close()
+            with contextlib.suppress(OSError):
+                await self.unlisted.save(self.now_ms(), is_last=True)
         with contextlib.suppress(StoreUnavailable):
             await self.shared_records.write(self.now_ms(), is_last=True)
 
@@ -176,9 +205,11 @@ class DecisionService:
     def needs_body(self, method: str, path: str) -> bool:
         """Return whether the decision needs the body, if there is one, of a request with this path in normal form.
 
-        It does for GraphQL requests and batches of large files. The method does not matter: some services also read the
+        It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
         body of a GET.
         """
+        if path == self.settings.credentials.revocation_path and method == "POST":
+            return True
         endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, path)
         return endpoint.is_batch or endpoint.interface is Interface.GRAPHQL
 
@@ -198,12 +229,26 @@ class DecisionService:
         endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
         return endpoint.interface is Interface.GRAPHQL
 
+    def must_wait(self, incoming: IncomingRequest) -> bool:
+        """Return whether `admit` must be awaited, although the counters are in this process.
+
+        It is awaited to ask for the owner of a credential, and for requests that revoke credentials.
+        """
+        if self.unlisted is None:
+            return False
+        return self.is_revocation(incoming) or self.caller_resolver.must_wait(incoming, self.now_ms())
+
     async def admit(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
         """Return the request as admitted, or the reply that refuses it.
 
         `body` is required if `needs_body` returns true for the request. A long one is read on a thread.
         """
         takes_long = self.takes_long(incoming, body)
+        if self.unlisted is not None:
+            if self.is_revocation(incoming):
+                return await self._serve_revocation(self.unlisted, incoming, body or b"")
+            if not self.overrides.is_off:
+                await self.caller_resolver.prepare(incoming, self.now_ms())
         if self.is_local and not takes_long:
             return self.admit_locally(incoming, body)
         now_ms = self.now_ms()
@@ -213,6 +258,8 @@ class DecisionService:
         caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
             return await self._refuse_credential(request_id, incoming, caller.message)
+        if await self._is_login_refused(incoming, caller):
+            return await self._refuse_credential(request_id, incoming, BAD_CREDENTIALS)
         if takes_long:
             work = functools.partial(self._read_facts, request_id, incoming, caller, body)
             request, problem = await self.world.run_off_loop(work)
@@ -236,6 +283,8 @@ class DecisionService:
         caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
             return run_immediately(self._refuse_credential(request_id, incoming, caller.message))
+        if self.unlisted is not None and run_immediately(self._is_login_refused(incoming, caller)):
+            return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
         if body is None and not self._has_graphql_query(incoming):
             request = RequestFacts(
@@ -308,6 +357,8 @@ class DecisionService:
             method=incoming.method,
             path=incoming.path,
         )
+        if self.unlisted is not None:
+            admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
         return admitted
 
     def admit_machine(self, incoming: IncomingRequest) -> AdmittedRequest:
@@ -362,6 +413,72 @@ class DecisionService:
             headers = (*headers, ("lfs-authenticate", 'Basic realm="large files"'))
             body["request_id"] = request_id
         return self._build_refusal_reply(request_id, RefusalResponse(401, headers, msgspec.json.encode(body)))
+
+    # -- unlisted credentials --------------------------------------------------------------------------------------
+
+    async def _is_login_refused(self, incoming: IncomingRequest, caller: Caller) -> bool:
+        """Return whether an unproved credential is refused, because its address has sent too many wrong ones."""
+        if not caller.is_anonymous or not self.caller_resolver.has_credentials(incoming, self.now_ms()):
+            return False
+        return await self.evaluator.is_login_refused(caller)
+
+    def on_reply_status(self, admitted: AdmittedRequest, status: int) -> None:
+        """Store what the status of the service's reply shows about the credential of a request.
+
+        Call this for every reply of the service to a request with a `proof`. A wrong credential is charged to its address.
+        """
+        proof, unlisted = admitted.proof, self.unlisted
+        if proof is None or unlisted is None or not unlisted.on_reply(proof, status, self.now_ms()):
+            return
+        self.activity.unauthorized += 1
+        charge = self.evaluator.add_failed_login(proof.address)
+        if self.is_local:
+            run_immediately(charge)
+        else:
+            self.start_task(self._charge_failed_login(charge))
+
+    async def _charge_failed_login(self, charge: Coroutine[Any, Any, None]) -> None:
+        try:
+            await charge
+        except StoreUnavailable:
+            log.debug("charging a failed login failed: store unavailable")
+
+    async def revoke_credentials(self, subjects: Sequence[str]) -> int:
+        """Forget what is known about credentials and users, in all processes. Return how many were given.
+
+        `subjects` come from `UnlistedCredentials.list_subjects`. Raises `StoreUnavailable`.
+        """
+        assert self.unlisted is not None, "credentials are revoked only if unlisted ones are accepted"
+        now_ms = self.now_ms()
+        for subject in subjects:
+            self.unlisted.apply_revocation(subject, now_ms)
+        await self.overrides.share_revocations(subjects, now_ms)
+        return len(subjects)
+
+    def is_revocation(self, incoming: IncomingRequest) -> bool:
+        """Return whether a request is for the path that revokes credentials."""
+        path = self.settings.credentials.revocation_path
+        return bool(path) and incoming.path == path and incoming.method == "POST"
+
+    async def _serve_revocation(
+        self, unlisted: UnlistedCredentials, incoming: IncomingRequest, body: bytes
+    ) -> LocalReply:
+        """Revoke the credentials and users in the body of a request, and return the reply: 200, 400, 401 or 503."""
+        request_id = self.make_request_id(self.now_ms())
+        expected = f"Bearer {self.settings.credentials.revocation_secret}"
+        if not hmac.compare_digest((incoming.authorization or "").encode(), expected.encode()):
+            return await self._refuse_credential(request_id, incoming, BAD_CREDENTIALS)
+        try:
+            request = msgspec.json.decode(body, type=RevocationRequest)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return await self.render_error(incoming, 400, f"The body does not name credentials to revoke: {error}.")
+        subjects = unlisted.list_subjects(credentials=request.credentials, users=request.users, hashes=request.hashes)
+        try:
+            count = await self.revoke_credentials(subjects)
+        except StoreUnavailable:
+            return await self.render_error(incoming, 503, "The revocation is in force in this process only: repeat it.")
+        self.write_audit_entry("credentials revoked", by="webhook", count=count, users=request.users)
+        return LocalReply(200, (("content-type", JSON_TYPE),), msgspec.json.encode({"revoked": count}))
 
     async def render_error(
         self, incoming: IncomingRequest, status: int, message: str, admitted: AdmittedRequest | None = None
@@ -603,6 +720,8 @@ class DecisionService:
             if alerts:
                 self.start_task(self.send_alerts(alerts))
         await self.decision_log.write(now_ms)
+        if self.unlisted is not None:
+            await self.unlisted.save(now_ms)
 
     def write_audit_entry(self, action: str, *, by: str, **facts: object) -> None:
         """Record an operator's action or the expiry of one, in the process log and in the audit file."""

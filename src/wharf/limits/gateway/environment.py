@@ -68,6 +68,8 @@ class GatewayEnvironment:
     def __init__(self, limits: RateLimiter, upstream: Upstream, world: World, *, is_bare: bool = False) -> None:
         self.decision_service: Final[DecisionService] = limits.decision_service
         self.settings: Final[GatewaySettings] = limits.settings.gateway
+        if self.decision_service.unlisted is not None:
+            self.decision_service.unlisted.set_upstream(upstream)
         self.pool: Final = UpstreamPool(upstream, self.settings, world)
         self.counts: Final = GatewayCounts()
         self.now_s: Final = world.monotonic_s

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest
 from wharf.limits.decisions.service import MAX_BODY_BYTES
@@ -39,9 +40,9 @@ class ProxiedRequest:
         "unsent_parts",
     )
 
-    def __init__(self, head: RequestHead, peer: str) -> None:
+    def __init__(self, head: RequestHead, peer: str, carriers: CarrierSettings | None = None) -> None:
         self.head = head
-        self.incoming = _build_incoming(head, peer)
+        self.incoming = _build_incoming(head, peer, carriers)
         self.admitted: AdmittedRequest | None = None
         """`None` until the request is admitted, and for requests that are not counted."""
         self.chunks = ChunkReader() if head.length == CHUNKED else None
@@ -115,8 +116,8 @@ def add_part(parts: list[bytes], part: bytes) -> None:
         parts.append(part)
 
 
-def _build_incoming(head: RequestHead, peer: str) -> IncomingRequest:
-    """Return the parts of the request that the decision service needs."""
+def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | None) -> IncomingRequest:
+    """Return the parts of the request that the decision service needs. `carriers`: what else carries credentials."""
     path, _, query = head.target.decode("ascii").partition("?")
     authorization = head.authorization
     return IncomingRequest(
@@ -130,4 +131,11 @@ def _build_incoming(head: RequestHead, peer: str) -> IncomingRequest:
         tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
         tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
         head.has_origin,
+        carried=() if carriers is None else _find_carried(head, carriers),
     )
+
+
+def _find_carried(head: RequestHead, carriers: CarrierSettings) -> tuple[tuple[str, str], ...]:
+    """Return the configured headers and cookies of a request that carry credentials."""
+    pairs = (line.rstrip(b"\r\n").partition(b":") for line in head.lines)
+    return find_carried(((name.lower(), value) for name, _, value in pairs), carriers)

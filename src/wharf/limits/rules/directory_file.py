@@ -47,7 +47,7 @@ class _DirectoryReader:
     def read(self) -> MemoryDirectory:
         """Return the directory that the tables describe. Problems are recorded in the document, not raised."""
         organizations = dict(self._read_organizations())
-        enterprises = frozenset(entry.values.get("name", "") for entry in self._read_entries(ENTERPRISE))
+        enterprises = frozenset(entry.values.get("name", "").lower() for entry in self._read_entries(ENTERPRISE))
         for entry in self._read_entries(APP):
             self._read_app(entry)
         users = dict(self._read_users())
@@ -68,10 +68,10 @@ class _DirectoryReader:
         )
 
     def _read_users(self) -> Iterator[tuple[str, User]]:
-        """Yield each user as a pair of login and user, and add its tokens to `_tokens`."""
+        """Yield each user as a pair of lowercase login and user, and add its tokens to `_tokens`."""
         for entry in self._read_entries(USER):
             login = entry.values.get("login", "")
-            yield login, User(login=login, id=entry.values.get("id"))
+            yield login.lower(), User(login=login, id=entry.values.get("id"))
             for token in self._read_inner_entries(entry, "user", "tokens"):
                 app = token.values.get("app")
                 if app is not None:
@@ -87,12 +87,12 @@ class _DirectoryReader:
         return CredentialKind.OAUTH_TOKEN if is_oauth else CredentialKind.APP_USER_TOKEN
 
     def _read_organizations(self) -> Iterator[tuple[str, Organization]]:
-        """Yield each organization as a pair of login and organization."""
+        """Yield each organization as a pair of lowercase login and organization."""
         for entry in self._read_entries(ORGANIZATION):
             values = entry.values
             login = values.get("login", "")
             yield (
-                login,
+                login.lower(),
                 Organization(
                     login=login,
                     is_enterprise_tier=values.get("tier") == ENTERPRISE_TIER or "enterprise" in values,
@@ -136,14 +136,14 @@ class _DirectoryReader:
             self._add_token(token, kind=CredentialKind.INSTALLATION_TOKEN, installation=installation_id)
 
     def _read_repositories(self) -> Iterator[tuple[str, Repository]]:
-        """Yield each repository as a pair of name and repository, and add its tokens to `_tokens`."""
+        """Yield each repository as a pair of lowercase name and repository, and add its tokens to `_tokens`."""
         for entry in self._read_entries(REPOSITORY):
             name = entry.values.get("name", "")
             if _REPOSITORY_NAME.fullmatch(name) is None:
                 self._add_problem(
                     entry, "name", f"{name!r} is not a repository: write owner and name, such as acme/site"
                 )
-            yield name, Repository(name=name)
+            yield name.lower(), Repository(name=name)
             for token in self._read_inner_entries(entry, "repository", "tokens"):
                 self._add_token(token, kind=CredentialKind.WORKFLOW_TOKEN, repository=name)
 
@@ -187,24 +187,27 @@ class _DirectoryReader:
             for key, member in [
                 (list_key, name) for list_key in ("members", "owners") for name in entry.values.get(list_key, ())
             ]:
-                if member not in users:
+                user = users.get(member.lower())
+                if user is None or user.login != member:
                     self._add_problem(
-                        entry, key, f"{member!r} is not a user{suggest_name(member, set(users) or {'none'})}"
+                        entry,
+                        key,
+                        f"{member!r} is not a user{suggest_name(member, {user.login for user in users.values()} or {'none'})}",
                     )
             enterprise = entry.values.get("enterprise")
-            if enterprise is not None and enterprise not in enterprises:
+            if enterprise is not None and enterprise.lower() not in enterprises:
                 self._add_problem(entry, "enterprise", f"{enterprise!r} is not an enterprise: add it as [[enterprise]]")
         accounts = {*organizations, *users, *enterprises}
         for entry in self._read_entries_silently(APP):
             for name in entry.values.get("approved_by", ()):
-                if name not in organizations:
+                if name.lower() not in organizations:
                     self._add_problem(
                         entry,
                         "approved_by",
                         f"{name!r} is not an organization{suggest_name(name, set(organizations) or {'none'})}",
                     )
             owner = entry.values.get("owner", "")
-            if owner and owner not in accounts:
+            if owner and owner.lower() not in accounts:
                 self._add_problem(
                     entry, "owner", f"{owner!r} is not an account{suggest_name(owner, accounts or {'none'})}"
                 )

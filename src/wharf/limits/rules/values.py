@@ -202,6 +202,19 @@ def make_integer_kind(minimum: int, maximum: int) -> TomlValueKind:
     )
 
 
+def make_duration_kind(minimum_ms: int, maximum_ms: int) -> TomlValueKind:
+    """Return the kind of a duration in this range, in milliseconds."""
+
+    def read(value: object) -> int:
+        """Return the duration in milliseconds. Raises `InvalidValue` if it is malformed or out of range."""
+        length_ms = _read_duration(value)
+        if not minimum_ms <= length_ms <= maximum_ms:
+            raise InvalidValue(f"{format_value(value)} is out of range: at most {maximum_ms // 1_000}s")
+        return length_ms
+
+    return TomlValueKind(f'A duration of at most `"{maximum_ms // 1_000}s"`.', read)
+
+
 def make_choice_kind(enum: type[E], allowed_members: Sequence[E] | None = None) -> TomlValueKind:
     """Return the kind of a text that is the value of a member of an enum; by default all members are allowed."""
     members = {member.value: member for member in (allowed_members or list(enum))}

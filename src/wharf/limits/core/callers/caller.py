@@ -23,6 +23,10 @@ class CredentialKind(Enum):
     CLIENT_SECRET = "client_secret"
     """The client id and client secret of an OAuth app."""
     WORKFLOW_TOKEN = "workflow_token"
+    OPAQUE = "opaque"
+    """A credential that is not in the directory, and that the service has accepted."""
+    RESOLVED = "resolved"
+    """A credential whose owner the service, a hook or an identity provider has named."""
     MACHINE = "machine"
     """A node agent or server of the cluster. The endpoint that it calls verifies its certificate or token."""
 

@@ -17,6 +17,8 @@ MAX_BASIC_BYTES: Final = 4_096
 """Longer basic credentials are rejected before they are decoded."""
 WHITE_SPACE: Final = " \t"
 """White space around a value in HTTP. Other white space is part of the value, here and in the service."""
+TWO_CREDENTIALS: Final = "twice"
+"""Stands for the values of two `Authorization` headers: it is unclear which of them counts. It is never a valid credential."""
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 
 # The prefix of a token names its kind. Installation and workflow tokens share a prefix; the directory distinguishes them.
@@ -80,7 +82,11 @@ def read_credential(authorization: str | None, query: str = "") -> PresentedCred
         return MalformedCredential(
             "Credentials in the query string are not accepted. Send them in the Authorization header."
         )
-    credential = (authorization or "").strip(WHITE_SPACE)
+    return parse_authorization((authorization or "").strip(WHITE_SPACE))
+
+
+def parse_authorization(credential: str) -> PresentedCredential:
+    """Return the credential in the value of an `Authorization` header, which has no white space around it."""
     if not credential:
         return NoCredential()
     scheme, _, value = credential.partition(" ")

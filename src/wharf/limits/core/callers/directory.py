@@ -85,7 +85,10 @@ class DirectoryToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory(Protocol):
-    """The lookups in the directory of accounts that identify a caller. A `find_*` method returns `None` if it finds nothing."""
+    """The lookups in the directory of accounts that identify a caller. A `find_*` method returns `None` if it finds nothing.
+
+    The names of accounts and repositories are found in upper and lower case: `ACME` and `acme` are the same account.
+    """
 
     def find_token(self, sha256: str) -> DirectoryToken | None: ...
     def find_client(self, client_id: str) -> App | None: ...
@@ -100,7 +103,10 @@ class Directory(Protocol):
 
 
 class MemoryDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete directory in memory."""
+    """A complete directory in memory.
+
+    The names that select users, organizations, enterprises and repositories are in lower case.
+    """
 
     users: Mapping[str, User] = {}
     organizations: Mapping[str, Organization] = {}
@@ -118,10 +124,10 @@ class MemoryDirectory(msgspec.Struct, frozen=True, kw_only=True):
         return self.clients.get(client_id)
 
     def find_user(self, login: str) -> User | None:
-        return self.users.get(login)
+        return self.users.get(login.lower())
 
     def find_organization(self, login: str) -> Organization | None:
-        return self.organizations.get(login)
+        return self.organizations.get(login.lower())
 
     def find_app(self, app_id: int) -> App | None:
         return self.apps.get(app_id)
@@ -130,7 +136,7 @@ class MemoryDirectory(msgspec.Struct, frozen=True, kw_only=True):
         return self.installations.get(installation_id)
 
     def find_repository(self, name: str) -> Repository | None:
-        return self.repositories.get(name)
+        return self.repositories.get(name.lower())
 
     def is_enterprise(self, name: str) -> bool:
-        return name in self.enterprises
+        return name.lower() in self.enterprises

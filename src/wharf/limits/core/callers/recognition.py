@@ -5,6 +5,7 @@ This module decides the class of a caller. Rules decide the ceiling of each clas
 
 import hmac
 from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -23,12 +24,16 @@ from wharf.limits.core.paths import read_segments
 ACCOUNT_PREFIXES: Final = ("/repos/", "/orgs/", "/enterprises/")
 """The beginnings of the API's paths whose second segment is the account that owns the resource."""
 BAD_CREDENTIALS: Final = "Bad credentials"
+MAX_NAME_CHARACTERS: Final = 200
+"""Characters of the name of an owner in counter keys; limits memory. Names at code hosts have at most 100."""
 
 
 class UnrecognizedCredential(msgspec.Struct, frozen=True):
     """A rejected credential: the request is answered with 401 and this `message`."""
 
     message: str = BAD_CREDENTIALS
+    is_unknown: bool = False
+    """Whether the directory does not have the credential. Others are revoked, expired, malformed or wrong."""
 
 
 def recognize_caller(
@@ -62,6 +67,75 @@ def make_anonymous_caller(address: Address) -> Caller:
     )
 
 
+def make_opaque_caller(key: str, address: Address) -> Caller:
+    """Return the caller for a credential that the service has accepted. `key` is the keyed hash of the credential."""
+    return Caller(
+        kind=CredentialKind.OPAQUE,
+        caller_class=CallerClass.USER,
+        owner=f"credential:{key}",
+        address=build_address_scope(address),
+        display_name=f"credential {key[:8]}",
+        token=f"token:{key[:16]}",
+    )
+
+
+class CredentialOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """The owner of a credential, as the service, a hook or an identity provider names it. At least one member is set."""
+
+    user: str | None = None
+    """The login of a user."""
+    user_id: int | None = None
+    app: str | None = None
+    """The id of an app."""
+    organization: str | None = None
+    """The login of an organization."""
+    scopes: tuple[str, ...] = ()
+    expires_ms: int | None = None
+
+
+def encode_scope_name(name: str) -> str:
+    """Return a name as counter keys can contain it: without spaces and braces, which separate the parts of keys."""
+    return quote(name[:MAX_NAME_CHARACTERS].lower(), safe="!#$&'()*+,-./:;=?@[]^_`|~")
+
+
+def make_owner_caller(owner: CredentialOwner, key: str, address: Address, directory: Directory) -> Caller:
+    """Return the caller for a credential of this owner: its user, else its app, else its organization.
+
+    `key` is the keyed hash of the credential. The directory may list the user and the tier of the organization.
+    """
+    is_enterprise = owner.organization is not None and is_enterprise_account(owner.organization, directory)
+    app_scope = f"app:{encode_scope_name(owner.app)}" if owner.app is not None else None
+    user_scope: str | None = None
+    if owner.user is not None:
+        listed = directory.find_user(owner.user)
+        login = listed.login if listed is not None else encode_scope_name(owner.user)
+        scope = user_scope = f"user:{login}"
+        display_name = f"user ID {owner.user_id}" if owner.user_id is not None else f"user {owner.user}"
+        classes = (CallerClass.USER, CallerClass.USER_ENTERPRISE)
+    elif app_scope is not None:
+        scope, display_name = app_scope, f"app ID {owner.app}"
+        classes = (CallerClass.CLIENT, CallerClass.CLIENT_ENTERPRISE)
+    else:
+        assert owner.organization is not None, "an owner has at least one member"
+        scope, display_name = (
+            f"organization:{encode_scope_name(owner.organization)}",
+            f"organization {owner.organization}",
+        )
+        classes = (CallerClass.INSTALLATION, CallerClass.INSTALLATION_ENTERPRISE)
+    return Caller(
+        kind=CredentialKind.RESOLVED,
+        caller_class=classes[is_enterprise],
+        owner=scope,
+        address=build_address_scope(address),
+        display_name=display_name,
+        user=user_scope,
+        app=app_scope,
+        token=f"token:{key[:16]}",
+        scopes=owner.scopes,
+        expires_ms=owner.expires_ms,
+    )
+
+
 def _make_client_caller(
     credential: PresentedClient, address: Address, path: str, directory: Directory, now_ms: int
 ) -> Caller | UnrecognizedCredential:
@@ -73,11 +147,10 @@ def _make_client_caller(
     if app is None:
         # Git sends the token as the password; some clients send it as the user name.
         caller = _make_token_caller(credential.token, address, path, directory, now_ms)
-        return (
-            _make_token_caller(credential.token_in_name, address, path, directory, now_ms)
-            if isinstance(caller, UnrecognizedCredential)
-            else caller
-        )
+        if isinstance(caller, Caller):
+            return caller
+        other = _make_token_caller(credential.token_in_name, address, path, directory, now_ms)
+        return caller if isinstance(other, UnrecognizedCredential) and other.is_unknown else other
     if not app.is_oauth or not hmac.compare_digest(app.client_secret_sha256 or "", credential.secret_sha256):
         return UnrecognizedCredential()
     return Caller(
@@ -101,7 +174,9 @@ def _make_token_caller(
     has the prefix of another kind of token.
     """
     token = directory.find_token(credential.sha256)
-    if token is None or token.is_revoked or (token.expires_ms is not None and now_ms >= token.expires_ms):
+    if token is None:
+        return UnrecognizedCredential(is_unknown=True)
+    if token.is_revoked or (token.expires_ms is not None and now_ms >= token.expires_ms):
         return UnrecognizedCredential()
     if credential.kinds and token.kind not in credential.kinds:
         return UnrecognizedCredential()
@@ -212,6 +287,8 @@ def get_path_owner(path: str) -> str | None:
     segments = read_segments(path)
     if len(segments) >= 2 and f"/{segments[0]}/" in ACCOUNT_PREFIXES:
         return segments[1]
-    if len(segments) >= 4 and segments[1].endswith(".git"):  # Large files: /acme/site.git/info/lfs/...
+    # Git and large files: /acme/site.git/info/refs, /acme/site/info/lfs/objects/batch.
+    is_git = len(segments) >= 3 and segments[1].endswith(".git")
+    if is_git and (len(segments) >= 4 or segments[2].startswith("git-")):
         return segments[0]
-    return None
+    return segments[0] if len(segments) >= 5 and segments[2:4] == ("info", "lfs") else None

@@ -69,9 +69,13 @@ class KeyCounts:
     def __init__(self) -> None:
         self._counts: dict[str, SegmentedDict[str, int]] = {}
 
-    def rename_rules(self, new_names: Mapping[str, str]) -> None:
-        """Move the numbers of renamed rules to their new names; `new_names` maps old names to new ones."""
-        self._counts = {new_names.get(name, name): counts for name, counts in self._counts.items()}
+    def keep_rules(self, old_names: Mapping[str, str]) -> None:
+        """Keep the numbers of these rules, and delete all others. `old_names` maps the new name of each rule to its old one.
+
+        A number belongs to the counters of its rule: if the counters start again, the number must do so too. Otherwise
+        the owner would share one counter although it has few.
+        """
+        self._counts = {name: self._counts[old] for name, old in old_names.items() if old in self._counts}
 
     def count(self, rule: str, owner: str) -> int:
         """Return how many counters an owner has under a rule."""
@@ -137,8 +141,11 @@ class Counters:
         self._max_keys = self._max_keys if max_keys is None else max_keys
         renamed = {rule.was: rule.name for rule in rules if rule.was is not None}
         old = {renamed.get(name, name): (self._rules[name], table) for name, table in self.tables.items()}
+        old_names = {renamed.get(name, name): name for name in self.tables}
         self.tables = {rule.name: self._make_table(rule, *old.get(rule.name, (None, None))) for rule in rules}
-        self._key_counts.rename_rules(renamed)
+        self._key_counts.keep_rules(
+            {name: old_names[name] for name, table in self.tables.items() if name in old and old[name][1] is table}
+        )
         self._rules = {rule.name: rule for rule in rules}
         self.rules_version += 1
 

@@ -240,7 +240,7 @@ class CallerConnection(asyncio.Protocol):
                 transport.deadline_s = deadline_s
             return False
         transport.deadline_s = 0.0
-        self._begin_request(ProxiedRequest(head, transport.peer))
+        self._begin_request(ProxiedRequest(head, transport.peer, environment.decision_service.carriers))
         return True
 
     def _begin_request(self, request: ProxiedRequest) -> None:
@@ -320,7 +320,11 @@ class CallerConnection(asyncio.Protocol):
         decision_service = self._environment.decision_service
         if self._environment.is_bare:
             self._forwarder.forward(request)
-        elif decision_service.is_local and not decision_service.takes_long(request.incoming, body):
+        elif (
+            decision_service.is_local
+            and not decision_service.takes_long(request.incoming, body)
+            and not decision_service.must_wait(request.incoming)
+        ):
             self._apply_decision(request, decision_service.admit_locally(request.incoming, body))
         else:
             self._is_deciding = True

@@ -208,6 +208,8 @@ class RequestForwarder:
         admitted = request.admitted
         if admitted is not None:
             admitted.finish_work(self._environment.now_s())
+            if admitted.proof is not None:
+                self._environment.decision_service.on_reply_status(admitted, head.status)
         if admitted is not None and (head.status == 304 or head.status >= 500 or head.marks.is_content):
             if not self._environment.decision_service.is_local:
                 upstream.pause_reading()
@@ -268,6 +270,7 @@ class RequestForwarder:
         assert request is not None
         assert upstream is not None
         if request.admitted is not None:
+            self._environment.decision_service.on_reply_status(request.admitted, head.status)
             request.admitted.finish_work(self._environment.now_s())
         self._transport.deadline_s = 0.0
         self._replies.write_upgrade(request, head, rest)

@@ -1,0 +1,8 @@
+"""Credentials that are not in the directory: which ones the service has accepted, and who owns them.
+
+`UnlistedCredentials` combines the other modules. Limits are decided elsewhere.
+"""
+
+from wharf.limits.credentials.unlisted import RequestCredential, SharedCredentials, UnlistedCredentials
+
+__all__ = ["RequestCredential", "SharedCredentials", "UnlistedCredentials"]

@@ -1,0 +1,318 @@
+"""Credentials that only the service knows: passed on, and counted by themselves once the service has accepted them."""
+
+import asyncio
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.limits.decision_services import ADA, REVOKED, encode_basic
+from tests.limits.gateway.code_host import BOB, BOB_SECOND_TOKEN, BOB_SESSION, BOB_TOKEN, EVE, CodeHost
+from tests.limits.gateway.running_gateway import Reply, RunningGateway, run_gateway, run_scenario
+from tests.limits.stores.redis_server import running_redis
+from tests.waiting import wait_on_loop_until
+from wharf.limits.core.callers.acceptance import HOUR_MS
+from wharf.limits.core.callers.credentials import hash_secret
+from wharf.limits.rules import read_directory
+from wharf.limits.stores.port import StoreUnavailable
+
+OPAQUE = 'credentials = "opaque"\n'
+RULES = '[[rule]]\nname = "core"\nceiling = { none = 30, user = 100 }\n'
+Scenario = Callable[[RunningGateway, CodeHost], Awaitable[None]]
+
+
+def run(folder: Path, scenario: Scenario, *, more: str = OPAQUE, rules: str = RULES) -> None:
+    async def run_with_host(running: RunningGateway) -> None:
+        host = CodeHost()
+        running.service.handler = host.handle
+        await scenario(running, host)
+
+    run_scenario(folder, run_with_host, more=more, rules=rules)
+
+
+def get_limit(reply: Reply) -> tuple[int, str, str]:
+    """Return status, limit and used number of a reply."""
+    return reply.status, reply.headers["x-ratelimit-limit"], reply.headers["x-ratelimit-used"]
+
+
+def test_a_credential_counts_by_address_until_the_service_has_accepted_it(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        replies = [await running.request("/api/things", BOB) for _ in range(3)]
+        replies += [await running.request("/api/things", EVE), await running.request("/things")]
+
+        assert [get_limit(reply) for reply in replies] == [
+            (200, "30", "1"),
+            (200, "100", "1"),
+            (200, "100", "2"),
+            (200, "30", "2"),
+            (200, "30", "3"),
+        ]
+        assert replies[0].json() == {"login": "Bob", "id": 9}
+
+    run(tmp_path, scenario)
+
+
+def test_a_rejected_credential_counts_by_address_and_as_a_failed_login(tmp_path: Path) -> None:
+    rules = RULES + '[[rule]]\nname = "failed_logins"\nceiling = { none = 2 }\n'
+
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        await running.request("/api/things", BOB)
+        guesses = [await running.request("/api/things", f"Authorization: Bearer guess-{n}") for n in range(4)]
+        others = [await running.request("/api/things", BOB), await running.request("/things")]
+
+        assert [reply.status for reply in guesses] == [401, 401, 403, 403]
+        assert guesses[2].json()["message"].startswith("Maximum number of login attempts exceeded.")
+        assert [reply.status for reply in others] == [200, 200]
+        assert len([r for r in running.service.requests if "guess" in r.headers.get("authorization", "")]) == 2
+
+    run(tmp_path, scenario, rules=rules)
+
+
+def test_a_credential_that_the_service_no_longer_accepts_counts_by_address_again(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, host: CodeHost) -> None:
+        for _ in range(2):
+            await running.request("/api/things", BOB)
+        del host.owners[BOB_TOKEN]
+        replies = [await running.request("/api/things", BOB) for _ in range(3)]
+
+        assert [get_limit(reply) for reply in replies] == [(401, "100", "2"), (401, "30", "2"), (401, "30", "3")]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("target", ["/login", "/api/none"])
+def test_a_reply_that_says_nothing_about_the_credential_proves_nothing(tmp_path: Path, target: str) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        for _ in range(3):
+            await running.request(target, "Authorization: Bearer invented")
+
+        assert get_limit(await running.request("/things", "Authorization: Bearer invented"))[1] == "30"
+
+    run(tmp_path, scenario)
+
+
+def test_only_some_new_credentials_of_an_address_are_accepted_in_an_hour(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        for number in range(3):
+            await running.request("/page", f"Authorization: Bearer invented-{number}")
+        replies = [await running.request("/page", f"Authorization: Bearer invented-{n}") for n in range(3)]
+
+        assert [get_limit(reply)[1] for reply in replies] == ["100", "100", "30"]
+
+    run(tmp_path, scenario, more=OPAQUE + "[opaque]\nnew_most = 2\n")
+
+
+def test_pages_that_are_open_to_everybody_can_be_excluded_from_proofs(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        for _ in range(2):
+            await running.request("/page", "Authorization: Bearer invented")
+        for _ in range(2):
+            await running.request("/api/x", BOB)
+        replies = [await running.request("/page", who) for who in ("Authorization: Bearer invented", BOB)]
+
+        assert [get_limit(reply)[1] for reply in replies] == ["30", "100"]
+
+    run(tmp_path, scenario, more=OPAQUE + '[opaque]\naccepted_on = ["* /api/*"]\n')
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        f"Authorization: token {BOB_TOKEN}",
+        f"Authorization: {encode_basic('bob', BOB_TOKEN)}",
+        f"Authorization: {encode_basic('anybody', BOB_TOKEN)}",
+        f"Authorization: {encode_basic(BOB_TOKEN, '')}",
+        f"Private-Token: {BOB_TOKEN}",
+    ],
+)
+def test_a_token_has_one_counter_in_whatever_form_it_is_sent(tmp_path: Path, header: str) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        for _ in range(2):
+            await running.request("/api/x", BOB)
+
+        assert get_limit(await running.request("/api/x", header)) == (200, "100", "2")
+        assert get_limit(await running.request(f"/api/x?private_token={BOB_TOKEN}")) == (200, "100", "3")
+
+    carriers = '[carriers]\nheaders = "PRIVATE-TOKEN"\nquery = "private_token"\n'
+    run(tmp_path, scenario, more=OPAQUE + carriers)
+
+
+def test_a_user_name_and_a_password_count_together(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, host: CodeHost) -> None:
+        host.owners |= {"secret": "bob", "hunter2": "eve"}
+        headers = [
+            f"Authorization: {encode_basic(name, secret)}" for name, secret in (("bob", "secret"), ("eve", "hunter2"))
+        ]
+        for header in headers * 2:
+            await running.request("/api/x", header)
+        wrong = await running.request("/api/x", f"Authorization: {encode_basic('bob', 'hunter2')}")
+
+        assert [get_limit(await running.request("/api/x", header))[2] for header in headers] == ["2", "2"]
+        assert get_limit(wrong)[:2] == (401, "30")
+
+    run(tmp_path, scenario)
+
+
+def test_a_request_with_two_credentials_proves_neither_and_counts_for_the_accepted_one(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        both = ("Private-Token: invented", f"Authorization: Bearer {BOB_SECOND_TOKEN}")
+        first = [await running.request("/api/x", *both) for _ in range(2)]
+        for _ in range(2):
+            await running.request("/api/x", both[1])
+
+        assert [get_limit(reply)[1] for reply in first] == ["30", "30"]
+        assert get_limit(await running.request("/api/x", *both))[1] == "100"
+        assert get_limit(await running.request("/page", both[0]))[1] == "30"
+
+    run(tmp_path, scenario, more=OPAQUE + '[carriers]\nheaders = "PRIVATE-TOKEN"\n')
+
+
+def test_two_authorization_headers_are_refused(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        reply = await running.request("/api/x", BOB, EVE)
+
+        assert (reply.status, running.service.requests) == (401, [])
+
+    run(tmp_path, scenario)
+
+
+def test_a_session_is_proved_only_by_paths_that_need_a_login(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        for path in ("/page", "/page", "/api/x"):
+            await running.request(path, BOB_SESSION)
+        for path in ("/page", "/api/x"):
+            await running.request(path, "Cookie: session=invented")
+        limits = [
+            get_limit(await running.request("/page", cookie))[1] for cookie in (BOB_SESSION, "Cookie: session=invented")
+        ]
+
+        assert limits == ["100", "30"]
+
+    more = OPAQUE + '[carriers]\ncookies = "session"\n[opaque]\naccepted_on = "* /api/*"\n'
+    run(tmp_path, scenario, more=more)
+
+
+def test_credentials_of_the_directory_are_recognized_and_revoked_as_before(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        replies = [await running.request("/page", f"Authorization: token {token}") for token in (ADA, REVOKED)]
+
+        assert [reply.status for reply in replies] == [200, 401]
+        assert get_limit(replies[0]) == (200, "100", "1")
+        assert len(running.service.requests) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_credential_that_is_listed_later_counts_for_its_owner(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        for _ in range(2):
+            await running.request("/api/x", BOB)
+        text = f'[[user]]\nlogin = "bob"\ntokens = [{{ sha256 = "{hash_secret(BOB_TOKEN)}" }}]'
+        running.decision_service.caller_resolver.set_directory(read_directory(text))
+
+        assert get_limit(await running.request("/api/x", BOB)) == (200, "100", "1")
+
+    run(tmp_path, scenario)
+
+
+def test_accepted_credentials_survive_a_restart_as_hashes_that_only_the_owner_can_read(tmp_path: Path) -> None:
+    async def accept(running: RunningGateway, _host: CodeHost) -> None:
+        await running.request("/api/x", BOB)
+
+    async def use(running: RunningGateway, _host: CodeHost) -> None:
+        assert get_limit(await running.request("/api/x", BOB))[1] == "100"
+
+    run(tmp_path, accept)
+    run(tmp_path, use)
+
+    files = [tmp_path / "data" / name for name in ("credential.key", "accepted-credentials.json")]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
+    assert BOB_TOKEN not in files[1].read_text()
+
+
+def test_an_accepted_credential_ends_without_use(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        await running.request("/api/x", BOB)
+        unlisted = running.decision_service.unlisted
+        assert unlisted is not None
+        (key, until_ms), now_ms = unlisted.accepted.copy_entries()[0], running.decision_service.now_ms()
+
+        assert 0 < until_ms - now_ms <= 2 * HOUR_MS
+        assert [unlisted.accepted.is_accepted(key, until_ms + step) for step in (-1, 0)] == [True, False]
+
+    run(tmp_path, scenario, more=OPAQUE + '[opaque]\naccepted_for = "2h"\n')
+
+
+@pytest.mark.needs_program("redis-server")
+def test_gateways_on_one_redis_share_accepted_credentials_and_their_end(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 32)
+    (tmp_path / "key").chmod(0o600)
+
+    async def scenario(address: str) -> list[str]:
+        store = f'[store]\nkind = "redis"\naddresses = ["{address}"]\nwait_ms = 2000\n'
+        more = f'{OPAQUE}credential_key_file = "{tmp_path / "key"}"\n{store}'
+        host = CodeHost()
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        async with (
+            run_gateway(tmp_path / "a", rules=RULES, more=more) as first,
+            run_gateway(tmp_path / "b", rules=RULES, more=more) as second,
+        ):
+            first.service.handler = second.service.handler = host.handle
+            shared = second.decision_service.unlisted
+            assert shared is not None
+            assert shared.shared is not None
+            limits = [get_limit(await first.request("/api/x", BOB))[1]]
+            key = shared.hash_secret(BOB_TOKEN)
+
+            async def is_shared() -> bool:
+                assert shared.shared is not None
+                return await shared.shared.find(key) is not None
+
+            async with asyncio.timeout(60):
+                while not await is_shared():
+                    pass
+            limits.append(get_limit(await second.request("/api/x", BOB))[1])
+            del host.owners[BOB_TOKEN]
+            await first.request("/api/x", BOB)
+            async with asyncio.timeout(60):
+                while await is_shared():
+                    pass
+            await wait_on_loop_until(
+                lambda: not first.decision_service.running_requests, what="all requests have ended"
+            )
+            return limits
+
+    with running_redis(tmp_path) as redis:
+        assert asyncio.run(scenario(redis.address)) == ["30", "100"]
+
+
+class LostStore:
+    """A shared store that never replies in time, and counts the reads."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def find(self, key: str) -> int | None:
+        self.reads += 1
+        raise StoreUnavailable(f"no reply about {key}")
+
+    async def store(self, key: str, until_ms: int, lifetime_ms: int) -> None:
+        raise StoreUnavailable(f"no reply about {key} {until_ms} {lifetime_ms}")
+
+    async def remove(self, key: str) -> None:
+        raise StoreUnavailable(f"no reply about {key}")
+
+
+def test_a_gateway_whose_shared_store_is_lost_accepts_credentials_by_itself(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        unlisted, lost = running.decision_service.unlisted, LostStore()
+        assert unlisted is not None
+        unlisted.shared = lost
+        replies = [await running.request("/api/x", who) for who in (BOB, EVE, BOB, EVE)]
+
+        assert [get_limit(reply)[1] for reply in replies] == ["30", "30", "100", "100"]
+        assert lost.reads == 1
+
+    run(tmp_path, scenario)
