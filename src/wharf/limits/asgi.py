@@ -29,7 +29,7 @@ MAX_SHARED_PATHS: Final = 4_096
 MAX_SHARED_PATH_BYTES: Final = 256
 """Longer paths are not cached."""
 READ_HEADERS: Final = frozenset(
-    {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin"}
+    {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin", b"host"}
 )
 """The request headers that a decision depends on. All others are ignored."""
 SCOPE_KEY: Final = "wharf.limits"
@@ -308,6 +308,7 @@ def read_incoming_request(
     forwarded_for: list[str] = []
     forwarded: list[str] = []
     has_origin = False
+    host = ""
     for name, value in scope["headers"]:
         if name not in READ_HEADERS:
             continue
@@ -323,6 +324,8 @@ def read_incoming_request(
             forwarded.append(value.decode("latin-1"))
         elif name == b"origin":
             has_origin = True
+        elif name == b"host":
+            host = value.decode("latin-1")
     description = scope.get(SCOPE_KEY)
     if description is not None:
         authorization = description["authorization"]
@@ -340,6 +343,8 @@ def read_incoming_request(
         tuple(forwarded_for),
         tuple(forwarded),
         has_origin,
+        host,
+        scope.get("scheme") == "https",
     )
 
 

@@ -275,6 +275,8 @@ def _read_incoming_request(environ: Environ) -> IncomingRequest:
         forwarded_for=(forwarded_for,) if forwarded_for else (),
         forwarded=(forwarded,) if forwarded else (),
         has_origin="HTTP_ORIGIN" in environ,
+        host=environ.get("HTTP_HOST", ""),
+        is_tls=environ.get("wsgi.url_scheme") == "https",
     )
 
 

@@ -76,6 +76,7 @@ def list_problems(text: str, folder: Path = ETC) -> list[str]:
             "gateway",
             replace(DEFAULTS.gateway, trusts_marks=False),
         ),
+        ('owner_paths = ["* /t/{owner}"]', "owner_paths", ("* /t/{owner}",)),
         ("[decisions]\nkept = false", "decisions", replace(DEFAULTS.decisions, is_kept=False)),
         ("[decisions]\none_in = 7", "decisions", replace(DEFAULTS.decisions, one_in=7)),
         ('[decisions]\nkeep = "2h"', "decisions", replace(DEFAULTS.decisions, kept_ms=7_200_000)),

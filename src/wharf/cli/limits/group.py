@@ -34,7 +34,7 @@ COMMANDS = {
     "show": CommandEntry(MODULE, "show", "Show the counters of a caller."),
     "explain": CommandEntry(MODULE, "explain", "Explain why a request was refused or admitted."),
     "rules": CommandEntry(MODULE, "rules", "Show the rules in force, with file and line."),
-    "activity": CommandEntry(MODULE, "activity", "Show the API requests of an organization's members and apps."),
+    "activity": CommandEntry(MODULE, "activity", "Show the API requests about the resources of an organization."),
     "metrics": CommandEntry(MODULE, "metrics", "Print metrics in the text format of Prometheus."),
     "grant": CommandEntry(CHANGES_MODULE, "grant", "Increase the limit of a caller for a time."),
     "revoke": CommandEntry(CHANGES_MODULE, "revoke", "End the grants of a caller."),
@@ -280,7 +280,7 @@ def rules(path: AdminAddress, as_json: bool) -> None:
     "by",
     cls=RenamedOption,
     former_names=["--by"],
-    type=click.Choice(("summary", "time", "route", "subject")),
+    type=click.Choice(("summary", "time", "route", "subject", "user", "resource", "bucket")),
     default="summary",
     show_default=True,
     help="How requests are grouped.",
@@ -288,7 +288,7 @@ def rules(path: AdminAddress, as_json: bool) -> None:
 @click.option("--since", required=True, help="Begin: a time such as 2027-01-31T12:00:00Z, or a duration such as 1h.")
 @socket_option
 def activity(organization: str, by: str, since: str, path: AdminAddress) -> None:
-    """Show the API requests of an organization's members and apps."""
+    """Show the API requests about the resources of an organization, from all callers."""
     from wharf.cli.limits.admin_client import parse_since
 
     target = f"/orgs/{quote(organization)}/insights/api/{by}-stats?min_timestamp={quote(parse_since(since))}"

@@ -48,6 +48,13 @@ ROOT: Final = TableSchema(
             "Whether the limiter serves `GET /orgs/{org}/insights/api/…` for owners of the organization.",
             "`false`",
         ),
+        KeySchema(
+            "owner_paths",
+            TEXTS,
+            "Patterns of the paths that name the owner of a resource, such as `* /teams/{owner}/{repository}/*`. They decide "
+            "to which organization a request belongs in its activity. They replace the default.",
+            "the paths of code hosts, such as `* /repos/{owner}/{repository}/*`",
+        ),
         KeySchema("request_id_header", TEXT, "The reply header with the request id.", "`x-github-request-id`"),
     ),
 )

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.core.callers.addresses import ProxySettings
+from wharf.limits.core.resources import DEFAULT_OWNER_PATTERNS
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
@@ -131,6 +132,8 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_id_header: str = "x-github-request-id"
     has_insights: bool = False
     """Whether owners of an organization can read its activity."""
+    owner_paths: tuple[str, ...] = DEFAULT_OWNER_PATTERNS
+    """Patterns of the paths that name the owner of a resource, for the activity of organizations."""
     meta: Mapping[str, Any] = {}  # Any JSON: the reply to `GET /meta`.
 
     @property

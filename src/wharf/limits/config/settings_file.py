@@ -20,6 +20,8 @@ from wharf.limits.config.settings import (
     Upstream,
 )
 from wharf.limits.core.callers.addresses import InvalidProxies, ProxySettings, read_proxies
+from wharf.limits.core.resources import parse_owner_pattern
+from wharf.limits.core.route import BadPattern
 from wharf.limits.rules.document import TableEntry, TomlDocument, suggest_name
 from wharf.limits.rules.rules_file import PROFILES
 from wharf.limits.stores.guard import GuardSettings
@@ -130,6 +132,8 @@ class _SettingsReader:
         fields: dict[str, Any] = {}
         if "request_id_header" in values:
             fields["request_id_header"] = self._read_request_id_header(top)
+        if "owner_paths" in values:
+            fields["owner_paths"] = self._read_owner_paths(top)
         if "data_folder" in values:
             fields["data_folder"] = self._resolve_path(values, "data_folder")
         if "admin_listen" in values or "admin_token_file" in values:
@@ -163,6 +167,16 @@ class _SettingsReader:
         if not name.isascii() or not name.replace("-", "").isalnum():
             self._add_problem(top, "request_id_header", f"{name!r} is not a header name: use letters, digits and `-`")
         return name.lower()
+
+    def _read_owner_paths(self, top: TableEntry) -> tuple[str, ...]:
+        """Return the patterns of paths with an owner. Each that is invalid is recorded as a problem."""
+        patterns = tuple(top.values["owner_paths"])
+        for text in patterns:
+            try:
+                parse_owner_pattern(text)
+            except BadPattern as problem:
+                self._add_problem(top, "owner_paths", str(problem))
+        return patterns
 
     def _read_admin_address(self, top: TableEntry) -> dict[str, Any]:
         """Return the settings `admin_host`, `admin_port` and `admin_token`; empty if the address or the token file is invalid.

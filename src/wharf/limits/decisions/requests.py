@@ -35,6 +35,10 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The lines of the `Forwarded` header."""
     has_origin: bool = False
     """Whether the request has an `Origin` header: a browser sends it for a page of another origin."""
+    host: str = ""
+    """The `Host` header; empty if it is missing."""
+    is_tls: bool = False
+    """Whether the caller's connection uses TLS."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.limits.config.settings import LimiterSettings
+from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.core.callers.caller import Caller, CallerClass
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
 from wharf.limits.core.callers.recognition import UnrecognizedCredential
@@ -25,6 +26,7 @@ from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.request import QueryFacts, RequestFacts
+from wharf.limits.core.resources import ResourceFinder, select_organization_resource
 from wharf.limits.core.responses import JSON_TYPE, Headers, RefusalResponse, build_headers, build_refusal
 from wharf.limits.core.rule import Interface
 from wharf.limits.decisions.activity import ActivityCounts
@@ -39,6 +41,7 @@ from wharf.limits.decisions.requests import AdmittedRequest, CpuMeter, IncomingR
 from wharf.limits.decisions.shared_records import SharedRecords
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
 from wharf.world import World
+from wharf.world.log_limit import LogLimit
 from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
@@ -93,6 +96,8 @@ class DecisionService:
         self.settings: Final = settings or LimiterSettings()
         self.world: Final = world
         self.activity: Final = ActivityCounts()
+        self._directory_failures = LogLimit(world)
+        self._resource_finder = ResourceFinder(self.settings.owner_paths)
         self.overrides: Final = OperatorOverrides(
             folder, self.now_ms, lambda grants: self.evaluator.limiter.set_grants(grants)
         )
@@ -117,7 +122,12 @@ class DecisionService:
         self.shared_records: Final = SharedRecords(self.activity, self._id_prefix, kept_ms=decisions.kept_ms)
         self.decision_log: Final = DecisionLog(folder, decisions, self.shared_records.record_decision)
         self._sharing_task: asyncio.Task[None] | None = None
-        self.pages: Final = Pages(self.shared_records, self.settings.meta, has_insights=self.settings.has_insights)
+        self.pages: Final = Pages(
+            self.shared_records,
+            self.settings.meta,
+            has_insights=self.settings.has_insights,
+            has_proxies=self.settings.proxies != ProxySettings(),
+        )
         self._maintenance_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -256,10 +266,10 @@ class DecisionService:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
             )
-            self.activity.record_refusal(decision, caller, now_ms)
+            self.activity.record_refusal(decision, caller, now_ms, self._find_resource(incoming, caller))
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, self.evaluator.rules), caller)
         self.decision_log.record_admission(request_id, now_ms, incoming.method, incoming.path, decision, caller)
-        self.activity.record_admission(decision, caller)
+        self.activity.record_admission(decision, caller, self._find_resource(incoming, caller))
         if self.alerts is not None:
             self.alerts.check_usage(decision, caller)
         now_s = self.world.monotonic_s()
@@ -267,6 +277,19 @@ class DecisionService:
             request_id, decision, caller, incoming.is_conditional, now_s, now_s
         )
         return admitted
+
+    def _find_resource(self, incoming: IncomingRequest, caller: Caller) -> str:
+        """Return the resource of an organization that a request is about, such as `acme/site`; empty without one."""
+        resource = self._resource_finder.find_resource(incoming.method, incoming.path)
+        if not resource and caller.installation is None and caller.repository is None:
+            return ""
+        try:
+            return select_organization_resource(resource, caller, self.caller_resolver.directory)
+        except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
+            left_out = self._directory_failures.count_event()
+            if left_out is not None:
+                log.error("organization of a request not found error=%r earlier_requests=%d", error, left_out)
+            return ""
 
     def admit_machine(self, incoming: IncomingRequest) -> AdmittedRequest:
         """Admit a request of a node agent or a server without calling the store.
@@ -304,7 +327,7 @@ class DecisionService:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
             )
-            self.activity.record_refusal(decision, caller, now_ms)
+            self.activity.record_refusal(decision, caller, now_ms, self._find_resource(incoming, caller))
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, rules))
         body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation, "status": "401"}
         headers = (*build_headers(decision, rules), ("content-type", JSON_TYPE), ("cache-control", "no-cache"))
@@ -353,12 +376,10 @@ class DecisionService:
         decision, caller = admitted.decision, admitted.caller
         if decision is None:
             page = self.pages.render_while_off(incoming.path)
-            return None if page is None else LocalReply(page[0], (("content-type", page[1]),), page[2])
+            return None if page is None else LocalReply(page.status, (("content-type", page.content_type),), page.body)
         directory = self.caller_resolver.directory
         try:
-            status, content_type, body = await self.pages.render_page(
-                incoming, caller, self.evaluator, directory, self.now_ms()
-            )
+            page = await self.pages.render_page(incoming, caller, self.evaluator, directory, self.now_ms())
         except Exception:
             # Reply with 500 instead of raising: otherwise the slot and the connection of the request stay occupied.
             log.exception("rendering own page failed path=%s", incoming.path)
@@ -366,11 +387,12 @@ class DecisionService:
             return await self.render_error(incoming, 500, "Server Error", admitted)
         rate_headers = build_headers(decision, self.evaluator.rules)
         page_headers = (
-            ("content-type", content_type),
+            ("content-type", page.content_type),
             ("cache-control", "no-cache"),
+            *page.headers,
             (self.settings.request_id_header, admitted.id),
         )
-        return LocalReply(status, (*rate_headers, *build_token_headers(caller), *page_headers), body)
+        return LocalReply(page.status, (*rate_headers, *build_token_headers(caller), *page_headers), page.body)
 
     # -- headers and charges of admitted requests ------------------------------------------------------------------
 

@@ -39,9 +39,9 @@ class ProxiedRequest:
         "unsent_parts",
     )
 
-    def __init__(self, head: RequestHead, peer: str) -> None:
+    def __init__(self, head: RequestHead, peer: str, *, is_tls: bool = False) -> None:
         self.head = head
-        self.incoming = _build_incoming(head, peer)
+        self.incoming = _build_incoming(head, peer, is_tls=is_tls)
         self.admitted: AdmittedRequest | None = None
         """`None` until the request is admitted, and for requests that are not counted."""
         self.chunks = ChunkReader() if head.length == CHUNKED else None
@@ -115,7 +115,7 @@ def add_part(parts: list[bytes], part: bytes) -> None:
         parts.append(part)
 
 
-def _build_incoming(head: RequestHead, peer: str) -> IncomingRequest:
+def _build_incoming(head: RequestHead, peer: str, *, is_tls: bool) -> IncomingRequest:
     """Return the parts of the request that the decision service needs."""
     path, _, query = head.target.decode("ascii").partition("?")
     authorization = head.authorization
@@ -129,4 +129,6 @@ def _build_incoming(head: RequestHead, peer: str) -> IncomingRequest:
         ConnectionClass.WEBSOCKET if head.is_websocket else ConnectionClass.PLAIN,
         tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
         tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
+        host="" if head.host is None else head.host.decode("ascii"),
+        is_tls=is_tls,
     )

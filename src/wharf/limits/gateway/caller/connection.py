@@ -244,7 +244,7 @@ class CallerConnection(asyncio.Protocol):
                 transport.deadline_s = deadline_s
             return False
         transport.deadline_s = 0.0
-        self._begin_request(ProxiedRequest(head, transport.peer))
+        self._begin_request(ProxiedRequest(head, transport.peer, is_tls=transport.scheme == b"https"))
         return True
 
     def _begin_request(self, request: ProxiedRequest) -> None:

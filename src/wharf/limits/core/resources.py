@@ -1,0 +1,118 @@
+"""Which account and repository own the resource that a request is about, by patterns of its path.
+
+A pattern names the account by its segment `{owner}`, and the repository by `{repository}` if it has one. Activity is
+counted for the organization that owns the resource, not for that of the sender.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from wharf.limits.core.caches import BoundedCache
+from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.callers.directory import Directory, Organization
+from wharf.limits.core.route import BadPattern, RoutePattern, RouteTree, normalize_path, parse_pattern, split_path
+
+OWNER_SEGMENT: Final = "{owner}"
+REPOSITORY_SEGMENT: Final = "{repository}"
+REPOSITORY_ENDING: Final = ".git"
+"""The end of the name of a repository in the paths of Git and large files. It is not part of the name."""
+DEFAULT_OWNER_PATTERNS: Final = (
+    "* /repos/{owner}/{repository}",
+    "* /repos/{owner}/{repository}/*",
+    "* /orgs/{owner}",
+    "* /orgs/{owner}/*",
+    "* /api/v1/repos/{owner}/{repository}",
+    "* /api/v1/repos/{owner}/{repository}/*",
+    "* /api/v1/orgs/{owner}",
+    "* /api/v1/orgs/{owner}/*",
+    "* /api/v3/repos/{owner}/{repository}",
+    "* /api/v3/repos/{owner}/{repository}/*",
+    "* /api/v3/orgs/{owner}",
+    "* /api/v3/orgs/{owner}/*",
+    "* /{owner}/{repository}.git/*",
+    "* /{owner}/{repository}/info/lfs/*",
+)
+"""The paths of code hosts: at the root, below the prefixes of two widespread APIs, and of Git and large files."""
+MAX_RESOURCE_CHARACTERS: Final = 200
+"""Requests for a repository with a longer name are counted for its owner alone. Limits the memory of activity rows."""
+MAX_CACHED_RESOURCES: Final = 32_768
+"""Limits the memory of the cache of resources by path, in entries; the oldest entries of a full cache are removed."""
+MAX_CACHED_PATH_CHARACTERS: Final = 256
+"""Longer paths are not cached, so that callers cannot fill the memory with them."""
+
+
+def parse_owner_pattern(text: str) -> RoutePattern:
+    """Return a parsed pattern with an owner. Raises `BadPattern` if it is invalid or has no segment `{owner}`."""
+    pattern = parse_pattern(text)
+    if OWNER_SEGMENT not in pattern.segments:
+        raise BadPattern(f"{text!r} names no owner: write a segment {{owner}}, such as '* /repos/{{owner}}/*'")
+    return pattern
+
+
+class ResourceFinder:
+    """Finds the resource of a request by its path: `acme/site`, `acme`, or nothing. Caches its results."""
+
+    def __init__(self, patterns: Iterable[str] = DEFAULT_OWNER_PATTERNS) -> None:
+        self._routes: RouteTree[tuple[int, int]] = RouteTree()
+        for text in patterns:
+            pattern = parse_owner_pattern(text)
+            names = [segment.partition("}")[0] + "}" for segment in pattern.segments]
+            repository_index = names.index(REPOSITORY_SEGMENT) if REPOSITORY_SEGMENT in names else -1
+            self._routes.add(pattern, (names.index(OWNER_SEGMENT), repository_index))
+        self._resources: BoundedCache[tuple[str, str], str] = BoundedCache(MAX_CACHED_RESOURCES)
+
+    def find_resource(self, method: str, path: str) -> str:
+        """Return the resource that a path names: owner and repository, or the owner alone; empty if it names none."""
+        key = (method, path)
+        resource = self._resources.get(key)
+        if resource is None:
+            resource = self._read_resource(method, normalize_path(path))
+            if len(path) <= MAX_CACHED_PATH_CHARACTERS:
+                self._resources.store(key, resource)
+        return resource
+
+    def _read_resource(self, method: str, path: str) -> str:
+        matches = self._routes.find_matches(method, path)
+        if not matches:
+            return ""
+        owner_index, repository_index = matches[0][1]
+        segments = split_path(path)
+        owner = segments[owner_index]
+        if len(owner) > MAX_RESOURCE_CHARACTERS:
+            return ""
+        if repository_index < 0:
+            return owner
+        resource = f"{owner}/{segments[repository_index].removesuffix(REPOSITORY_ENDING)}"
+        return resource if len(resource) <= MAX_RESOURCE_CHARACTERS else owner
+
+
+def find_organization(directory: Directory, name: str) -> Organization | None:
+    """Return an organization by its login. Logins in lower case are found in any spelling, as code hosts do."""
+    return directory.find_organization(name) or directory.find_organization(name.lower())
+
+
+def select_organization_resource(resource: str, caller: Caller, directory: Directory) -> str:
+    """Return the resource that a request is counted for: of an organization in the directory, or empty if it has none.
+
+    If the path names no resource, the credential of an installation or a workflow decides: it gives access to the
+    resources of one account only.
+    """
+    resource = resource or _find_credential_resource(caller, directory)
+    owner, slash, repository = resource.partition("/")
+    organization = find_organization(directory, owner) if owner else None
+    return "" if organization is None else f"{organization.login}{slash}{repository}"
+
+
+def _find_credential_resource(caller: Caller, directory: Directory) -> str:
+    """Return the account of an installation, or the repository of a workflow; empty for other credentials."""
+    if caller.repository is not None:
+        return caller.repository.partition(":")[2]
+    if caller.installation is not None:
+        installation = directory.find_installation(int(caller.installation.partition(":")[2]))
+        return "" if installation is None else installation.account
+    return ""
+
+
+def get_organization(resource: str) -> str:
+    """Return the organization of a resource: the text before its slash."""
+    return resource.partition("/")[0]
