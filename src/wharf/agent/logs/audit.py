@@ -10,10 +10,10 @@ import msgspec
 
 from wharf.agent.logs.lines import format_log_time
 from wharf.agent.logs.redaction import Redactor
-from wharf.agent.logs.rotation import RotatingFile, Rotation
 from wharf.cluster.api.audit import AuditPort, AuditRecord, NoAudit
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import SECOND
+from wharf.sinks.rotation import RotatingFile, Rotation
 
 AUDIT_FILE = "audit.log"
 
