@@ -1,11 +1,14 @@
 """Spools: order, batches, limits, and what survives a restart."""
 
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from wharf.sinks import spool as spool_module
 from wharf.sinks.spool import (
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
@@ -14,6 +17,7 @@ from wharf.sinks.spool import (
     MemorySpool,
     Spool,
     SpoolError,
+    open_spool,
 )
 
 Maker = Callable[[int], Spool]
@@ -92,11 +96,47 @@ def test_a_file_keeps_records_over_a_restart(tmp_path: Path) -> None:
     assert second.read() == ("one-2", [b"b", b"c"], 3)
 
 
-def test_records_survive_a_process_that_does_not_close_its_file(tmp_path: Path) -> None:
+def test_records_survive_a_process_that_was_killed(tmp_path: Path) -> None:
     path = tmp_path / "x.spool"
-    FileSpool(path, 10_000, "one").append([b"a"])
+    program = (
+        "import os, pathlib, sys; from wharf.sinks.spool import FileSpool; "
+        "FileSpool(pathlib.Path(sys.argv[1]), 10_000, 'one').append([b'a']); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True)
 
     assert drain(FileSpool(path, 10_000, "two")) == [b"a"]
+
+
+def test_each_process_has_a_spool_of_its_own(tmp_path: Path) -> None:
+    first = open_spool(tmp_path, "out", 10_000, lambda: "one")
+    second = open_spool(tmp_path, "out", 10_000, lambda: "two")
+    first.append([b"a"])
+    second.append([b"b"])
+
+    assert (drain(first), drain(second)) == ([b"a"], [b"b"])
+    assert sorted(path.name for path in tmp_path.glob("*.spool")) == ["out-2.spool", "out.spool"]
+
+
+def test_a_spool_takes_over_the_records_of_processes_that_no_longer_run(tmp_path: Path) -> None:
+    first = open_spool(tmp_path, "out", 10_000, lambda: "one")
+    second = open_spool(tmp_path, "out", 10_000, lambda: "two")
+    second.append([b"b", b"c"])
+    second.close()
+    first.append([b"a"])
+    first.close()
+
+    third = open_spool(tmp_path, "out", 10_000, lambda: "three")
+
+    assert (drain(third), drain(open_spool(tmp_path, "out", 10_000, lambda: "four"))) == ([b"a", b"b", b"c"], [])
+
+
+def test_too_many_processes_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "MAX_SPOOLS", 2)
+    spools = [open_spool(tmp_path, "out", 10_000, lambda: "s") for _ in range(2)]
+
+    with pytest.raises(SpoolError, match="in use by 2 processes"):
+        open_spool(tmp_path, "out", 10_000, lambda: "s")
+    assert [spool.waiting_records for spool in spools] == [0, 0]
 
 
 def test_only_its_owner_can_read_the_file(tmp_path: Path) -> None:

@@ -27,9 +27,14 @@ from wharf.limits.stores.port import StoreUnavailable, UnsuitableStore
 from wharf.limits.stores.redis import RedisRecords, RedisStore
 from wharf.limits.stores.snapshot import InvalidSnapshot
 from wharf.limits.toml.problems import FileProblem
+from wharf.sinks.build import build_stream
+from wharf.sinks.spool import SpoolError
 from wharf.world import World
 
 log = logging.getLogger(__name__)
+
+SPOOL_FOLDER: Final = "sinks"
+"""The folder for records that wait for their receivers, in the data folder."""
 
 
 class LimiterStartError(Exception):
@@ -75,6 +80,13 @@ class RateLimiter:
             evaluator, world, settings, directory=accounts, folder=settings.data_folder
         )
         self._connect_shared_state()
+        service = self.decision_service
+        try:
+            service.stream = build_stream(
+                settings.sinks, world, folder=settings.data_folder / SPOOL_FOLDER, source=service.source
+            )
+        except SpoolError as error:
+            raise LimiterStartError(f"cannot start the limiter: {error}") from None
         self.webhook = Webhook(settings.webhook_url) if settings.webhook_url else None
         if self.webhook is not None:
             self.decision_service.alerts, self.decision_service.send_alerts = AlertQueue(), self.webhook.send
@@ -139,6 +151,7 @@ class RateLimiter:
                 await self.stores.open()
                 exits.push_async_callback(self.stores.close)
                 self.decision_service.open()
+                self.decision_service.stream.open()
                 self.watcher.open()
                 exits.pop_all()
         except (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidGrantsFile, OSError) as problem:

@@ -10,15 +10,13 @@ from wharf.sinks.file_sink import FileSink
 from wharf.sinks.port import Sink
 from wharf.sinks.rotation import Rotation
 from wharf.sinks.settings import SinkKind, SinkSettings
-from wharf.sinks.spool import FileSpool, MemorySpool, Spool
+from wharf.sinks.spool import MemorySpool, Spool, open_spool
 from wharf.sinks.stream import RecordStream
 from wharf.sinks.syslog_sink import SyslogSink, read_syslog_url
 from wharf.world import World
 
 OBJECT_INTERVAL_S: Final = 60.0
 """How long records wait for others before an object is stored, so that objects are not tiny."""
-MAX_SINKS: Final = 16
-"""Limits the threads and connections of one process."""
 REQUEST_TIMEOUT_SHARE: Final = 0.9
 """The part of an attempt's timeout that its request may take, so that the request ends first and says why."""
 
@@ -40,7 +38,7 @@ def build_stream(settings: Sequence[SinkSettings], world: World, *, folder: Path
             if sink.kind is SinkKind.FILE:
                 spool = MemorySpool(world.new_id(), sink.spool_bytes)
             else:
-                spool = FileSpool(folder / f"{sink.name}.spool", sink.spool_bytes, world.new_id())
+                spool = open_spool(folder, sink.name, sink.spool_bytes, world.new_id)
             deliveries.append(
                 SinkDelivery(
                     world,

@@ -8,6 +8,8 @@ import msgspec
 
 DEFAULT_SPOOL_BYTES: Final = 64 << 20
 """Enough for about 100,000 records, which is an hour of 30 refusals a second."""
+MAX_SINKS: Final = 16
+"""Limits the threads and connections of one process."""
 
 
 class SinkKind(StrEnum):

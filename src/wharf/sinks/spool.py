@@ -5,10 +5,11 @@ the disk.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -25,6 +26,8 @@ MAX_BATCH_RECORDS: Final = 500
 """Limits how long the encoding of one batch takes."""
 MAX_BATCH_BYTES: Final = 1 << 20
 """Limits memory, and the size of requests: receivers usually accept a few megabytes."""
+MAX_SPOOLS: Final = 64
+"""Processes of one data folder; each has a spool of its own for a sink."""
 
 
 class SpoolError(Exception):
@@ -111,21 +114,32 @@ class MemorySpool:
         """Do nothing: there is no file."""
 
 
+class SpoolInUse(SpoolError):
+    """Another process uses the file."""
+
+
 class FileSpool:
-    """A spool in a SQLite file that only its owner can read.
+    """A spool in a SQLite file that only its owner can read. One process uses it at a time.
 
     Appended records survive a crash of the process. A crash of the machine may lose those of the last moments.
     """
 
     def __init__(self, path: Path, max_bytes: int, name: str) -> None:
-        """Open the file, or create it; `name` begins the names of batches of a new file. Raises `SpoolError`.
+        """Open the file, or create it; `name` begins the names of batches of a new file.
 
-        A file that is damaged is moved aside, so that new records can be stored.
+        A file that is damaged is moved aside, so that new records can be stored. Raises `SpoolInUse` or `SpoolError`.
         """
         self._path = path
         self._max_bytes = max_bytes
+        self._lock = -1
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = _lock_file(path.with_name(f"{path.name}.lock"))
+        except BlockingIOError:
+            raise SpoolInUse(f"the spool {path} is in use by another process") from None
+        except OSError as error:
+            raise SpoolError(f"the spool {path} cannot be opened: {error}") from error
+        try:
             try:
                 self._connection = self._open(name)
             except (apsw.CorruptError, apsw.NotADBError) as error:
@@ -136,6 +150,7 @@ class FileSpool:
                 log.error("spool is damaged; its records are not delivered error=%s file=%s", error, damaged)
                 self._connection = self._open(name)
         except (apsw.Error, OSError) as error:
+            os.close(self._lock)
             raise SpoolError(f"the spool {path} cannot be opened: {error}") from error
 
     def _open(self, name: str) -> apsw.Connection:
@@ -229,3 +244,51 @@ class FileSpool:
         """Close the file. Its records are delivered when it is opened again."""
         with contextlib.suppress(apsw.Error):
             self._connection.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _lock_file(path: Path) -> int:
+    """Return a descriptor that holds the lock of a file. Raises `BlockingIOError` if another process holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_spool(folder: Path, sink: str, max_bytes: int, make_name: Callable[[], str]) -> FileSpool:
+    """Return a spool for a sink that no other process uses: `out.spool`, else `out-2.spool` and so on.
+
+    Records in the spools of processes that no longer run are added to it, as far as they fit. Raises `SpoolError`.
+    """
+    spool: FileSpool | None = None
+    for number in range(1, MAX_SPOOLS + 1):
+        path = folder / (f"{sink}.spool" if number == 1 else f"{sink}-{number}.spool")
+        if spool is not None and not path.exists():
+            continue
+        try:
+            found = FileSpool(path, max_bytes, make_name())
+        except SpoolInUse:
+            continue
+        if spool is None:
+            spool = found
+            continue
+        _move_records(found, spool)
+        found.close()
+    if spool is None:
+        raise SpoolError(
+            f"the spools {folder}/{sink}*.spool are in use by {MAX_SPOOLS} processes: use another data folder"
+        )
+    return spool
+
+
+def _move_records(source: FileSpool, target: FileSpool) -> None:
+    """Move the records of a spool to another, as far as they fit. Raises `SpoolError`; then some are in both."""
+    while (batch := source.read()) is not None:
+        if target.append(batch.lines) < len(batch.lines):
+            return  # The rest stays for the next process. What was added already is delivered twice.
+        source.delete_through(batch.last)

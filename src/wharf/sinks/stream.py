@@ -38,7 +38,7 @@ class StreamFollower:
 
     def __init__(self, types: frozenset[str]) -> None:
         """`types` are the types of the records that it gets; empty for all."""
-        self._types = types
+        self.types: Final = types
         self._entries: deque[StreamEntry] = deque()
         self._bytes = 0
         self._lost = 0
@@ -48,7 +48,7 @@ class StreamFollower:
 
     def add(self, entry: StreamEntry) -> None:
         """Add a record of one of its types. If too many wait, it is dropped and counted."""
-        if self._types and entry.type not in self._types:
+        if self.types and entry.type not in self.types:
             return
         if len(self._entries) >= MAX_FOLLOWER_RECORDS or self._bytes + len(entry.line) > MAX_FOLLOWER_BYTES:
             self._lost += 1
@@ -90,9 +90,8 @@ class RecordStream:
 
     def wants(self, record_type: str) -> bool:
         """Return whether anything gets records of this type, so that they need not be encoded in vain."""
-        return bool(self._followers) or any(
-            not delivery.types or record_type in delivery.types for delivery in self.deliveries
-        )
+        types = (*(delivery.types for delivery in self.deliveries), *(follower.types for follower in self._followers))
+        return any(not wanted or record_type in wanted for wanted in types)
 
     def publish(self, record_type: str, record_id: str, line: bytes) -> None:
         """Pass an encoded record on. This never waits."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from wharf.limits.config.schema import ADDRESSES, DECISIONS, GATEWAY, META, ROOT, STORE, TABLES, WEBHOOK
+from wharf.limits.config.schema import ADDRESSES, DECISIONS, GATEWAY, META, ROOT, SINK, STORE, TABLES, WEBHOOK
 from wharf.limits.config.settings import (
     MEBIBYTE,
     DecisionLogSettings,
@@ -22,11 +22,13 @@ from wharf.limits.config.settings import (
 from wharf.limits.core.callers.addresses import InvalidProxies, ProxySettings, read_proxies
 from wharf.limits.core.resources import parse_owner_pattern
 from wharf.limits.core.route import BadPattern
-from wharf.limits.rules.document import TableEntry, TomlDocument, suggest_name
+from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
 from wharf.limits.rules.rules_file import PROFILES
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
+from wharf.sinks.checks import InvalidSecretFile, check_sink, read_sink_secret
+from wharf.sinks.settings import MAX_SINKS, SinkKind, SinkSettings
 from wharf.world.addresses import is_loopback, split_host_and_port
 
 MIN_ADMIN_TOKEN_CHARACTERS: Final = 20
@@ -59,6 +61,38 @@ _UNUSED_KEY_MESSAGES: Final = {
     StoreKind.REDIS: "is only for counters in memory: remove the key",
 }
 _GUARD_FIELDS: Final = ("wait_ms", "losses_most", "fallback_processes")
+
+
+LIMITER_RECORD_TYPES: Final = ("limits.decision", "limits.audit", "sink.loss")
+"""The types of records that a limiter sends, which sinks can select."""
+_SINK_FIELDS: Final = {
+    "name": "name",
+    "kind": "kind",
+    "types": "types",
+    "url": "url",
+    "facility": "facility",
+    "format": "format",
+    "secret_header": "secret_header",
+    "bucket": "bucket",
+    "prefix": "prefix",
+    "region": "region",
+    "rotate_files": "rotate_files",
+    "rotate_every": "rotate_ms",
+    "compress": "is_compressed",
+}
+_SINK_SIZES: Final = {
+    "rotate_megabytes": ("rotate_bytes", 1_000_000),
+    "spool_megabytes_most": ("spool_bytes", MEBIBYTE),
+    "timeout": ("timeout_ms", 1_000),
+}
+_COMMON_SINK_KEYS: Final = frozenset({"name", "kind", "types", "spool_megabytes_most", "timeout"})
+_SINK_KEYS: Final = {
+    SinkKind.FILE: frozenset({"path", "rotate_megabytes", "rotate_every", "rotate_files"}),
+    SinkKind.SYSLOG: frozenset({"url", "facility", "ca_file"}),
+    SinkKind.HTTP: frozenset({"url", "format", "compress", "secret_file", "secret_header", "ca_file"}),
+    SinkKind.OTLP: frozenset({"url", "compress", "secret_file", "secret_header", "ca_file"}),
+    SinkKind.S3: frozenset({"url", "bucket", "prefix", "region", "secret_file", "ca_file"}),
+}
 
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
@@ -149,6 +183,7 @@ class _SettingsReader:
             decisions=self._read_decisions(),
             webhook_url=self._read_webhook(),
             has_insights=values.get("insights", False),
+            sinks=self._read_sinks(),
             meta=msgspec.to_builtins(meta),
             **fields,
         )
@@ -316,6 +351,58 @@ class _SettingsReader:
         if url and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
             self._add_problem(entry, "url", f"{url!r} is not a URL: write https://host/path")
         return url
+
+    def _read_sinks(self) -> tuple[SinkSettings, ...]:
+        """Return the settings of all sinks. Keys that do not fit their kind are recorded as problems."""
+        sinks: list[SinkSettings] = []
+        names: set[str] = set()
+        for entry in self._document.read_entries(SINK, self._document.raw, (), SINK.name, set()):
+            name, kind = entry.values.get("name"), entry.values.get("kind")
+            if name is None or kind is None:
+                continue  # Recorded as missing.
+            if name in names:
+                self._add_sink_problem(entry, "name", f"{name!r} is the name of two sinks")
+            names.add(name)
+            sinks.append(self._read_sink(entry))
+        if len(sinks) > MAX_SINKS:
+            location = self._document.get_location((SINK.name,))
+            self._document.add_problem(
+                location, SINK.name, f"{len(sinks)} sinks are more than {MAX_SINKS}: remove some"
+            )
+        return tuple(sinks)
+
+    def _read_sink(self, entry: TableEntry) -> SinkSettings:
+        """Return the settings of one sink. Invalid and missing keys are recorded as problems."""
+        values = entry.values
+        kind: SinkKind = values["kind"]
+        fields: dict[str, Any] = {field: values[name] for name, field in _SINK_FIELDS.items() if name in values}
+        fields |= {field: values[name] * factor for name, (field, factor) in _SINK_SIZES.items() if name in values}
+        for name in ("path", "ca_file"):
+            if name in values:
+                fields[name] = self._folder / str(values[name])
+        fields["ca_file"] = str(fields.get("ca_file", ""))
+        if "secret_file" in values:
+            fields |= self._read_sink_secret(entry, kind)
+        for name in values:
+            if name not in _COMMON_SINK_KEYS and name not in _SINK_KEYS[kind]:
+                self._add_sink_problem(entry, name, f"is not used by a sink of the kind {kind.value}: remove the key")
+        settings = SinkSettings(**fields)
+        for problem in check_sink(settings, known_types=frozenset(LIMITER_RECORD_TYPES)):
+            key = "secret_file" if problem.field in ("access_key", "secret") else problem.field
+            self._add_sink_problem(entry, key, problem.message)
+        return settings
+
+    def _read_sink_secret(self, entry: TableEntry, kind: SinkKind) -> dict[str, str]:
+        """Return the secrets of a sink from its file; empty if it cannot be read, which is recorded as a problem."""
+        path = self._folder / str(entry.values["secret_file"])
+        try:
+            return read_sink_secret(path, kind)
+        except InvalidSecretFile as problem:
+            self._add_sink_problem(entry, "secret_file", str(problem))
+            return {"access_key": "unread", "secret_key": "unread"} if kind is SinkKind.S3 else {}
+
+    def _add_sink_problem(self, entry: TableEntry, key: str, message: str) -> None:
+        self._document.add_problem(entry.locations.get(key, entry.location), format_key(entry.path, key), message)
 
     def _read_decisions(self) -> DecisionLogSettings:
         """Return the settings of the decision log."""

@@ -11,6 +11,8 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
+from collections import deque
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -37,9 +39,13 @@ from wharf.limits.decisions.evaluator import LimitEvaluator
 from wharf.limits.decisions.headers import HeaderWriter, build_token_headers, encode_headers
 from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.pages import Pages
+from wharf.limits.decisions.records import AUDIT_TYPE, DECISION_TYPE, build_change_record, build_decision_record
 from wharf.limits.decisions.requests import AdmittedRequest, CpuMeter, IncomingRequest, LocalReply
 from wharf.limits.decisions.shared_records import SharedRecords
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
+from wharf.sinks.build import build_source
+from wharf.sinks.records import encode_record
+from wharf.sinks.stream import RecordStream
 from wharf.world import World
 from wharf.world.log_limit import LogLimit
 from wharf.world.tasks import cancel_tasks
@@ -54,6 +60,12 @@ MAX_BODY_BYTES: Final = 1 << 20
 MAX_INLINE_BODY_BYTES: Final = 2_048
 """Longer bodies are read on a thread: to compute the cost of a query takes up to 5 µs for each byte."""
 RENEW_INTERVAL_S: Final = 10
+PUBLISH_INTERVAL_S: Final = 0.25
+"""How long a decision may wait before sinks and followers get it."""
+DECISIONS_PER_STEP: Final = 64
+"""Decisions that are encoded at once, which takes about 2 ms; between two steps the event loop can serve requests."""
+MAX_UNPUBLISHED_DECISIONS: Final = 20_000
+"""Decisions that wait to be encoded for sinks and followers; more are dropped and counted."""
 LONG_REQUEST_S: Final = 1.0
 """A request that runs for this time is long: its `on_long_running` is called."""
 
@@ -120,7 +132,16 @@ class DecisionService:
         self._id_suffix = ""
         decisions = self.settings.decisions
         self.shared_records: Final = SharedRecords(self.activity, self._id_prefix, kept_ms=decisions.kept_ms)
-        self.decision_log: Final = DecisionLog(folder, decisions, self.shared_records.record_decision)
+        self.decision_log: Final = DecisionLog(
+            folder, decisions, self.shared_records.record_decision, self._queue_decision_record
+        )
+        self.stream = RecordStream()
+        """The sinks and followers of the records of this process."""
+        self.source: Final = build_source(f"limits-{os.getpid()}")
+        self.dropped_records = 0
+        """Decisions that sinks and followers did not get because too many waited."""
+        self._unpublished: deque[LoggedDecision] = deque()
+        self._stream_task: asyncio.Task[None] | None = None
         self._sharing_task: asyncio.Task[None] | None = None
         self.pages: Final = Pages(
             self.shared_records,
@@ -141,18 +162,21 @@ class DecisionService:
         self._maintenance_task = self.world.start_task(
             self._run_maintenance_loop(), name="limits: renew, charge and write"
         )
+        self._stream_task = self.world.start_task(self._run_stream_loop(), name="limits: publish decisions")
         if self.shared_records.record_store is not None:
             self._sharing_task = self.world.start_task(self._run_sharing_loop(), name="limits: write shared records")
 
     async def close(self) -> None:
         """Stop the periodic tasks, end all requests, and write the decision log and the shared records."""
-        periodic_tasks = [task for task in (self._maintenance_task, self._sharing_task) if task is not None]
-        await cancel_tasks(*periodic_tasks)
-        self._maintenance_task = self._sharing_task = None
+        tasks = (self._maintenance_task, self._sharing_task, self._stream_task)
+        await cancel_tasks(*(task for task in tasks if task is not None))
+        self._maintenance_task = self._sharing_task = self._stream_task = None
         for admitted in list(self.running_requests.values()):
             await self.end_request(admitted)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.activity.add_admissions_to_rows(self.now_ms())
+        await self.publish_decisions()
+        await self.stream.close()
         await self.decision_log.write(self.now_ms())
         with contextlib.suppress(StoreUnavailable):
             await self.shared_records.write(self.now_ms(), is_last=True)
@@ -266,10 +290,12 @@ class DecisionService:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
             )
-            self.activity.record_refusal(decision, caller, now_ms, self._find_resource(incoming, caller))
+            self.activity.record_refusal(
+                decision, caller, now_ms, self._find_resource(incoming.method, incoming.path, caller)
+            )
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, self.evaluator.rules), caller)
         self.decision_log.record_admission(request_id, now_ms, incoming.method, incoming.path, decision, caller)
-        self.activity.record_admission(decision, caller, self._find_resource(incoming, caller))
+        self.activity.record_admission(decision, caller, self._find_resource(incoming.method, incoming.path, caller))
         if self.alerts is not None:
             self.alerts.check_usage(decision, caller)
         now_s = self.world.monotonic_s()
@@ -278,9 +304,9 @@ class DecisionService:
         )
         return admitted
 
-    def _find_resource(self, incoming: IncomingRequest, caller: Caller) -> str:
+    def _find_resource(self, method: str, path: str, caller: Caller) -> str:
         """Return the resource of an organization that a request is about, such as `acme/site`; empty without one."""
-        resource = self._resource_finder.find_resource(incoming.method, incoming.path)
+        resource = self._resource_finder.find_resource(method, path)
         if not resource and caller.installation is None and caller.repository is None:
             return ""
         try:
@@ -327,7 +353,9 @@ class DecisionService:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
             )
-            self.activity.record_refusal(decision, caller, now_ms, self._find_resource(incoming, caller))
+            self.activity.record_refusal(
+                decision, caller, now_ms, self._find_resource(incoming.method, incoming.path, caller)
+            )
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, rules))
         body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation, "status": "401"}
         headers = (*build_headers(decision, rules), ("content-type", JSON_TYPE), ("cache-control", "no-cache"))
@@ -564,10 +592,43 @@ class DecisionService:
 
     def write_audit_entry(self, action: str, *, by: str, **facts: object) -> None:
         """Record an operator's action or the expiry of one, in the process log and in the audit file."""
-        entry = {"at_ms": self.now_ms(), "act": action, "by": by, **facts}
+        entry = {"at_ms": self.now_ms(), "act": action, "by": by, **facts, "id": self.world.new_id()}
         log.warning("limits changed", extra={"action": action, "by": by, **facts})
         if self._folder is not None:
             try:
                 append_private(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")
             except OSError as error:  # The action is done already, and the process log has it.
                 log.error("audit entry of the limiter not written action=%s error=%s", action, error)
+        record = build_change_record(entry, source=self.source)
+        self.stream.publish(AUDIT_TYPE, record.id, encode_record(record))
+
+    # -- records for sinks and followers -----------------------------------------------------------------------------
+
+    def _queue_decision_record(self, logged: LoggedDecision) -> None:
+        """Queue a decision for sinks and followers, if any gets decisions. If too many wait, it is dropped and counted."""
+        if not self.stream.wants(DECISION_TYPE):
+            return
+        if len(self._unpublished) >= MAX_UNPUBLISHED_DECISIONS:
+            self.dropped_records += 1
+            return
+        self._unpublished.append(logged)
+
+    async def _run_stream_loop(self) -> None:
+        """Publish the queued decisions several times a second, until the task is cancelled."""
+        while True:
+            await asyncio.sleep(PUBLISH_INTERVAL_S)
+            await self.publish_decisions()
+
+    async def publish_decisions(self) -> None:
+        """Encode the queued decisions and pass them to sinks and followers. Requests are served in between."""
+        while self._unpublished:
+            for _ in range(min(len(self._unpublished), DECISIONS_PER_STEP)):
+                logged = self._unpublished.popleft()
+                record = build_decision_record(
+                    self.decision_log.render_entry(logged),
+                    list(logged.decision.list_limits()),
+                    resource=self._find_resource(logged.method, logged.path, logged.caller),
+                    source=self.source,
+                )
+                self.stream.publish(DECISION_TYPE, record.id, encode_record(record))
+            await asyncio.sleep(0)
