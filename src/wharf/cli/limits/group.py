@@ -35,6 +35,9 @@ COMMANDS = {
     "explain": CommandEntry(MODULE, "explain", "Explain why a request was refused or admitted."),
     "rules": CommandEntry(MODULE, "rules", "Show the rules in force, with file and line."),
     "activity": CommandEntry(MODULE, "activity", "Show the API requests about the resources of an organization."),
+    "audit": CommandEntry(
+        "wharf.cli.limits.audit", "audit", "Show what operators changed, and follow changes and refusals live."
+    ),
     "metrics": CommandEntry(MODULE, "metrics", "Print metrics in the text format of Prometheus."),
     "grant": CommandEntry(CHANGES_MODULE, "grant", "Increase the limit of a caller for a time."),
     "revoke": CommandEntry(CHANGES_MODULE, "revoke", "End the grants of a caller."),

@@ -60,6 +60,8 @@ MAX_BODY_BYTES: Final = 1 << 20
 MAX_INLINE_BODY_BYTES: Final = 2_048
 """Longer bodies are read on a thread: to compute the cost of a query takes up to 5 µs for each byte."""
 RENEW_INTERVAL_S: Final = 10
+AUDIT_FILE: Final = "audit.jsonl"
+"""The file with the changes by operators, in the data folder."""
 PUBLISH_INTERVAL_S: Final = 0.25
 """How long a decision may wait before sinks and followers get it."""
 DECISIONS_PER_STEP: Final = 64
@@ -596,7 +598,7 @@ class DecisionService:
         log.warning("limits changed", extra={"action": action, "by": by, **facts})
         if self._folder is not None:
             try:
-                append_private(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")
+                append_private(self._folder / AUDIT_FILE, msgspec.json.encode(entry) + b"\n")
             except OSError as error:  # The action is done already, and the process log has it.
                 log.error("audit entry of the limiter not written action=%s error=%s", action, error)
         record = build_change_record(entry, source=self.source)
