@@ -91,7 +91,7 @@ class RecordStream:
     def wants(self, record_type: str) -> bool:
         """Return whether anything gets records of this type, so that they need not be encoded in vain."""
         types = (*(delivery.types for delivery in self.deliveries), *(follower.types for follower in self._followers))
-        return any(not wanted or record_type in wanted for wanted in types)
+        return any(not selected or record_type in selected for selected in types)
 
     def publish(self, record_type: str, record_id: str, line: bytes) -> None:
         """Pass an encoded record on. This never waits."""
