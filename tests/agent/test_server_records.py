@@ -67,6 +67,7 @@ types = ["cluster.audit"]
                 ],
                 what="the event of the job",
             )
+            metrics: Any = agent.get("/v1/metrics")
             receiver.start()
             wait_until(lambda: receiver.accepted, what="the records of the outage")
 
@@ -77,6 +78,12 @@ types = ["cluster.audit"]
         ]
         received = [json.loads(line) for request in receiver.accepted for line in request.body.splitlines()]
 
+    waiting = {
+        gauge["Labels"]["sink"]: gauge["Value"]
+        for gauge in metrics["Gauges"]
+        if gauge["Name"].endswith("sinks.waiting_records")
+    }
+    assert waiting["collector"] >= 1
     event = msgspec.convert(events[0], ClusterEventRecord)
     assert (event.id, event.data.topic, event.data.key) == (f"{write['data']['index']}.0", "Job", "hello")
     assert event.data.payload["Job"]["ID"] == "hello"

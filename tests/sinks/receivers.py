@@ -2,6 +2,7 @@
 
 import gzip
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -149,8 +150,9 @@ class DatagramReceiver:
 class StreamReceiver:
     """A syslog receiver over TCP that can go away and return on its port; or at the path of a Unix socket."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, tls: ssl.SSLContext | None = None) -> None:
         self._path = path
+        self._tls = tls
         self.port = 0 if path is not None else free_ports(1)[0]
         self.url = f"unix://{path}" if path is not None else f"tcp://127.0.0.1:{self.port}"
         self.received = b""
@@ -170,9 +172,19 @@ class StreamReceiver:
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
+                if self._tls is not None:
+                    connection = self._wrap(connection, self._tls)
                 self._connections.append(connection)
                 while data := connection.recv(65_536):
                     self.received += data
+
+    def _wrap(self, connection: socket.socket, tls: ssl.SSLContext) -> socket.socket:
+        """Return the connection with TLS, or closed if the handshake fails."""
+        try:
+            return tls.wrap_socket(connection, server_side=True)
+        except OSError:
+            connection.close()
+            return connection
 
     def stop(self) -> None:
         if self._listener is None or self._thread is None:

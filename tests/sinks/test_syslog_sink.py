@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.certificates import make_certificates
 from tests.ports import free_ports
 from tests.sinks.receivers import DatagramReceiver, NamedBatch, StreamReceiver, make_line, read_ids
 from tests.waiting import wait_until
@@ -117,6 +118,35 @@ def test_the_last_batch_is_sent_again_after_a_receiver_restarted(stream_receiver
 
     wait_until(lambda: len(stream_receiver.list_messages()) == 2, what="two messages")
     assert [read_ids(split_message(message)[1]) for message in stream_receiver.list_messages()] == [["1"], ["2"]]
+
+
+def test_messages_can_be_sent_over_tls(tmp_path: Path) -> None:
+    created = make_certificates(tmp_path)
+    receiver = StreamReceiver(tls=created.build_server_context())
+    receiver.start()
+
+    async def main() -> None:
+        address = read_syslog_url(f"tls://localhost:{receiver.port}")
+        sink = SyslogSink(address, facility=16, ca_file=created.authority_file)
+        for number in (1, 2):
+            await sink.send(NamedBatch("s-1", [make_line(number)]))
+        wait_until(lambda: len(receiver.list_messages()) == 2, what="two messages")
+        await sink.close()
+
+    asyncio.run(main())
+    receiver.stop()
+    assert [read_ids(split_message(message)[1]) for message in receiver.list_messages()] == [["1"], ["2"]]
+
+
+def test_a_receiver_with_an_unknown_certificate_gets_nothing(tmp_path: Path) -> None:
+    receiver = StreamReceiver(tls=make_certificates(tmp_path).build_server_context())
+    receiver.start()
+
+    with pytest.raises(SinkUnavailable, match="certificate verify failed"):
+        send(f"tls://localhost:{receiver.port}", [make_line(1)])
+
+    receiver.stop()
+    assert receiver.received == b""
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "unix"])

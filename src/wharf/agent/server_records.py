@@ -6,6 +6,7 @@ every server with such a sink sends all of them, with the same ids.
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -126,9 +127,16 @@ class ServerRecords:
             data=msgspec.convert(describe_write(entry, redactor), ClusterWriteData),
         )
 
+    def list_gauges(self) -> Iterator[tuple[str, float, str]]:
+        """Yield name, value and sink of each gauge."""
+        for sink in self.stream.describe_sinks():
+            for name in ("waiting_records", "waiting_bytes", "sent", "lost", "rejected", "failures"):
+                yield f"sinks.{name}", getattr(sink, name), sink.name
+
     def open(self, server: Server) -> None:
         """Start to send records, and to follow the events if a sink gets them."""
         self.stream.open()
+        server.list_sink_gauges = self.list_gauges
         if self._sends_events and server.events is not None and self.stream.wants(EVENT_TYPE):
             self._event_task = start_supervised(
                 self._world, self._follow_events(server.events), name="events for sinks"

@@ -100,7 +100,9 @@ def select_organization_resource(resource: str, caller: Caller, directory: Direc
     resource = resource or _find_credential_resource(caller, directory)
     owner, slash, repository = resource.partition("/")
     organization = find_organization(directory, owner) if owner else None
-    return "" if organization is None else f"{organization.login}{slash}{repository}"
+    if organization is None:
+        return ""
+    return resource if organization.login == owner else f"{organization.login}{slash}{repository}"
 
 
 def _find_credential_resource(caller: Caller, directory: Directory) -> str:
