@@ -102,6 +102,15 @@ def test_a_receiver_that_does_not_listen_is_tried_again() -> None:
         send(f"http://127.0.0.1:{port}/", make_line(1))
 
 
+def test_a_query_is_not_in_messages(receiver: HttpReceiver) -> None:
+    receiver.answer = lambda _request: (403, {}, b"")
+
+    with pytest.raises(SinkUnavailable, match=r"/records replied 403$"):
+        send(f"{receiver.url}?token=secret", make_line(1))
+
+    assert receiver.requests[0].path == "/records?token=secret"
+
+
 def test_a_missing_ca_file_is_tried_again(tmp_path: Path) -> None:
     async def main() -> None:
         sender = HttpSender(timeout_s=5.0, ca_file=str(tmp_path / "none.pem"))

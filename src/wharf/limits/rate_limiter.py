@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 SPOOL_FOLDER: Final = "sinks"
 """The folder for records that wait for their receivers, in the data folder."""
+_START_PROBLEMS: Final = (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidGrantsFile, OSError)
+"""What can be wrong outside of this program when a limiter starts."""
 
 
 class LimiterStartError(Exception):
@@ -154,7 +156,10 @@ class RateLimiter:
                 self.decision_service.stream.open()
                 self.watcher.open()
                 exits.pop_all()
-        except (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidGrantsFile, OSError) as problem:
+        except BaseException as problem:
+            self.decision_service.stream.close_spools()
+            if not isinstance(problem, _START_PROBLEMS):
+                raise
             raise LimiterStartError(f"cannot start the limiter: {problem}") from None
         rules = self.decision_service.evaluator.rules
         log.info("limiter started rules=%d rules_hash=%s", len(rules.rules), hash_rules(rules))

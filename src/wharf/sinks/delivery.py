@@ -169,7 +169,8 @@ class SinkDelivery:
 
     def close_spool(self) -> None:
         """Close the spool of a delivery that was never opened."""
-        self._spool.close()
+        if not self._tasks:
+            self._spool.close()
 
     # -- from memory to the spool -----------------------------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """A sink that appends records to a file, one in each line, with rotation by size and time."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,21 +18,33 @@ class FileSink:
         self._rotation = rotation
         self._file: RotatingFile | None = None
         self._calls = SingleThreadCall()
+        self._batch_name = ""
+        self._written_lines = 0
+        """The records of this batch that are written."""
+        self._has_failed = False
 
     async def send(self, batch: SinkBatch) -> int:
         """Append all records. Raises `SinkUnavailable` if the file cannot be written, such as on a full disk."""
         try:
-            await self._calls.run(partial(self._write, batch.lines, self._world.now_ns()))
+            await self._calls.run(partial(self._write, batch, self._world.now_ns()))
         except OSError as error:
             raise SinkUnavailable(f"{self._path} cannot be written: {error.strerror or error}") from error
         return 0
 
-    def _write(self, lines: Sequence[bytes], now_ns: int) -> None:
+    def _write(self, batch: SinkBatch, now_ns: int) -> None:
+        """Append the records of a batch that an earlier attempt has not written. Raises `OSError`."""
         if self._file is None:
             self._file = RotatingFile(self._path, self._rotation, mode=0o600)
-        # One write for each record: a record is never in two files, and a failure does not leave half of it.
-        for line in lines:
-            self._file.write(line + b"\n", now_ns=now_ns)
+        if batch.name != self._batch_name:
+            self._batch_name, self._written_lines = batch.name, 0
+        # One write for each record, so that no record is in two files.
+        for line in batch.lines[self._written_lines :]:
+            # A failed write may have left a part of its line, such as on a full disk.
+            start = b"\n" if self._has_failed else b""
+            self._has_failed = True
+            self._file.write(start + line + b"\n", now_ns=now_ns)
+            self._has_failed = False
+            self._written_lines += 1
 
     async def close(self) -> None:
         if self._file is not None:

@@ -52,15 +52,16 @@ class HttpSender:
 
     async def send(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
         """Send a request and return the body of the 2xx reply. Raises `SinkUnavailable` or `RecordsRejected`."""
+        place = url.partition("?")[0]  # The query may be a secret, and messages are logged.
         try:
             client = await self._get_client()
             async with client.stream(method, url, content=body, headers=dict(headers)) as reply:
                 text = await read_body(reply, timeout_s=self._timeout_s, max_bytes=MAX_REPLY_BYTES)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-            raise SinkUnavailable(f"{url}: {error or type(error).__name__}") from error
+            raise SinkUnavailable(f"{place}: {str(error) or type(error).__name__}") from error
         if 200 <= reply.status_code < 300:
             return text
-        reason = f"{url} replied {reply.status_code} {_shorten(text)}".rstrip()
+        reason = f"{place} replied {reply.status_code} {_shorten(text)}".rstrip()
         if reply.status_code in REJECTING_STATUSES:
             raise RecordsRejected(reason)
         raise SinkUnavailable(reason, retry_after_s=_read_retry_after_s(reply.headers.get("retry-after", "")))

@@ -134,6 +134,11 @@ class RecordStream:
         for delivery in self.deliveries:
             delivery.open()
 
+    def close_spools(self) -> None:
+        """Close the spools of a stream that was never opened, so that another process or stream can use them."""
+        for delivery in self.deliveries:
+            delivery.close_spool()
+
     async def close(self) -> None:
         """End all followers, and close all sinks after their last records."""
         for follower in self._followers:
