@@ -456,6 +456,30 @@ def test_activity_of_an_organization_has_the_format_of_insights(tmp_path: Path) 
     assert [r["resource_name"] for r in resources] == ["acme", "acme/site"]
 
 
+def test_activity_can_be_that_of_one_user_by_id_or_login(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[Any]:
+        for _ in range(2):
+            await operator.send(ADA_HEADER, target="/orgs/acme")
+        await operator.send(target="/orgs/acme")
+        return [
+            json.loads(await operator.run("activity", "acme", "--since", "1h", *words))["total_request_count"]
+            for words in ((), ("--user", "5"), ("--user", "ada"), ("--user", "6"))
+        ]
+
+    assert run_as_operator(tmp_path, scenario) == [3, 2, 2, 0]
+
+
+def test_activity_has_pages_of_a_hundred_rows(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[int]:
+        caller = await operator.running.connect()
+        for number in range(101):
+            await caller.request(f"/repos/acme/r{number}", f"Authorization: token {INSTALLATION}")
+        words = ("activity", "acme", "--since", "1h", "--group-by", "resource")
+        return [len(json.loads(await operator.run(*words, "--page", page))) for page in ("1", "2")]
+
+    assert run_as_operator(tmp_path, scenario, rules="") == [100, 1]
+
+
 def test_since_accepts_a_time_or_a_duration_and_rejects_other_text(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> tuple[Any, str]:
         await operator.send(ADA_HEADER, target="/orgs/acme")
