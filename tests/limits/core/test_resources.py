@@ -38,14 +38,14 @@ DIRECTORY = MemoryDirectory(
 def test_a_path_names_owner_and_repository(path: str, expected: str) -> None:
     finder = ResourceFinder()
 
-    assert [finder.find_resource("GET", path) for _ in range(2)] == [expected, expected]
+    assert [finder.find_name("GET", path) for _ in range(2)] == [(expected.partition("/")[0], expected)] * 2
 
 
 def test_own_patterns_replace_those_of_code_hosts() -> None:
     finder = ResourceFinder(["GET /teams/{owner}/*", "* /boards/{repository}/of/{owner}"])
 
     found = [
-        finder.find_resource(method, path)
+        finder.find_name(method, path)[1]
         for method, path in (
             ("GET", "/teams/acme/x"),
             ("POST", "/teams/acme/x"),
@@ -61,7 +61,7 @@ def test_a_full_cache_loses_its_oldest_entries(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(resources, "MAX_CACHED_RESOURCES", 2)
     finder = ResourceFinder()
 
-    found = [finder.find_resource("GET", f"/repos/acme/r{number % 4}") for number in range(12)]
+    found = [finder.find_name("GET", f"/repos/acme/r{number % 4}")[1] for number in range(12)]
 
     assert found == [f"acme/r{number % 4}" for number in range(12)]
 

@@ -49,6 +49,10 @@ def parse_owner_pattern(text: str) -> RoutePattern:
     return pattern
 
 
+ResourceName = tuple[str, str]
+"""The owner and the resource, such as `acme` and `acme/site`. A plain tuple, because every request makes or reads one."""
+
+
 class ResourceFinder:
     """Finds the resource of a request by its path: `acme/site`, `acme`, or nothing. Caches its results."""
 
@@ -59,19 +63,21 @@ class ResourceFinder:
             names = [segment.partition("}")[0] + "}" for segment in pattern.segments]
             repository_index = names.index(REPOSITORY_SEGMENT) if REPOSITORY_SEGMENT in names else -1
             self._routes.add(pattern, (names.index(OWNER_SEGMENT), repository_index))
-        self._resources: BoundedCache[tuple[str, str], str] = BoundedCache(MAX_CACHED_RESOURCES)
+        self._names: BoundedCache[tuple[str, str], ResourceName] = BoundedCache(MAX_CACHED_RESOURCES)
 
-    def find_resource(self, method: str, path: str) -> str:
-        """Return the resource that a path names: owner and repository, or the owner alone; empty if it names none."""
+    def find_name(self, method: str, path: str) -> ResourceName:
+        """Return the resource that a path names; two empty texts if it names none."""
         key = (method, path)
-        resource = self._resources.get(key)
-        if resource is None:
+        name = self._names.get(key)
+        if name is None:
             resource = self._read_resource(method, normalize_path(path))
+            name = (get_organization(resource), resource)
             if len(path) <= MAX_CACHED_PATH_CHARACTERS:
-                self._resources.store(key, resource)
-        return resource
+                self._names.store(key, name)
+        return name
 
     def _read_resource(self, method: str, path: str) -> str:
+        """Return owner and repository, or the owner alone; empty if the path names none."""
         matches = self._routes.find_matches(method, path)
         if not matches:
             return ""

@@ -308,11 +308,18 @@ class DecisionService:
 
     def _find_resource(self, method: str, path: str, caller: Caller) -> str:
         """Return the resource of an organization that a request is about, such as `acme/site`; empty without one."""
-        resource = self._resource_finder.find_resource(method, path)
-        if not resource and caller.installation is None and caller.repository is None:
+        owner, resource = self._resource_finder.find_name(method, path)
+        if not owner and caller.installation is None and caller.repository is None:
             return ""
+        directory = self.caller_resolver.directory
         try:
-            return select_organization_resource(resource, caller, self.caller_resolver.directory)
+            if (
+                owner
+                and (organization := directory.find_organization(owner)) is not None
+                and organization.login == owner
+            ):
+                return resource  # The usual spelling: nothing else to look up.
+            return select_organization_resource(resource, caller, directory)
         except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
             left_out = self._directory_failures.count_event()
             if left_out is not None:
