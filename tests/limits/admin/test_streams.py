@@ -19,10 +19,14 @@ from tests.sinks.receivers import read_ids, running_receiver
 from tests.waiting import wait_on_loop_until
 from wharf.limits.admin import streams
 from wharf.limits.admin.errors import ActionError
+from wharf.limits.admin.server import AdminServer
 from wharf.limits.admin.streams import MAX_AUDIT_ENTRIES, list_audit_records, read_last_event_id, read_types
+from wharf.limits.config import LimiterSettings
 from wharf.limits.decisions.records import RECORD_TYPES, DecisionRecord, OperatorChangeRecord
 from wharf.limits.decisions.service import MAX_UNPUBLISHED_DECISIONS
+from wharf.limits.rate_limiter import RateLimiter
 from wharf.sinks.stream import MAX_FOLLOWERS
+from wharf.world import RealWorld
 
 T = TypeVar("T")
 TOKEN = "a-token-of-the-admin-port"
@@ -406,3 +410,38 @@ def test_following_a_limiter_that_does_not_listen_is_an_error(tmp_path: Path) ->
         return await operator.run_at(str(tmp_path / "none.sock"), "audit", "--follow", fails=True)
 
     assert "no limiter listens at" in run_as_operator(tmp_path, scenario)
+
+
+def test_the_command_follows_all_limiters_of_a_folder(tmp_path: Path) -> None:
+    async def scenario() -> list[str]:
+        world = RealWorld()
+        settings = [
+            LimiterSettings(data_folder=tmp_path / name, admin_socket=tmp_path / f"limits-{name}.sock")
+            for name in ("a", "b")
+        ]
+        limiters = [RateLimiter(each, world) for each in settings]
+        servers = [AdminServer(limiter, world) for limiter in limiters]
+        for limiter, server in zip(limiters, servers, strict=True):
+            await limiter.open()
+            await server.open()
+        words = ("-m", "wharf", "limits", "audit", "--follow", "--json", "--admin-address", str(tmp_path))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        streams_of_all = [limiter.decision_service.stream for limiter in limiters]
+        await wait_on_loop_until(
+            lambda: all(stream.wants("limits.audit") for stream in streams_of_all), what="followers"
+        )
+        subjects = []
+        for number, server in enumerate(servers):
+            await server.actions.set_ban(f"app:{number}", for_ms=1_000, by="ops", reason="")
+            subjects.append(json.loads(await process.stdout.readline())["data"]["details"]["subject"])
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+        for limiter, server in zip(limiters, servers, strict=True):
+            await server.close()
+            await limiter.close()
+        return subjects
+
+    assert asyncio.run(scenario()) == ["app:0", "app:1"]
