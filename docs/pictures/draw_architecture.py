@@ -167,6 +167,7 @@ def draw_packages() -> None:
     picture.draw_box(120, 586, 190, 50, "client", ["typed HTTP client"])
     picture.draw_box(330, 586, 190, 50, "wire", ["endpoints, messages"])
     picture.draw_box(540, 586, 176, 50, "model", ["records, states"])
+    picture.draw_box(750, 568, 130, 82, "sinks", ["records to", "receivers"])
     picture.draw_box(20, 676, 540, 40, "languages", ["filters, HCL, templates"])
     picture.draw_box(580, 676, 300, 40, "world", ["clock, randomness, ids, tasks"])
     downward = (
@@ -177,7 +178,8 @@ def draw_packages() -> None:
         *((x, 402, 420) for x in (120, 230, 350)),
         *((x, 462, 480) for x in (140, 324)),
         *((x, 532, 568) for x in (300, 665)),
-        (815, 532, 676),
+        (815, 532, 568),
+        (815, 650, 676),
         *((x, 650, 676) for x in (300, 665)),
     )
     for x, top, bottom in downward:

@@ -5,10 +5,10 @@ import stat
 from pathlib import Path
 
 from wharf.agent.logs.audit import AuditLog, open_audit_log
-from wharf.agent.logs.rotation import Rotation
 from wharf.cluster.api.audit import AuditRecord, NoAudit
 from wharf.config.settings import AgentSettings, AuditSettings
 from wharf.contract.model.times import SECOND
+from wharf.sinks.rotation import Rotation
 
 A_WRITE = AuditRecord(
     at_ns=1_767_268_800 * SECOND,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from wharf.agent.logs.rotation import Rotation
 from wharf.agent.logs.setup import LogConfiguration, ProcessLogging
 from wharf.config.settings import LogLevel
+from wharf.sinks.rotation import Rotation
 from wharf.world.request_id import RequestIdScope
 
 log = logging.getLogger("wharf.cluster.api.test")

@@ -34,6 +34,18 @@ def configure(**values: object) -> Configuration:
         ),
         ({"server__min_heartbeat_ttl": "0s"}, "server.min_heartbeat_ttl: expected 1s to 24h, given 0s"),
         ({"server__failover_heartbeat_ttl": "5s"}, "server.failover_heartbeat_ttl: expected 30s or more"),
+        ({"sinks__a__path": "x"}, 'sinks.a.path: expected an absolute path, given "x"'),
+        ({"sinks__A__path": "/x"}, 'sinks.A: expected a name of lowercase letters, digits, "_" and "-", given "A"'),
+        ({"sinks__a__kind": "file"}, "sinks.a.path: is missing: a sink of the kind file needs the file"),
+        (
+            {"sinks__a__path": "/x", "sinks__a__types": ["audit"]},
+            "sinks.a.types: 'audit' is not a type of record: known are cluster.audit, cluster.event, sink.loss",
+        ),
+        ({"sinks__a__path": "/x", "sinks__a__timeout": "0s"}, "sinks.a.timeout: expected more than 0 and at most 300s"),
+        (
+            {"sinks__a__kind": "s3", "sinks__a__url": "https://h", "sinks__a__bucket": "b"},
+            "sinks.a.secret_file: is missing: a sink of the kind s3 needs a file with its two keys",
+        ),
         ({"log_file": "log"}, 'log_file: expected an absolute path, given "log"'),
         ({"bind_addr": "example"}, 'bind_addr: expected an IP address or "localhost", given "example"'),
         ({"bind_addr": "0.0.0.0"}, "bind_addr: listening on 0.0.0.0 without access control"),

@@ -43,6 +43,21 @@ def test_an_entry_applies_to_all_keys_below_it() -> None:
     assert get_awaited_capability(("ui", "enabled")) == "the web interface"
 
 
+def test_a_sink_is_reported_for_an_agent_that_is_only_a_node() -> None:
+    path = ("sinks", "a", "path")
+    flags = [
+        CommandFlag("a flag", ("client", "enabled"), True),
+        CommandFlag("a flag", ("client", "servers"), ["10.0.0.1:4646"]),
+        CommandFlag("a flag", ("data_dir",), "/var/lib/wharf"),
+        CommandFlag("a file", path, "/x"),
+    ]
+
+    assert list(list_warnings(load_configuration(environment={}, flags=flags))) == [
+        "a file: sinks.a.path has no effect: only servers send records of writes and events"
+    ]
+    assert find_warnings(path, "/x") == []
+
+
 @pytest.mark.parametrize("path", [("ports", "http"), ("advertise", "http")])
 def test_an_address_of_http_is_reported_for_an_agent_that_is_only_a_node(path: KeyPath) -> None:
     value: str | int = 31651 if path[0] == "ports" else "10.0.0.7:4646"

@@ -1,6 +1,5 @@
 """The files and commands of docs/limits-for-your-host.md work on the stand-in for a host, and print what the page shows."""
 
-import hashlib
 import re
 import subprocess
 import threading
@@ -12,14 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_limits import Terminal
-from tests.limits.hosts.code_host import TOKEN, CodeHost, make_handler
-from wharf.limits.config.schema import ROOT
+from tests.limits.hosts.code_host import CodeHost, make_handler
 from wharf.limits.rules import Severity, lint_rules, read_rules
 from wharf.limits.rules.rules_file import PROFILES, read_profile
 
 PAGE = Path(__file__).parents[2] / "docs" / "limits-for-your-host.md"
-OPAQUE = re.compile(r'credentials = "opaque".*')
-DIRECTORY = '[[user]]\nlogin = "ada"\ntokens = [{{ name = "t", sha256 = "{digest}" }}]\n'
 
 
 def read_files() -> dict[str, str]:
@@ -62,15 +58,6 @@ def run_host(folder: Path, terminal: Terminal) -> Iterator[None]:
         thread.join()
 
 
-def prepare_settings(text: str, folder: Path) -> str:
-    """Return the settings of the page. Before the key `credentials` exists, a directory file lists the token of the page."""
-    if ROOT.find_key("credentials") is not None:
-        return text
-    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
-    (folder / "people.toml").write_text(DIRECTORY.format(digest=digest))
-    return OPAQUE.sub('directory = "people.toml"', text)
-
-
 def mask(text: str) -> list[str]:
     text = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", re.sub(r"(?<=retry-after: )\d+", "SECONDS", text))
     return [" ".join(line.split()) for line in text.splitlines()]
@@ -80,7 +67,7 @@ def test_the_steps_of_the_page_print_what_the_page_shows(tmp_path: Path) -> None
     files = read_files()
     terminal = Terminal(tmp_path)
     (tmp_path / "rules.toml").write_text(files["rules.toml"])
-    settings = terminal.replace_ports(prepare_settings(files["limits.toml"], tmp_path))
+    settings = terminal.replace_ports(files["limits.toml"])
     (tmp_path / "limits.toml").write_text(settings)
     shown, expected = [], []
     try:

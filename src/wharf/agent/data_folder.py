@@ -81,7 +81,7 @@ def check_folder_access(settings: AgentSettings) -> None:
     check_program_folders(settings, user_id=user_id)
 
 
-FOLDERS: Final = ("state", "node", "node/runs", "node/drivers", "node/read-only", "alloc", "logs", "snapshots")
+FOLDERS: Final = ("state", "node", "node/runs", "node/drivers", "node/read-only", "alloc", "logs", "sinks", "snapshots")
 """The names in a data folder that must be folders if they exist."""
 FILES: Final = (
     "agent.lock",

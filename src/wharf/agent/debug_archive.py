@@ -19,12 +19,12 @@ from wharf import __version__
 from wharf.agent.errors import CommandError
 from wharf.agent.logs.lines import format_log_time
 from wharf.agent.logs.redaction import Redactor
-from wharf.agent.logs.rotation import list_rotated_files
 from wharf.agent.supervision.control import DebugReply, DebugRequest, send_control_request
 from wharf.config.settings import AgentSettings
 from wharf.config.tree import PlainValue
 from wharf.config.values import list_secrets, redact_settings
 from wharf.contract.model.times import SECOND
+from wharf.sinks.rotation import list_rotated_files
 from wharf.world import RealWorld
 
 MAX_LOG_BYTES: Final = 5_000_000

@@ -62,5 +62,7 @@ def list_warnings(configuration: Configuration) -> Iterator[str]:
             yield f"{origin}: {name} has no effect yet; it comes with {capability}"
         if (reason := get_ineffective_reason(path)) is not None:
             yield f"{origin}: {name} has no meaning here: {reason}"
+        if is_node_only and path[0] == "sinks":
+            yield f"{origin}: {name} has no effect: only servers send records of writes and events"
         if is_node_only and path in NODE_ONLY_KEYS:
             yield f"{origin}: {name} has no effect: {NODE_ONLY_REASON}"

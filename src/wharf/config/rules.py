@@ -11,9 +11,11 @@ from wharf.cluster.server.metrics import find_prefix_problem
 from wharf.config.builder import format_path
 from wharf.config.errors import ConfigurationProblem
 from wharf.config.log_parts import list_log_parts
-from wharf.config.settings import AgentSettings
+from wharf.config.settings import AgentSettings, RecordSinkSettings
 from wharf.config.tree import KeyPath, ValueOrigin
 from wharf.languages.suggestions import find_nearest_name
+from wharf.sinks.checks import check_sink
+from wharf.sinks.settings import MAX_SINKS, SinkSettings
 from wharf.world.addresses import is_loopback, is_unspecified, split_host_and_port
 
 FindOrigin = Callable[[KeyPath], ValueOrigin]
@@ -36,6 +38,11 @@ MAX_HEARTBEAT_TTL_S: Final = 86_400.0
 """The longest `server.min_heartbeat_ttl`: a day. With a longer one, dead nodes would stay undetected for days."""
 MIN_HEARTBEAT_RATE: Final = 0.01
 """The lowest `server.max_heartbeats_per_second`: with it, each node of ten sends one heartbeat in 17 to 33 minutes."""
+MAX_SINK_TIMEOUT_S: Final = 300.0
+"""The longest `sinks.<name>.timeout`. Records wait for a receiver that hangs."""
+CLUSTER_RECORD_TYPES: Final = frozenset({"cluster.audit", "cluster.event", "sink.loss"})
+"""The types of records that a server sends, which sinks can select."""
+_SINK_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
 _SERVER_ADDRESS: Final = re.compile(r"(https?://)?(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]@]+)(:\d{1,5})?(/\S*)?")
 _OTHER_LOGGERS: Final = ("uvicorn",)
@@ -56,6 +63,7 @@ def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[Con
         _check_log_levels,
         _check_task_ports,
         _check_telemetry,
+        _check_sinks,
         _check_read_limits,
         _check_api,
         _check_limits,
@@ -87,6 +95,50 @@ def _check_telemetry(settings: AgentSettings) -> RuleViolations:
             yield ("telemetry", "prefix_filter"), message
     if settings.telemetry.in_memory_collection_interval.ns <= 0:
         yield ("telemetry", "in_memory_collection_interval"), "expected more than 0, such as 10s"
+
+
+def _check_sinks(settings: AgentSettings) -> RuleViolations:
+    """Check the names of sinks, and that each has the settings that its kind needs."""
+    if len(settings.sinks) > MAX_SINKS:
+        yield ("sinks",), f"{len(settings.sinks)} sinks are more than {MAX_SINKS}: remove some"
+    for name, sink in settings.sinks.items():
+        path = ("sinks", name)
+        if _SINK_NAME.fullmatch(name) is None:
+            yield path, f'expected a name of lowercase letters, digits, "_" and "-", given "{name}"'
+        for key, text in (("path", sink.path), ("secret_file", sink.secret_file), ("ca_file", sink.ca_file)):
+            if text and not FilePath(text).is_absolute():
+                yield (*path, key), f'expected an absolute path, given "{text}"'
+        if not 0 < sink.timeout.seconds <= MAX_SINK_TIMEOUT_S:
+            yield (*path, "timeout"), f"expected more than 0 and at most {MAX_SINK_TIMEOUT_S:g}s"
+        for problem in check_sink(convert_sink_settings(name, sink), known_types=CLUSTER_RECORD_TYPES):
+            if problem.field != "access_key":
+                yield (*path, problem.field), problem.message
+            elif not sink.secret_file:
+                yield (*path, "secret_file"), problem.message
+
+
+def convert_sink_settings(name: str, sink: RecordSinkSettings) -> SinkSettings:
+    """Return the settings of a sink without its secret, which its file contains."""
+    return SinkSettings(
+        name=name,
+        kind=sink.kind,
+        types=sink.types,
+        path=FilePath(sink.path) if sink.path else None,
+        rotate_bytes=sink.rotate_bytes.bytes,
+        rotate_ms=sink.rotate_duration.ns // 1_000_000,
+        rotate_files=sink.rotate_max_files,
+        url=sink.url,
+        facility=sink.facility,
+        format=sink.format,
+        is_compressed=sink.compress,
+        secret_header=sink.secret_header,
+        ca_file=sink.ca_file,
+        timeout_ms=int(sink.timeout.seconds * 1_000),
+        spool_bytes=sink.spool_max_size.bytes,
+        bucket=sink.bucket,
+        prefix=sink.prefix,
+        region=sink.region,
+    )
 
 
 def _check_roles(settings: AgentSettings) -> RuleViolations:

@@ -22,8 +22,9 @@ from wharf.cluster.api.settings import (
 from wharf.cluster.engines.settings import StateSettings
 from wharf.cluster.server.settings import AclSettings, KeyringSettings, RegionSettings, ServerSettings
 from wharf.contract.model.settings import Duration, SettingInfo, Size
-from wharf.contract.model.times import HOUR
+from wharf.contract.model.times import HOUR, SECOND
 from wharf.node.settings import NodeSettings
+from wharf.sinks.settings import HttpFormat, SinkKind
 
 
 class LogLevel(enum.StrEnum):
@@ -52,6 +53,52 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
         Duration(24 * HOUR)
     )
     rotate_max_files: Annotated[int, SettingInfo("How many older files are kept; 0 keeps all.", min_value=0)] = 0
+
+
+class RecordSinkSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A sink that receives records of writes and events (docs/streams.md)."""
+
+    kind: Annotated[SinkKind, SettingInfo("What receives the records.")] = SinkKind.FILE
+    types: Annotated[
+        tuple[str, ...],
+        SettingInfo("The types of its records.", default_text="all: `cluster.audit`, `cluster.event`, `sink.loss`"),
+    ] = ()
+    path: Annotated[str, SettingInfo("For `file`: the file, an absolute path.")] = ""
+    rotate_bytes: Annotated[Size, SettingInfo("For `file`: the size at which a new file is started; 0 is never.")] = (
+        Size(100_000_000)
+    )
+    rotate_duration: Annotated[
+        Duration, SettingInfo("For `file`: the time after which a new file is started; 0 is never.")
+    ] = Duration(24 * HOUR)
+    rotate_max_files: Annotated[
+        int, SettingInfo("For `file`: how many older files are kept; 0 keeps all.", min_value=0)
+    ] = 10
+    url: Annotated[
+        str,
+        SettingInfo(
+            "For `http`, `otlp` and `s3`: `https://…`; for `syslog`: `udp://host:514`, `tcp://host:514`, `tls://host:6514` or "
+            "`unix:///dev/log`."
+        ),
+    ] = ""
+    facility: Annotated[int, SettingInfo("For `syslog`: the number of the facility.", min_value=0, max_value=23)] = 16
+    format: Annotated[HttpFormat, SettingInfo("For `http`: the form of a request's body.")] = HttpFormat.LINES
+    compress: Annotated[bool, SettingInfo("For `http` and `otlp`: whether bodies are compressed with gzip.")] = False
+    secret_file: Annotated[
+        str,
+        SettingInfo(
+            "For `http` and `otlp`: a file with the value of the header `secret_header`. For `s3`: a file with the access key "
+            "and the secret key, in one line each. Only its owner may have access to it."
+        ),
+    ] = ""
+    secret_header: Annotated[str, SettingInfo("The header of the secret.")] = "authorization"
+    ca_file: Annotated[str, SettingInfo("The CA certificate of the receiver.", default_text="the system's")] = ""
+    timeout: Annotated[Duration, SettingInfo("How long an attempt may take.")] = Duration(10 * SECOND)
+    spool_max_size: Annotated[
+        Size, SettingInfo("The maximum size of records that wait for the receiver. More are dropped and counted.")
+    ] = Size(64 << 20)
+    bucket: Annotated[str, SettingInfo("For `s3`: the bucket.")] = ""
+    prefix: Annotated[str, SettingInfo("For `s3`: the start of the names of objects.")] = ""
+    region: Annotated[str, SettingInfo("For `s3`: the region.")] = "us-east-1"
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +183,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: Annotated[TelemetrySettings, SettingInfo("Metrics of the running agent.")] = TelemetrySettings()
     keyring: Annotated[KeyringSettings, SettingInfo("The keys that encrypt secrets.")] = KeyringSettings()
     audit: Annotated[AuditSettings, SettingInfo("The audit log of writes.")] = AuditSettings()
+    sinks: Annotated[dict[str, RecordSinkSettings], SettingInfo("Where records of writes and events are sent.")] = {}
     snapshots: Annotated[
         SnapshotSettings, SettingInfo("Snapshots that servers save by themselves, and limits of restores.")
     ] = SnapshotSettings()

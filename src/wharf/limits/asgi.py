@@ -27,7 +27,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 CLOSE_POLICY_VIOLATION: Final = 1008
 """The close code of a refused websocket."""
 READ_HEADERS: Final = frozenset(
-    {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin"}
+    {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin", b"host"}
 )
 """The request headers that a decision depends on. All others are ignored."""
 SCOPE_KEY: Final = "wharf.limits"
@@ -384,6 +384,7 @@ def read_incoming_request(
     forwarded_for: list[str] = []
     forwarded: list[str] = []
     has_origin = False
+    host = ""
     for name, value in scope["headers"]:
         if name not in READ_HEADERS:
             continue
@@ -399,6 +400,8 @@ def read_incoming_request(
             forwarded.append(value.decode("latin-1"))
         elif name == b"origin":
             has_origin = True
+        elif name == b"host":
+            host = value.decode("latin-1")
     description = scope.get(SCOPE_KEY)
     if description is not None:
         authorization = description["authorization"]
@@ -417,6 +420,8 @@ def read_incoming_request(
         tuple(forwarded),
         has_origin,
         () if carriers is None else find_carried(scope["headers"], carriers),
+        host,
+        scope.get("scheme") == "https",
     )
 
 

@@ -31,9 +31,16 @@ from wharf.limits.stores.redis import RedisRecords, RedisStore
 from wharf.limits.stores.redis.records import RedisCredentials
 from wharf.limits.stores.snapshot import InvalidSnapshot
 from wharf.limits.toml.problems import FileProblem
+from wharf.sinks.build import build_stream
+from wharf.sinks.spool import SpoolError
 from wharf.world import World
 
 log = logging.getLogger(__name__)
+
+SPOOL_FOLDER: Final = "sinks"
+"""The folder for records that wait for their receivers, in the data folder."""
+_START_PROBLEMS: Final = (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidGrantsFile, OSError)
+"""What can be wrong outside of this program when a limiter starts."""
 
 
 class LimiterStartError(Exception):
@@ -84,6 +91,13 @@ class RateLimiter:
             unlisted=_build_unlisted(settings, world),
         )
         self._connect_shared_state()
+        service = self.decision_service
+        try:
+            service.stream = build_stream(
+                settings.sinks, world, folder=settings.data_folder / SPOOL_FOLDER, source=service.source
+            )
+        except SpoolError as error:
+            raise LimiterStartError(f"cannot start the limiter: {error}") from None
         self.webhook = Webhook(settings.webhook_url) if settings.webhook_url else None
         if self.webhook is not None:
             self.decision_service.alerts, self.decision_service.send_alerts = AlertQueue(), self.webhook.send
@@ -153,9 +167,13 @@ class RateLimiter:
                 await self.stores.open()
                 exits.push_async_callback(self.stores.close)
                 self.decision_service.open()
+                self.decision_service.stream.open()
                 self.watcher.open()
                 exits.pop_all()
-        except (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidGrantsFile, OSError) as problem:
+        except BaseException as problem:
+            self.decision_service.stream.close_spools()
+            if not isinstance(problem, _START_PROBLEMS):
+                raise
             raise LimiterStartError(f"cannot start the limiter: {problem}") from None
         rules = self.decision_service.evaluator.rules
         log.info("limiter started rules=%d rules_hash=%s", len(rules.rules) + len(rules.descriptors), hash_rules(rules))

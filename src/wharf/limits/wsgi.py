@@ -315,6 +315,8 @@ def _read_incoming_request(environ: Environ, path: str, carriers: CarrierSetting
         forwarded=(forwarded,) if forwarded else (),
         has_origin="HTTP_ORIGIN" in environ,
         carried=() if carriers is None else find_carried(_iter_headers(environ), carriers),
+        host=environ.get("HTTP_HOST", ""),
+        is_tls=environ.get("wsgi.url_scheme") == "https",
     )
 
 

@@ -431,16 +431,16 @@ def test_the_metrics_port_serves_only_metrics(tmp_path: Path) -> None:
 def test_activity_of_an_organization_has_the_format_of_insights(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> list[Any]:
         for _ in range(3):
-            await operator.send(ADA_HEADER)
+            await operator.send(ADA_HEADER, target="/orgs/acme")
         await operator.send(f"Authorization: token {INSTALLATION}", target="/repos/acme/site/issues/7")
-        await operator.send()  # An anonymous caller does not belong to the organization.
+        await operator.send()  # A request about no resource of the organization.
         since = ("--since", "2020-01-01T00:00:00Z")
         return [
             json.loads(await operator.run("activity", "acme", "--group-by", group, *since))
-            for group in ("summary", "route", "subject", "time")
+            for group in ("summary", "route", "subject", "time", "resource")
         ]
 
-    summary, routes, subjects, times = run_as_operator(tmp_path, scenario)
+    summary, routes, subjects, times, resources = run_as_operator(tmp_path, scenario)
 
     assert summary == {
         "total_request_count": 4,
@@ -448,16 +448,41 @@ def test_activity_of_an_organization_has_the_format_of_insights(tmp_path: Path) 
         "secondary_limited_request_count": 0,
     }
     assert [(r["http_method"], r["api_route"], r["total_request_count"]) for r in routes] == [
-        ("GET", "/things", 3),
+        ("GET", "/orgs/acme", 3),
         ("GET", "/repos/acme/site/issues/*", 1),
     ]
     assert [(s["subject_type"], s["subject_name"]) for s in subjects] == [("user", "ada"), ("installation", "71")]
     assert sum(t["total_request_count"] for t in times) == 4
+    assert [r["resource_name"] for r in resources] == ["acme", "acme/site"]
+
+
+def test_activity_can_be_that_of_one_user_by_id_or_login(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[Any]:
+        for _ in range(2):
+            await operator.send(ADA_HEADER, target="/orgs/acme")
+        await operator.send(target="/orgs/acme")
+        return [
+            json.loads(await operator.run("activity", "acme", "--since", "1h", *words))["total_request_count"]
+            for words in ((), ("--user", "5"), ("--user", "ada"), ("--user", "6"))
+        ]
+
+    assert run_as_operator(tmp_path, scenario) == [3, 2, 2, 0]
+
+
+def test_activity_has_pages_of_a_hundred_rows(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[int]:
+        caller = await operator.running.connect()
+        for number in range(101):
+            await caller.request(f"/repos/acme/r{number}", f"Authorization: token {INSTALLATION}")
+        words = ("activity", "acme", "--since", "1h", "--group-by", "resource")
+        return [len(json.loads(await operator.run(*words, "--page", page))) for page in ("1", "2")]
+
+    assert run_as_operator(tmp_path, scenario, rules="") == [100, 1]
 
 
 def test_since_accepts_a_time_or_a_duration_and_rejects_other_text(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> tuple[Any, str]:
-        await operator.send(ADA_HEADER)
+        await operator.send(ADA_HEADER, target="/orgs/acme")
         last_hour = json.loads(await operator.run("activity", "acme", "--since", "1h"))
         return last_hour, await operator.run("activity", "acme", "--since", "tomorrow", fails=True)
 

@@ -36,7 +36,7 @@ class Process:
 
     async def send(self) -> int:
         """Send a request as ada. Return the status of the reply."""
-        return (await self.running.request("/things", ADA_HEADER)).status
+        return (await self.running.request("/orgs/acme", ADA_HEADER)).status
 
 
 def run_with_two(folder: Path, scenario: Callable[[Process, Process], Awaitable[T]], redis: RedisServer) -> T:
@@ -139,7 +139,7 @@ def test_top_adds_up_the_requests_of_all_processes_of_the_machine(tmp_path: Path
     with running_redis(tmp_path) as redis:
         top, explanation = run_with_two(tmp_path, scenario, redis)
 
-    assert top == [{"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /things"}]
+    assert top == [{"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /orgs/acme"}]
     assert "refused (primary) by core" in explanation
 
 
@@ -164,8 +164,8 @@ def test_any_process_shows_the_decisions_and_activity_of_the_others(tmp_path: Pa
     with running_redis(tmp_path) as redis:
         explanation, top, activity = run_with_two(tmp_path, scenario, redis)
 
-    assert "GET /things of user:ada (personal_token, 127.0.0.1)\nrefused (primary) by core" in explanation
-    assert top == [{"caller": "user:ada", "requests": 4, "refused": 2, "busiest": "GET /things"}]
+    assert "GET /orgs/acme of user:ada (personal_token, 127.0.0.1)\nrefused (primary) by core" in explanation
+    assert top == [{"caller": "user:ada", "requests": 4, "refused": 2, "busiest": "GET /orgs/acme"}]
     assert activity == 4
 
 

@@ -15,6 +15,7 @@ from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_setti
 from wharf.limits.rules import InvalidFile
 from wharf.limits.stores.redis import RedisKind
 from wharf.limits.stores.redis.quota_leases import QuotaSettings
+from wharf.sinks.settings import HttpFormat, SinkKind, SinkSettings
 from wharf.world import RealWorld
 
 EVERY_TABLE = """
@@ -206,3 +207,158 @@ def test_an_unchanged_file_is_applied_only_if_that_is_forced(tmp_path: Path) -> 
 
     assert run_async(scenario) == [False, False, False, True, True, False]
     assert applied == ["one", "another"]
+
+
+# -- sinks -----------------------------------------------------------------------------------------------------------
+
+
+def write_secret(folder: Path, text: str = "Bearer x\n", mode: int = 0o600) -> str:
+    path = folder / "secret"
+    path.write_text(text)
+    path.chmod(mode)
+    return f'secret_file = "{path}"'
+
+
+def test_each_kind_of_sink_is_read(tmp_path: Path) -> None:
+    secret = write_secret(tmp_path)
+    keys = tmp_path / "keys"
+    keys.write_text("AK\nSK\n")
+    keys.chmod(0o600)
+    text = f"""
+[[sink]]
+name = "changes"
+kind = "file"
+types = ["limits.audit"]
+path = "changes.jsonl"
+rotate_megabytes = 5
+rotate_every = "1h"
+rotate_files = 3
+[[sink]]
+name = "syslog"
+kind = "syslog"
+url = "tls://logs.example"
+facility = 13
+ca_file = "ca.pem"
+[[sink]]
+name = "http"
+kind = "http"
+url = "https://logs.example/in?x=y"
+format = "array"
+compress = true
+{secret}
+secret_header = "dd-api-key"
+timeout = 30
+spool_megabytes_most = 7
+[[sink]]
+name = "otlp"
+kind = "otlp"
+url = "http://127.0.0.1:4318/v1/logs"
+[[sink]]
+name = "s3"
+kind = "s3"
+url = "https://s3.example"
+bucket = "logs"
+prefix = "wharf/"
+region = "eu-west-1"
+secret_file = "{keys}"
+"""
+
+    assert read_settings(text, folder=Path("etc")).sinks == (
+        SinkSettings(
+            name="changes",
+            kind=SinkKind.FILE,
+            types=("limits.audit",),
+            path=Path("etc/changes.jsonl"),
+            rotate_bytes=5_000_000,
+            rotate_ms=3_600_000,
+            rotate_files=3,
+        ),
+        SinkSettings(name="syslog", kind=SinkKind.SYSLOG, url="tls://logs.example", facility=13, ca_file="etc/ca.pem"),
+        SinkSettings(
+            name="http",
+            kind=SinkKind.HTTP,
+            url="https://logs.example/in?x=y",
+            format=HttpFormat.ARRAY,
+            is_compressed=True,
+            secret="Bearer x",
+            secret_header="dd-api-key",
+            timeout_ms=30_000,
+            spool_bytes=7 << 20,
+        ),
+        SinkSettings(name="otlp", kind=SinkKind.OTLP, url="http://127.0.0.1:4318/v1/logs"),
+        SinkSettings(
+            name="s3",
+            kind=SinkKind.S3,
+            url="https://s3.example",
+            bucket="logs",
+            prefix="wharf/",
+            region="eu-west-1",
+            access_key="AK",
+            secret_key="SK",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('kind = "file"', "sink[0].name: is missing"),
+        ('name = "a"', "sink[0].kind: is missing"),
+        ('name = "a"\nkind = "fil"', 'sink[0].kind: "fil" is not known: known are file, syslog, http, otlp, s3'),
+        ('name = "a"\nkind = "file"', "sink[0].path: is missing: a sink of the kind file needs the file"),
+        ('name = "a"\nkind = "http"', "sink[0].url: is missing: a sink of the kind http needs the URL"),
+        ('name = "a"\nkind = "http"\nurl = "logs"', "sink[0].url: 'logs' is not the URL of a receiver"),
+        (
+            'name = "a"\nkind = "otlp"\nurl = "https://u:p@h/"',
+            "sink[0].url: 'https://u:p@h/' is not the URL of a receiver",
+        ),
+        ('name = "a"\nkind = "syslog"\nurl = "logs"', "sink[0].url: 'logs' is not a syslog receiver: write udp://"),
+        ('name = "a"\nkind = "file"\npath = "x"\nurl = "y"', "sink[0].url: is not used by a sink of the kind file"),
+        ('name = "a"\nkind = "file"\npath = "x"\ntypes = "audit"', "sink[0].types: 'audit' is not a type of record"),
+        (
+            'name = "a"\nkind = "file"\npath = "x"\n[[sink]]\nname = "a"\nkind = "file"\npath = "y"',
+            "sink[1].name: 'a' is the name of two sinks",
+        ),
+        ('name = "a"\nkind = "s3"\nurl = "https://h"', "sink[0].bucket: is missing"),
+        ('name = "a"\nkind = "s3"\nurl = "https://h"\nbucket = "b"', "sink[0].secret_file: is missing"),
+        ('name = "a"\nkind = "http"\nurl = "https://h"\nsecret_header = "a b"', "sink[0].secret_header: 'a b' is not"),
+        (
+            'name = "a"\nkind = "http"\nurl = "https://h"\nsecret_file = "/none/x"',
+            "sink[0].secret_file: /none/x cannot",
+        ),
+    ],
+)
+def test_an_invalid_sink_is_a_problem_of_its_key(text: str, message: str) -> None:
+    with pytest.raises(InvalidFile) as caught:
+        read_settings(f"[[sink]]\n{text}\n")
+
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "kind", "message"),
+    [
+        ("x", 0o640, "http", "other users can access"),
+        ("", 0o600, "http", "does not contain one line with the secret"),
+        ("a\nb", 0o600, "http", "does not contain one line with the secret"),
+        ("a\x01", 0o600, "http", "does not contain one line with the secret"),
+        ("a", 0o600, "s3", "does not contain two lines, the access key and the secret key"),
+    ],
+)
+def test_an_invalid_secret_of_a_sink_is_a_problem(
+    tmp_path: Path, content: str, mode: int, kind: str, message: str
+) -> None:
+    secret = write_secret(tmp_path, content, mode)
+    bucket = 'bucket = "b"' if kind == "s3" else ""
+
+    with pytest.raises(InvalidFile, match=message) as caught:
+        read_settings(f'[[sink]]\nname = "a"\nkind = "{kind}"\nurl = "https://h"\n{secret}\n{bucket}\n')
+
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_number_of_sinks_is_limited() -> None:
+    text = "".join(f'[[sink]]\nname = "s{number}"\nkind = "file"\npath = "x"\n' for number in range(17))
+
+    with pytest.raises(InvalidFile, match="17 sinks are more than 16"):
+        read_settings(text)

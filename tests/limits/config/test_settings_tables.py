@@ -91,6 +91,7 @@ def list_problems(text: str, folder: Path = ETC) -> list[str]:
         ('[serve]\nhead_timeout = "2s"', "serve", replace(DEFAULTS.serve, head_ms=2_000)),
         ('[serve]\nidle_timeout = "2s"', "serve", replace(DEFAULTS.serve, idle_ms=2_000)),
         ('[serve]\ndrain_timeout = "2s"', "serve", replace(DEFAULTS.serve, drain_ms=2_000)),
+        ('owner_paths = ["* /t/{owner}"]', "owner_paths", ("* /t/{owner}",)),
         ("[decisions]\nkept = false", "decisions", replace(DEFAULTS.decisions, is_kept=False)),
         ("[decisions]\none_in = 7", "decisions", replace(DEFAULTS.decisions, one_in=7)),
         ('[decisions]\nkeep = "2h"', "decisions", replace(DEFAULTS.decisions, kept_ms=7_200_000)),

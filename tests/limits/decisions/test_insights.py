@@ -5,11 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.limits.builders import a_client, a_user, a_workflow, an_installation, anonymous
+from tests.limits.builders import a_user, a_workflow, an_installation, anonymous
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
-from wharf.limits.core.callers.directory import App, Installation, MemoryDirectory, Organization
+from wharf.limits.core.callers.directory import App, Installation, MemoryDirectory, Organization, User
 from wharf.limits.decisions.activity import ActivityRow
-from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
+from wharf.limits.decisions.insights import (
+    InvalidInsightsQuery,
+    compute_insights,
+    compute_insights_page,
+    read_time_range,
+)
 
 MINUTE = 30_000_000  # 2027-01-15T08:00:00Z
 DIRECTORY = MemoryDirectory(
@@ -19,6 +24,7 @@ DIRECTORY = MemoryDirectory(
         72: Installation(id=72, app=7, account="other"),
     },
     apps={7: App(id=7, owner="acme"), 8: App(id=8, owner="other")},
+    users={"ada": User(login="ada", id=5), "12": User(login="12", id=6)},
 )
 
 
@@ -32,12 +38,23 @@ def make_row(
     secondary: int = 0,
     last_s: int = 0,
     limited_s: int | None = None,
+    resource: str = "acme/site",
+    bucket: str = "core",
 ) -> ActivityRow:
     """Return a row; its times are in seconds after `MINUTE`."""
     start_ms = MINUTE * 60_000
     limited_ms = 0 if limited_s is None else start_ms + limited_s * 1_000
     return ActivityRow(
-        minute, caller or a_user(), endpoint, total, primary, secondary, start_ms + last_s * 1_000, limited_ms
+        minute,
+        caller or a_user(),
+        endpoint,
+        total,
+        primary,
+        secondary,
+        start_ms + last_s * 1_000,
+        limited_ms,
+        resource,
+        bucket,
     )
 
 
@@ -45,48 +62,35 @@ def compute(path: str, *rows: ActivityRow, organization: str = "acme", **query: 
     return compute_insights(rows, DIRECTORY, organization, path, query)
 
 
-def count_total(caller: Caller, path: str = "summary-stats", organization: str = "acme") -> int:
-    total: int = compute(path, make_row(caller), organization=organization)["total_request_count"]
-    return total
-
-
 @pytest.mark.parametrize(
-    ("caller", "expected"),
+    ("caller", "resource", "expected"),
     [
-        (an_installation(71), 1),
-        (an_installation(72), 0),  # The app belongs to the organization, but not the installation.
-        (an_installation(99), 0),
-        (a_workflow(), 1),
-        (a_user("ada"), 1),
-        (a_user("eve"), 0),
-        (a_user("eve", app="app:7"), 1),
-        (a_user("eve", app="app:8"), 0),
-        (a_user("eve", app="app:9"), 0),
-        (a_client(), 1),
-        (anonymous(), 0),
+        (a_user("ada"), "acme/site", 1),
+        (a_user("eve"), "acme/site", 1),  # An outsider, who acts on a resource of the organization.
+        (anonymous(), "acme", 1),
+        (a_user("ada"), "other/tool", 0),  # A member, who acts on a resource of another organization.
+        (a_user("ada"), "acme-labs/site", 0),
+        (a_user("ada"), "", 0),
+        (an_installation(71), "other/tool", 0),
+        (a_workflow(), "other", 0),
     ],
 )
-def test_requests_of_members_apps_and_installations_belong_to_an_organization(caller: Caller, expected: int) -> None:
-    assert count_total(caller) == expected
+def test_activity_belongs_to_the_organization_that_owns_the_resource(
+    caller: Caller, resource: str, expected: int
+) -> None:
+    assert compute("summary-stats", make_row(caller, resource=resource))["total_request_count"] == expected
 
 
-def test_an_unknown_organization_has_no_members() -> None:
-    assert (count_total(a_user("ada"), organization="nobody"), count_total(a_workflow(), organization="acm")) == (0, 0)
+def test_an_unknown_organization_has_no_activity() -> None:
+    assert compute("summary-stats", make_row(), organization="nobody")["total_request_count"] == 0
 
 
-def test_each_caller_is_looked_up_by_owner_app_and_token() -> None:
-    rows = [
-        make_row(a_user("eve", token="t1")),
-        make_row(a_user("eve", token="t1", app="app:7")),
-        make_row(a_user("ada", token="t1")),
-        make_row(a_user("eve", token="t1")),
-    ]
-
-    assert compute("summary-stats", *rows)["total_request_count"] == 2
+def test_an_organization_is_found_in_any_spelling() -> None:
+    assert compute("summary-stats", make_row(), organization="Acme")["total_request_count"] == 1
 
 
 def test_a_summary_adds_up_all_requests_and_refusals() -> None:
-    rows = [make_row(total=9, primary=2, secondary=1), make_row(total=5, secondary=3), make_row(a_user("eve"))]
+    rows = [make_row(total=9, primary=2, secondary=1), make_row(total=5, secondary=3), make_row(resource="other")]
 
     assert compute("/summary-stats/", *rows) == {
         "total_request_count": 14,
@@ -98,10 +102,15 @@ def test_a_summary_adds_up_all_requests_and_refusals() -> None:
 @pytest.mark.parametrize(
     ("actor", "expected"),
     [
-        ("", 15),
+        ("", 31),
         ("/users/ada", 7),
         ("/users/eve", 0),
+        ("/users/5", 7),
+        ("/users/6", 16),
+        ("/users/77", 0),
         ("/ada", 7),
+        ("/5", 7),
+        ("/12", 16),  # No user has this id, so it is a login.
         ("/classic_pat/t1", 1),
         ("/oauth_app/8", 2),
         ("/oauth_app/t1", 2),
@@ -119,6 +128,7 @@ def test_a_path_can_name_one_actor(actor: str, expected: int) -> None:
         make_row(a_user(kind=CredentialKind.OAUTH_TOKEN, app="app:8"), total=2),
         make_row(a_user(kind=CredentialKind.APP_USER_TOKEN, app="app:7"), total=4),
         make_row(an_installation(71), total=8),
+        make_row(a_user("12", token="t9"), total=16),
     ]
 
     assert compute(f"summary-stats{actor}", *rows)["total_request_count"] == expected
@@ -198,42 +208,104 @@ def test_routes_can_be_selected_by_a_part_of_them() -> None:
 
 def test_requests_are_grouped_by_the_owner_of_their_limits() -> None:
     rows = [make_row(a_user("ada", token="t1")), make_row(a_user("ada", token="t2")), make_row(an_installation(71))]
+    rows += [make_row(anonymous()), make_row(anonymous("192.0.2.8"))]
 
-    groups = compute("subject-stats", *rows)
+    groups = compute("subject-stats", *rows, sort="subject_name", direction="desc")
+    groups.sort(key=lambda group: ("user", "installation", "address").index(group["subject_type"]))
 
     fields = ("subject_type", "subject_name", "subject_id", "total_request_count")
     assert [tuple(group[field] for field in fields) for group in groups] == [
-        ("user", "ada", "ada", 2),
+        ("user", "ada", 5, 2),
         ("installation", "71", "71", 1),
+        ("address", "anonymous", "anonymous", 2),
     ]
 
 
-ACTOR_FIELDS = ("actor_type", "actor_name", "actor_id", "integration_id", "oauth_application_id")
+def test_requests_are_grouped_by_resource_with_the_number_of_their_senders() -> None:
+    rows = [
+        make_row(a_user("ada"), total=2, last_s=3),
+        make_row(a_user("eve"), total=3, primary=1, last_s=1, limited_s=1),
+        make_row(anonymous(), resource="acme", total=1),
+        make_row(a_user("ada"), resource="acme/tool", total=1),
+        make_row(a_user("ada"), resource="other/site", total=9),
+    ]
+
+    groups = compute("resource-stats", *rows)
+
+    assert groups[0] == {
+        "resource_type": "repository",
+        "resource_name": "acme/site",
+        "subject_count": 2,
+        "last_rate_limited_timestamp": "2027-01-15T08:00:01Z",
+        "last_request_timestamp": "2027-01-15T08:00:03Z",
+        "total_request_count": 5,
+        "rate_limited_request_count": 1,
+        "secondary_limited_request_count": 0,
+    }
+    assert [(group["resource_type"], group["resource_name"]) for group in groups[1:]] == [
+        ("organization", "acme"),
+        ("repository", "acme/tool"),
+    ]
+    assert [group["resource_name"] for group in compute("resource-stats", *rows, resource_name_substring="too")] == [
+        "acme/tool"
+    ]
+
+
+def test_requests_are_grouped_by_bucket() -> None:
+    rows = [make_row(total=2), make_row(bucket="search", total=3), make_row(bucket="search", total=1)]
+
+    groups = compute("bucket-stats", *rows)
+
+    assert [(group["bucket"], group["total_request_count"]) for group in groups] == [("search", 4), ("core", 2)]
+
+
+def test_numbers_are_sorted_before_texts() -> None:
+    rows = [make_row(a_user("ada")), make_row(a_user("eve")), make_row(a_user("12"))]
+
+    groups = compute("subject-stats", *rows, sort="subject_id", direction="asc")
+
+    assert [group["subject_id"] for group in groups] == [5, 6, "eve"]
+
+
+ACTOR_FIELDS = (
+    "actor_type",
+    "actor_name",
+    "actor_id",
+    "integration_id",
+    "oauth_application_id",
+    "user_name",
+    "user_id",
+)
 
 
 @pytest.mark.parametrize(
     ("caller", "expected"),
     [
-        (a_user("ada"), ("classic_pat", "token:t1", "t1", None, None)),
+        (a_user("ada"), ("classic_pat", "token:t1", "t1", None, None, "ada", 5)),
         (
             a_user("ada", kind=CredentialKind.OAUTH_TOKEN, app="app:8"),
-            ("oauth_app", "app:8", "8", None, "8"),
+            ("oauth_app", "app:8", "8", None, "8", "ada", 5),
         ),
         (
             a_user("ada", kind=CredentialKind.APP_USER_TOKEN, app="app:7"),
-            ("github_app_user_to_server", "app:7", "7", "7", None),
+            ("github_app_user_to_server", "app:7", "7", "7", None, "ada", 5),
         ),
-        (an_installation(71), ("installation", "installation:71", "71", "7", None)),
-        (a_workflow(), ("installation", "token:w1", "w1", None, None)),
+        (an_installation(71), ("installation", "installation:71", "71", "7", None, None, None)),
+        (a_workflow(), ("installation", "token:w1", "w1", None, None, None, None)),
         (
             Caller(
                 kind=CredentialKind.MACHINE, caller_class=CallerClass.MACHINE, owner="node:n1", address="", user="user:ada"
             ),
-            ("none", "node:n1", "n1", None, None),
+            ("none", "node:n1", "n1", None, None, "ada", 5),
+        ),
+        (anonymous(), ("none", "address:anonymous", "anonymous", None, None, None, None)),
+        (
+            a_user("eve"),
+            ("classic_pat", "token:t1", "t1", None, None, "eve", None),
         ),
     ],
 )  # fmt: skip
-def test_an_actor_is_described_by_its_credential(caller: Caller, expected: tuple[str | None, ...]) -> None:
+def test_an_actor_is_described_by_its_credential(caller: Caller, expected: tuple[str | int | None, ...]) -> None:
     (actor,) = compute("user-stats", make_row(caller))
 
     assert tuple(actor[field] for field in ACTOR_FIELDS) == expected
@@ -265,6 +337,19 @@ def test_each_installation_of_an_app_is_an_actor() -> None:
         "installation:73",
         "token:w1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"), [({}, (1, 2)), ({"per_page": "15", "page": "3"}, (3, 3)), ({"page": "9"}, (9, 2))]
+)
+def test_a_page_is_returned_with_its_number_and_the_number_of_pages(
+    query: dict[str, str], expected: tuple[int, int]
+) -> None:
+    rows = [make_row(endpoint=f"GET /{number}") for number in range(45)]
+
+    page = compute_insights_page(rows, DIRECTORY, "acme", "route-stats", query)
+
+    assert (page.page, page.page_count) == expected
 
 
 def list_routes(query: dict[str, str], *, count: int = 3) -> list[str]:

@@ -9,9 +9,11 @@ import pytest
 
 from tests.limits.decision_services import (
     ADA,
+    APP_USER,
     DIRECTORY,
     INSTALLATION,
     OAUTH,
+    WORKFLOW,
     AdvancingWorld,
     AsgiCaller,
     RecordedReply,
@@ -24,6 +26,7 @@ from tests.limits.decision_services import (
 from tests.waiting import wait_on_loop_until
 from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.config import LimiterSettings
+from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.core.callers.directory import Directory, Organization
 from wharf.limits.core.plans import Charge
 from wharf.limits.core.store_calls import CounterReading
@@ -36,9 +39,10 @@ SINCE = "min_timestamp=2020-01-01T00:00:00Z"
 INSIGHTS = "/orgs/acme/insights/api"
 
 
-def make_service_with_insights(*, owners: str = '["ada"]') -> DecisionService:
+def make_service_with_insights(*, owners: str = '["ada"]', proxies: ProxySettings | None = None) -> DecisionService:
     world = AdvancingWorld()
-    decision_service = make_decision_service(world=world, settings=LimiterSettings(has_insights=True))
+    settings = LimiterSettings(has_insights=True, proxies=proxies or ProxySettings())
+    decision_service = make_decision_service(world=world, settings=settings)
     decision_service.caller_resolver.set_directory(
         read_directory(DIRECTORY.replace('members = ["ada"]', f'members = ["ada"]\nowners = {owners}'))
     )
@@ -198,7 +202,7 @@ def test_requests_refused_for_other_reasons_than_a_limit_do_not_count_as_limited
     assert [send_request(decision_service, caller).status for caller in (malformed, too_many)] == [400, 413]
 
     assert request_insights(decision_service, "summary-stats").json() == {
-        "total_request_count": 3,  # Including the request for this page.
+        "total_request_count": 2,  # The batch and the request for this page; a GraphQL request names no resource.
         "rate_limited_request_count": 0,
         "secondary_limited_request_count": 0,
     }
@@ -223,3 +227,100 @@ def test_replies_show_the_expiry_of_a_token_even_while_its_user_is_limited() -> 
 
     assert [reply.status for reply in replies] == [200, 403]
     assert {reply.headers["github-authentication-token-expiration"] for reply in replies} == {"2030-06-14 15:09:46 UTC"}
+
+
+def send_issue_requests(decision_service: DecisionService, count: int) -> None:
+    for number in range(count):
+        send_request(decision_service, AsgiCaller(f"/repos/acme/r{number}/issues", token=APP_USER))
+
+
+def test_owners_see_what_outsiders_do_in_their_repositories_and_not_what_members_do_elsewhere() -> None:
+    decision_service = make_service_with_insights()
+    send_request(decision_service, AsgiCaller("/repos/acme/site/issues"))
+    send_request(decision_service, AsgiCaller("/repos/Acme/site.git/info/refs", token=ADA))
+    send_request(decision_service, AsgiCaller("/acme/site.git/info/refs", token=ADA))
+    send_request(decision_service, AsgiCaller("/repos/other/tool/issues", token=ADA))
+    send_request(decision_service, AsgiCaller("/repos/other/tool/issues", token=INSTALLATION))
+    send_request(decision_service, AsgiCaller("/user", token=ADA))
+
+    subjects = request_insights(decision_service, "subject-stats").json()
+    resources = request_insights(decision_service, "resource-stats").json()
+
+    assert {(subject["subject_name"], subject["total_request_count"]) for subject in subjects} == {
+        ("anonymous", 1),
+        ("ada", 3),  # Including the request for this page.
+    }
+    assert {(resource["resource_name"], resource["total_request_count"]) for resource in resources} == {
+        ("acme/site", 3),
+        ("acme", 2),
+    }
+
+
+def test_requests_without_a_resource_belong_to_the_account_of_their_installation_or_workflow() -> None:
+    decision_service = make_service_with_insights()
+    for token in (INSTALLATION, WORKFLOW, ADA):
+        send_request(decision_service, AsgiCaller("/search/issues", token=token))
+
+    resources = request_insights(decision_service, "resource-stats").json()
+
+    assert {(resource["resource_name"], resource["total_request_count"]) for resource in resources} == {
+        ("acme", 2),  # The installation, and the request for this page.
+        ("acme/site", 1),
+    }
+
+
+def test_a_directory_that_fails_after_the_decision_does_not_fail_the_request() -> None:
+    decision_service = make_service_with_insights()
+    directory = _BrokenDirectory(decision_service.caller_resolver.directory)
+    decision_service.caller_resolver.set_directory(directory)
+    directory.is_broken = True
+
+    reply = send_request(decision_service, AsgiCaller("/repos/acme/site/issues", token=ADA))
+
+    assert (reply.status, count_slots(decision_service)) == (200, 0)
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("", '<{url}&page=2>; rel="next", <{url}&page=3>; rel="last"'),
+        (
+            "&page=2",
+            '<{url}&page=1>; rel="prev", <{url}&page=3>; rel="next", <{url}&page=3>; rel="last", <{url}&page=1>; rel="first"',
+        ),
+        ("&page=3", '<{url}&page=2>; rel="prev", <{url}&page=1>; rel="first"'),
+        ("&page=9", '<{url}&page=3>; rel="prev", <{url}&page=1>; rel="first"'),
+    ],
+)
+@pytest.mark.parametrize(
+    ("host", "proxies", "base"),
+    [
+        ("code.example:8080", ProxySettings(), "http://code.example:8080"),
+        ("", ProxySettings(), ""),
+        ("a>b", ProxySettings(), ""),
+        ("code.example", ProxySettings(hops=1), ""),
+    ],
+)
+def test_a_list_of_insights_links_to_its_other_pages(
+    page: str, expected: str, host: str, proxies: ProxySettings, base: str
+) -> None:
+    decision_service = make_service_with_insights(proxies=proxies)
+    send_issue_requests(decision_service, 5)
+    query = f"{SINCE}&per_page=2"
+
+    caller = AsgiCaller(
+        f"{INSIGHTS}/resource-stats", token=ADA, query=query + page, headers=[("host", host)] if host else []
+    )
+    link = send_request(decision_service, caller).headers["link"]
+
+    url = f"{base}{INSIGHTS}/resource-stats?min_timestamp=2020-01-01T00%3A00%3A00Z&per_page=2"
+    assert link == expected.replace("{url}", url)
+
+
+def test_a_list_of_one_page_and_a_summary_have_no_links() -> None:
+    decision_service = make_service_with_insights()
+    send_issue_requests(decision_service, 2)
+
+    replies = [request_insights(decision_service, path) for path in ("resource-stats", "summary-stats")]
+
+    assert [("link" in reply.headers, reply.status) for reply in replies] == [(False, 200)] * 2

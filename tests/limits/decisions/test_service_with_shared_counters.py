@@ -622,6 +622,7 @@ def test_expired_grants_and_the_end_of_the_time_without_limits_are_recorded(tmp_
     run(scenario())
 
     lines = [msgspec.json.decode(line) for line in (tmp_path / "audit.jsonl").read_bytes().splitlines()]
+    assert len({line.pop("id") for line in lines}) == len(lines)
     assert limits == ["", "1000000", "1000000"]
     assert lines == [
         {

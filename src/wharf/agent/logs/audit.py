@@ -10,10 +10,10 @@ import msgspec
 
 from wharf.agent.logs.lines import format_log_time
 from wharf.agent.logs.redaction import Redactor
-from wharf.agent.logs.rotation import RotatingFile, Rotation
 from wharf.cluster.api.audit import AuditPort, AuditRecord, NoAudit
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import SECOND
+from wharf.sinks.rotation import RotatingFile, Rotation
 
 AUDIT_FILE = "audit.log"
 
@@ -28,15 +28,21 @@ class AuditLog:
 
     def record(self, entry: AuditRecord) -> None:
         """Append one record. Raises `OSError` if it cannot be written."""
-        document: dict[str, Any] = {"time": format_log_time(entry.at_ns / SECOND), **msgspec.to_builtins(entry)}
-        del document["at_ns"]
-        for name in ("path", "error"):  # Only these two contain text of the client.
-            if name in document:
-                document[name] = self._redactor.redact(document[name])
+        document = {"time": format_log_time(entry.at_ns / SECOND), **describe_write(entry, self._redactor)}
         self._file.write(msgspec.json.encode(document) + b"\n", now_ns=entry.at_ns)
 
     def close(self) -> None:
         self._file.close()
+
+
+def describe_write(entry: AuditRecord, redactor: Redactor) -> dict[str, Any]:
+    """Return an audit record without its time and without secrets, as a JSON object."""
+    document: dict[str, Any] = msgspec.to_builtins(entry)
+    del document["at_ns"]
+    for name in ("path", "error"):  # Only these two contain text of the client.
+        if name in document:
+            document[name] = redactor.redact(document[name])
+    return document
 
 
 def open_audit_log(settings: AgentSettings, data_folder: Path, *, secrets: tuple[str, ...] = ()) -> AuditPort:

@@ -16,11 +16,11 @@ import msgspec
 
 from wharf.agent.logs.lines import TRACE_LEVEL, JsonLineFormatter, TextLineFormatter
 from wharf.agent.logs.redaction import Redactor
-from wharf.agent.logs.rotation import RotatingFile, Rotation
 from wharf.config.log_parts import get_logger_levels
 from wharf.config.settings import AgentSettings, LogLevel
 from wharf.config.values import list_secrets
 from wharf.contract.model.times import SECOND
+from wharf.sinks.rotation import RotatingFile, Rotation
 
 MAX_RETAINED_LINES: Final = 2_000
 """Limits the log lines that are stored in memory."""

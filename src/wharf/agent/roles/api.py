@@ -17,6 +17,7 @@ from wharf.agent.inspection import AgentInspection
 from wharf.agent.logs.audit import open_audit_log
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
+from wharf.agent.server_records import RecordsNotSent, ServerRecords
 from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
 from wharf.cluster.api.admission import LargeHeadPacer
 from wharf.cluster.api.app import Api
@@ -100,6 +101,12 @@ async def run(context: ProcessContext) -> None:
         raise StartupError(
             f"the audit log cannot be written ({error}): fix that, or set audit.enabled = false"
         ) from error
+    try:
+        records = ServerRecords(context.world, settings, Path(context.order.data_folder), context.order.name)
+    except RecordsNotSent as error:
+        raise StartupError(str(error)) from error
+    if settings.audit.enabled:
+        audit = records.wrap_audit(audit, context.order.log.secrets)
     api = Api(
         server,
         audit=audit,
@@ -136,6 +143,7 @@ async def run(context: ProcessContext) -> None:
     follower_task = context.world.start_task(follow_log(server), name="follower")
     reporter_task = context.world.start_task(server.local_channels.reporter.run(), name="node reports")
     stop_task = context.world.start_task(context.stopping.wait(), name="stop request")
+    records.open(server)
     serve_task = context.world.start_task(_serve(context, server, port, limits), name="serving")
     # After a request to stop, serve_task ends by itself once open requests are answered.
     await asyncio.wait([stop_task, follower_task, serve_task], return_when=asyncio.FIRST_COMPLETED)
@@ -150,6 +158,7 @@ async def run(context: ProcessContext) -> None:
     await brain_client.close()
     await peer_transports.close()
     await server.relay.close()
+    await records.close()
     await server.engine.close()
 
 

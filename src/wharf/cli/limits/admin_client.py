@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -30,6 +30,8 @@ RESPONSE_TIMEOUT_S: Final = 30.0
 """How long a limiter may take for its whole reply."""
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """The longest reply of a limiter; protects memory."""
+MAX_EVENT_LINE_BYTES: Final = 4 << 20
+"""The longest line of a stream; protects memory. A record has at most a quarter of it."""
 TOKEN_FILE_VARIABLE: Final = "WHARF_LIMITS_TOKEN_FILE"
 
 
@@ -258,6 +260,40 @@ def _send(address: AdminAddress, method: str, target: str, body: str | None) -> 
     finally:
         if timer is not None:
             timer.cancel()
+        connection.close()
+
+
+def iterate_events(address: AdminAddress, target: str, *, after_id: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield the events of a stream as tuples of id, name and data, until the limiter ends it.
+
+    Raises CliError if the limiter refuses, and OSError or http.client.HTTPException if the connection is lost.
+    """
+    connection: http.client.HTTPConnection
+    headers: dict[str, str] = {}
+    if isinstance(address, AdminUrl):
+        connection, headers = _prepare_port_connection(address)
+    else:
+        connection = _UnixConnection(address)
+    if after_id:
+        headers["Last-Event-ID"] = after_id
+    try:
+        # The limiter sends a comment every 15 s, so the timeout of a read notices a dead connection.
+        connection.request("GET", target, None, headers)
+        reply = connection.getresponse()
+        if reply.status != 200:
+            raise CliError(json.loads(reply.read(MAX_EVENT_LINE_BYTES))["message"])
+        fields: dict[str, str] = {}
+        while line := reply.readline(MAX_EVENT_LINE_BYTES + 1):
+            if len(line) > MAX_EVENT_LINE_BYTES:
+                raise CliError(f"the limiter at {address} sent a line of more than {MAX_EVENT_LINE_BYTES:,} bytes")
+            name, _, value = line.decode().rstrip("\n").partition(": ")
+            if name:
+                fields[name] = value
+                continue
+            if "data" in fields:
+                yield fields.get("id", ""), fields.get("event", ""), fields["data"]
+            fields = {}
+    finally:
         connection.close()
 
 

@@ -39,7 +39,10 @@ COMMANDS = {
     "show": CommandEntry(MODULE, "show", "Show the counters of a caller."),
     "explain": CommandEntry(MODULE, "explain", "Explain why a request was refused or admitted."),
     "rules": CommandEntry(MODULE, "rules", "Show the rules in force, with file and line."),
-    "activity": CommandEntry(MODULE, "activity", "Show the API requests of an organization's members and apps."),
+    "activity": CommandEntry(MODULE, "activity", "Show the API requests about the resources of an organization."),
+    "audit": CommandEntry(
+        "wharf.cli.limits.audit", "audit", "Show what operators changed, and follow changes and refusals live."
+    ),
     "metrics": CommandEntry(MODULE, "metrics", "Print metrics in the text format of Prometheus."),
     "grant": CommandEntry(CHANGES_MODULE, "grant", "Increase the limit of a caller for a time."),
     "revoke": CommandEntry(CHANGES_MODULE, "revoke", "End the grants of a caller."),
@@ -288,19 +291,22 @@ def rules(path: AdminAddress, as_json: bool) -> None:
     "by",
     cls=RenamedOption,
     former_names=["--by"],
-    type=click.Choice(("summary", "time", "route", "subject")),
+    type=click.Choice(("summary", "time", "route", "subject", "user", "resource", "bucket")),
     default="summary",
     show_default=True,
     help="How requests are grouped.",
 )
 @click.option("--since", required=True, help="Begin: a time such as 2027-01-31T12:00:00Z, or a duration such as 1h.")
+@click.option("--user", default="", help="Only requests of this user: the numeric id or the login.")
+@click.option("--page", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="The page of 100 rows.")
 @socket_option
-def activity(organization: str, by: str, since: str, path: AdminAddress) -> None:
-    """Show the API requests of an organization's members and apps."""
+def activity(organization: str, by: str, since: str, user: str, page: int, path: AdminAddress) -> None:
+    """Show the API requests about the resources of an organization, from all callers."""
     from wharf.cli.limits.admin_client import parse_since
 
-    target = f"/orgs/{quote(organization)}/insights/api/{by}-stats?min_timestamp={quote(parse_since(since))}"
-    print_json(query_limiter(path, target))
+    actor = f"/users/{quote(user, safe='')}" if user else ""
+    query = f"min_timestamp={quote(parse_since(since))}&per_page=100&page={page}"
+    print_json(query_limiter(path, f"/orgs/{quote(organization, safe='')}/insights/api/{by}-stats{actor}?{query}"))
 
 
 @click.command

@@ -76,6 +76,11 @@ class EventFeed:
         return self._first_position + len(self._commits)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the feed has ended, so that no commit follows."""
+        return self._is_closed
+
+    @property
     def subscription_count(self) -> int:
         """Return how many subscriptions are open."""
         return len(self._subscriptions)

@@ -1,6 +1,6 @@
 """One serving process: its replica, reader, writer, event feed and clients of the leader and other servers."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 
 import msgspec
 
@@ -91,6 +91,8 @@ class Server:
         self.meter = RequestMeter(world)
         self.relay = RequestRelay(world, _refuse_relay)
         """Forwards whole requests to other regions and members. Set by the wiring if there are any."""
+        self.list_sink_gauges: Callable[[], Iterable[tuple[str, float, str]]] = tuple
+        """Returns name, value and sink of each gauge of the sinks of records. Set by the wiring if there are any."""
         self.agent: AgentInterface = NoAgentInterface()
         """The agent that runs this server. Set by the wiring if there is one."""
 

@@ -95,6 +95,7 @@ def _list_service_metrics(limiter: RateLimiter) -> Iterator[Metric]:
         "Decisions that were not written to the store for other processes.",
         service.shared_records.dropped_decisions,
     )
+    yield from _list_sink_metrics(limiter)
     rejected = sum(bool(file.problem) for file in limiter.watcher.files)
     yield Metric("files_refused", "Watched files whose current content was rejected.", rejected)
     if service.unlisted is not None:
@@ -108,6 +109,25 @@ def _list_service_metrics(limiter: RateLimiter) -> Iterator[Metric]:
             )
     if limiter.webhook is not None:
         yield Metric("webhook_failures_total", "Requests to the webhook that failed.", limiter.webhook.failures)
+
+
+def _list_sink_metrics(limiter: RateLimiter) -> Iterator[Metric]:
+    """Yield the state of the sinks of records."""
+    service = limiter.decision_service
+    yield Metric(
+        "records_dropped_total",
+        "Decisions that sinks and followers did not get because too many waited.",
+        service.dropped_records,
+    )
+    for sink in service.stream.describe_sinks():
+        labels = f'sink="{sink.name}"'
+        yield Metric("sink_waiting_records", "Records that wait for the receiver.", sink.waiting_records, labels)
+        yield Metric("sink_waiting_bytes", "The size of these records.", sink.waiting_bytes, labels)
+        description = "Records by outcome: sent, lost because the spool was full, or rejected by the receiver."
+        for outcome in ("sent", "lost", "rejected"):
+            value = getattr(sink, outcome)
+            yield Metric("sink_records_total", description, value, f'{labels},outcome="{outcome}"')
+        yield Metric("sink_failures_total", "Attempts to send that failed.", sink.failures, labels)
 
 
 def _list_store_metrics(remote: RemoteLayers) -> Iterator[Metric]:

@@ -18,12 +18,22 @@ from wharf.limits.admin.actions import OperatorActions
 from wharf.limits.admin.errors import ActionError
 from wharf.limits.admin.metrics import Metric, render_metrics
 from wharf.limits.admin.queries import OperatorQueries
+from wharf.limits.admin.streams import (
+    MAX_AUDIT_ENTRIES,
+    EventSender,
+    describe_schema,
+    list_audit_records,
+    read_last_event_id,
+    read_types,
+)
 from wharf.limits.decisions.headers import get_reason_phrase
 from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
+from wharf.limits.decisions.records import OperatorChangeRecord
 from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.gateway.heads import BadHead, read_request_head
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
+from wharf.world.tasks import cancel_tasks
 from wharf.world.unix_sockets import bind_private_socket, is_listening
 
 log = logging.getLogger(__name__)
@@ -34,6 +44,7 @@ MAX_BODY_BYTES: Final = 64 << 20
 """The longest body; exports of many counters are long."""
 READ_TIMEOUT_S: Final = 10.0
 """A request that is not complete after this time is dropped, so that it does not hold its connection."""
+STREAM_PATH: Final = "/stream"
 JSON_TYPE: Final = "application/json"
 METRICS_TYPE: Final = "text/plain; version=0.0.4"
 
@@ -99,6 +110,7 @@ class AdminServer:
         self._gateway = gateway
         self._list_more_metrics = list_more_metrics
         self._path = limiter.settings.socket_path
+        self._stream_tasks: set[asyncio.Task[Any]] = set()
         self._socket_server: asyncio.Server | None = None
         self._port_server: asyncio.Server | None = None
         self._metrics_server: asyncio.Server | None = None
@@ -127,8 +139,9 @@ class AdminServer:
             self.metrics_port = self._metrics_server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening, remove the socket and end an active drill."""
+        """Stop listening, end all streams, remove the socket and end an active drill."""
         await self.actions.close()
+        await cancel_tasks(*self._stream_tasks)
         for server in (self._metrics_server, self._port_server):
             if server is not None:
                 server.close()
@@ -173,10 +186,16 @@ class AdminServer:
                 )
             elif is_metrics_only and (head.method, target) != (b"GET", "/metrics"):
                 reply = _build_error(404, "this port serves only /metrics")
+            elif head.method == b"GET" and target.partition("?")[0] == STREAM_PATH:
+                query = dict(parse_qsl(target.partition("?")[2]))
+                await self._send_stream(writer, query, read_last_event_id(head_bytes, query))
+                return
             else:
                 reply = await self._handle(head.method.decode("ascii"), target, body)
         except BadHead as problem:
             reply = _build_error(400, str(problem))
+        except ActionError as error:
+            reply = _build_error(error.status, str(error))
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
             writer.close()
             return
@@ -188,6 +207,22 @@ class AdminServer:
             writer.write(head_lines.encode() + reply.body)
             await writer.drain()
         writer.close()
+
+    async def _send_stream(self, writer: asyncio.StreamWriter, query: Mapping[str, str], last_id: str) -> None:
+        """Send events until the client disconnects or this server is closed. Raises as `EventSender` does."""
+        types = read_types(query)
+        task = asyncio.current_task()
+        assert task is not None, "coroutines run in tasks"
+        self._stream_tasks.add(task)
+        try:
+            await EventSender(self._limiter.decision_service, writer).send_events(types, last_id)
+        except (ConnectionError, TimeoutError, asyncio.CancelledError):
+            # Nobody reads what is left. `close` cancels this task, which has nothing else to do.
+            writer.transport.abort()
+        else:
+            writer.close()
+        finally:
+            self._stream_tasks.discard(task)
 
     def _has_token(self, authorization: bytes | None) -> bool:
         return hmac.compare_digest(authorization or b"", f"Bearer {self._limiter.settings.admin_token}".encode())
@@ -225,6 +260,12 @@ class AdminServer:
                 return await self.queries.explain_decision(request_id)
             case ["rules"]:
                 return self.queries.describe_rules()
+            case ["audit"]:
+                return await self._list_audit_records(query)
+            case ["schema"]:
+                return describe_schema()
+            case ["sinks"]:
+                return self._limiter.decision_service.stream.describe_sinks()
             case ["export"]:
                 return self.queries.export_state()
             case ["orgs", organization, "insights", "api", *rest]:
@@ -235,6 +276,17 @@ class AdminServer:
                 return compute_insights(rows, directory, organization, "/".join(rest), query)
             case _:
                 raise ActionError(f"unknown query path {path}", 404)
+
+    async def _list_audit_records(self, query: Mapping[str, str]) -> list[OperatorChangeRecord]:
+        """Return the newest recorded changes by operators. Raises `ActionError` if the audit file cannot be read."""
+        since = query.get("since_ms", "")
+        since_ms = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else 0
+        count = max(1, _read_number(query, "count", MAX_AUDIT_ENTRIES))
+        folder, source = self._limiter.settings.data_folder, self._limiter.decision_service.source
+        try:
+            return await asyncio.to_thread(list_audit_records, folder, source, since_ms=since_ms, count=count)
+        except OSError as error:
+            raise ActionError(f"the audit file cannot be read: {error}", 500) from None
 
     async def _run_action(self, path: str, body: bytes) -> Any:
         """Run the action at a path and return its result.

@@ -17,7 +17,10 @@ def render_page(page: str) -> str:
     """Return the text of the page with its tables generated again; the text above the marker is unchanged."""
     parts = [page.partition(MARKER)[0] + MARKER, "", "## Keys of the file", ""]
     for table in TABLES:
-        parts += [f"### `[{table.name}]`" if table.name else "### Outside of any table", *render_key_table(table)]
+        heading = (
+            f"`[[{table.name}]]`" if table.is_list else f"`[{table.name}]`" if table.name else "Outside of any table"
+        )
+        parts += [f"### {heading}", *render_key_table(table)]
     parts += ["### `[meta]`", "", "`GET /meta` returns the content of this table as JSON.", ""]
     return "\n".join(parts)
 

@@ -5,10 +5,11 @@ from typing import Final
 from wharf.limits.config.credential_settings import CredentialMode, QuestionKind
 from wharf.limits.config.settings import StoreKind
 from wharf.limits.core.callers.carriers import BasicForm
-from wharf.limits.rules.schema import NO_DEFAULT, KeySchema, TableSchema
+from wharf.limits.rules.schema import NO_DEFAULT, REQUIRED, KeySchema, TableSchema
 from wharf.limits.rules.values import (
     DURATION,
     FLAG,
+    NAME,
     TEXT,
     TEXTS,
     make_choice_kind,
@@ -17,6 +18,7 @@ from wharf.limits.rules.values import (
     make_integer_kind,
 )
 from wharf.limits.stores.redis.settings import RedisKind
+from wharf.sinks.settings import HttpFormat, SinkKind
 
 TIMEOUT_MS: Final = make_integer_kind(1, 60_000)
 
@@ -72,6 +74,13 @@ ROOT: Final = TableSchema(
             FLAG,
             "Whether the limiter serves `GET /orgs/{org}/insights/api/…` for owners of the organization.",
             "`false`",
+        ),
+        KeySchema(
+            "owner_paths",
+            TEXTS,
+            "Patterns of the paths that name the owner of a resource, such as `* /teams/{owner}/{repository}/*`. They decide "
+            "to which organization a request belongs in its activity. They replace the default.",
+            "the paths of code hosts, such as `* /repos/{owner}/{repository}/*`",
         ),
         KeySchema("request_id_header", TEXT, "The reply header with the request id.", "`x-github-request-id`"),
     ),
@@ -498,7 +507,61 @@ WEBHOOK: Final = TableSchema(
     (KeySchema("url", TEXT, 'The URL that receives a POST with JSON, `{"alerts": [...]}`.', "no reports"),),
 )
 
+SINK: Final = TableSchema(
+    "sink",
+    "Where records of decisions and of changes by operators are sent. The page [Streams of records](streams.md) describes "
+    "records and kinds of sinks.",
+    (
+        KeySchema("name", NAME, "The name, for metrics, log lines and the file of the spool.", REQUIRED),
+        KeySchema("kind", make_choice_kind(SinkKind), "What receives the records.", REQUIRED),
+        KeySchema(
+            "types", TEXTS, "The types of its records: `limits.decision`, `limits.audit`, `sink.loss`.", "all types"
+        ),
+        KeySchema("path", TEXT, "For `file`: the file.", "needed for `file`"),
+        KeySchema(
+            "rotate_megabytes",
+            make_integer_kind(0, 1_000_000),
+            "For `file`: the size of a full file. 0: none.",
+            "`100`",
+        ),
+        KeySchema("rotate_every", DURATION, "For `file`: the time that a file covers.", "`24h`"),
+        KeySchema(
+            "rotate_files", make_integer_kind(0, 100_000), "For `file`: how many full files stay. 0: all.", "`10`"
+        ),
+        KeySchema(
+            "url",
+            TEXT,
+            "For `http`, `otlp` and `s3`: `https://…`; for `syslog`: `udp://host:514`, `tcp://host:514`, `tls://host:6514` or "
+            "`unix:///dev/log`.",
+            "needed, except for `file`",
+        ),
+        KeySchema("facility", make_integer_kind(0, 23), "For `syslog`: the number of the facility.", "`16` (local0)"),
+        KeySchema("format", make_choice_kind(HttpFormat), "For `http`: the form of a request's body.", '`"lines"`'),
+        KeySchema("compress", FLAG, "For `http` and `otlp`: whether bodies are compressed with gzip.", "`false`"),
+        KeySchema(
+            "secret_file",
+            TEXT,
+            "For `http` and `otlp`: a file with the value of the header `secret_header`, such as `Bearer …`. For `s3`: a file "
+            "with the access key and the secret key, in one line each. Only its owner may have access to it.",
+            NO_DEFAULT,
+        ),
+        KeySchema("secret_header", TEXT, "The header of the secret.", "`authorization`"),
+        KeySchema("ca_file", TEXT, "The CA certificate of the receiver.", "the system's"),
+        KeySchema("timeout", make_integer_kind(1, 300), "How many seconds an attempt may take.", "`10`"),
+        KeySchema(
+            "spool_megabytes_most",
+            make_integer_kind(1, 100_000),
+            "The maximum size of records that wait for the receiver. More are dropped and counted.",
+            "`64`",
+        ),
+        KeySchema("bucket", TEXT, "For `s3`: the bucket.", "needed for `s3`"),
+        KeySchema("prefix", TEXT, "For `s3`: the start of the names of objects.", NO_DEFAULT),
+        KeySchema("region", TEXT, "For `s3`: the region.", "`us-east-1`"),
+    ),
+    is_list=True,
+)
+
 META: Final = "meta"
 TABLES: Final = (
-    ROOT, ADDRESSES, CARRIERS, OPAQUE, RESOLVER, TOKENS, REVOCATION, STORE, GATEWAY, SERVE, DECISIONS, WEBHOOK,
+    ROOT, ADDRESSES, CARRIERS, OPAQUE, RESOLVER, TOKENS, REVOCATION, STORE, GATEWAY, SERVE, DECISIONS, WEBHOOK, SINK,
 )  # fmt: skip

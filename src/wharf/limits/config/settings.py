@@ -9,9 +9,11 @@ import msgspec
 
 from wharf.limits.config.credential_settings import CredentialSettings
 from wharf.limits.core.callers.addresses import ProxySettings
+from wharf.limits.core.resources import DEFAULT_OWNER_PATTERNS
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
+from wharf.sinks.settings import SinkSettings
 
 DATA_FOLDER: Final = Path(".wharf/limits")
 MEBIBYTE: Final = 1 << 20
@@ -170,6 +172,10 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_id_header: str = "x-github-request-id"
     has_insights: bool = False
     """Whether owners of an organization can read its activity."""
+    sinks: tuple[SinkSettings, ...] = ()
+    """Where decisions and changes by operators are sent."""
+    owner_paths: tuple[str, ...] = DEFAULT_OWNER_PATTERNS
+    """Patterns of the paths that name the owner of a resource, for the activity of organizations."""
     meta: Mapping[str, Any] = {}  # Any JSON: the reply to `GET /meta`.
 
     @property

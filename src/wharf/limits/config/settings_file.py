@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from wharf.limits.config.credential_reader import CredentialReader
-from wharf.limits.config.schema import ADDRESSES, DECISIONS, GATEWAY, META, ROOT, SERVE, STORE, TABLES, WEBHOOK
+from wharf.limits.config.schema import ADDRESSES, DECISIONS, GATEWAY, META, ROOT, SERVE, SINK, STORE, TABLES, WEBHOOK
 from wharf.limits.config.settings import (
     MEBIBYTE,
     DecisionLogSettings,
@@ -23,11 +23,15 @@ from wharf.limits.config.settings import (
     Upstream,
 )
 from wharf.limits.core.callers.addresses import InvalidProxies, ProxySettings, read_proxies
-from wharf.limits.rules.document import TableEntry, TomlDocument, suggest_name
+from wharf.limits.core.resources import parse_owner_pattern
+from wharf.limits.core.route import BadPattern
+from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
 from wharf.limits.rules.rules_file import PROFILES
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
+from wharf.sinks.checks import InvalidSecretFile, check_sink, read_sink_secret
+from wharf.sinks.settings import MAX_SINKS, SinkKind, SinkSettings
 from wharf.world.addresses import is_loopback, split_host_and_port
 
 MIN_ADMIN_TOKEN_CHARACTERS: Final = 20
@@ -63,6 +67,38 @@ _UNUSED_KEY_MESSAGES: Final = {
     StoreKind.REDIS: "is only for counters in memory: remove the key",
 }
 _GUARD_FIELDS: Final = ("wait_ms", "losses_most", "fallback_processes")
+
+
+LIMITER_RECORD_TYPES: Final = ("limits.decision", "limits.audit", "sink.loss")
+"""The types of records that a limiter sends, which sinks can select."""
+_SINK_FIELDS: Final = {
+    "name": "name",
+    "kind": "kind",
+    "types": "types",
+    "url": "url",
+    "facility": "facility",
+    "format": "format",
+    "secret_header": "secret_header",
+    "bucket": "bucket",
+    "prefix": "prefix",
+    "region": "region",
+    "rotate_files": "rotate_files",
+    "rotate_every": "rotate_ms",
+    "compress": "is_compressed",
+}
+_SINK_SIZES: Final = {
+    "rotate_megabytes": ("rotate_bytes", 1_000_000),
+    "spool_megabytes_most": ("spool_bytes", MEBIBYTE),
+    "timeout": ("timeout_ms", 1_000),
+}
+_COMMON_SINK_KEYS: Final = frozenset({"name", "kind", "types", "spool_megabytes_most", "timeout"})
+_SINK_KEYS: Final = {
+    SinkKind.FILE: frozenset({"path", "rotate_megabytes", "rotate_every", "rotate_files"}),
+    SinkKind.SYSLOG: frozenset({"url", "facility", "ca_file"}),
+    SinkKind.HTTP: frozenset({"url", "format", "compress", "secret_file", "secret_header", "ca_file"}),
+    SinkKind.OTLP: frozenset({"url", "compress", "secret_file", "secret_header", "ca_file"}),
+    SinkKind.S3: frozenset({"url", "bucket", "prefix", "region", "secret_file", "ca_file"}),
+}
 
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
@@ -136,6 +172,8 @@ class _SettingsReader:
         fields: dict[str, Any] = {}
         if "request_id_header" in values:
             fields["request_id_header"] = self._read_request_id_header(top)
+        if "owner_paths" in values:
+            fields["owner_paths"] = self._read_owner_paths(top)
         if "data_folder" in values:
             fields["data_folder"] = self._resolve_path(values, "data_folder")
         if "admin_listen" in values or "admin_token_file" in values:
@@ -154,6 +192,7 @@ class _SettingsReader:
             decisions=self._read_decisions(),
             webhook_url=self._read_webhook(),
             has_insights=values.get("insights", False),
+            sinks=self._read_sinks(),
             meta=msgspec.to_builtins(meta),
             **fields,
         )
@@ -172,6 +211,16 @@ class _SettingsReader:
         if not name.isascii() or not name.replace("-", "").isalnum():
             self._add_problem(top, "request_id_header", f"{name!r} is not a header name: use letters, digits and `-`")
         return name.lower()
+
+    def _read_owner_paths(self, top: TableEntry) -> tuple[str, ...]:
+        """Return the patterns of paths with an owner. Each that is invalid is recorded as a problem."""
+        patterns = tuple(top.values["owner_paths"])
+        for text in patterns:
+            try:
+                parse_owner_pattern(text)
+            except BadPattern as problem:
+                self._add_problem(top, "owner_paths", str(problem))
+        return patterns
 
     def _read_admin_address(self, top: TableEntry) -> dict[str, Any]:
         """Return the settings `admin_host`, `admin_port` and `admin_token`; empty if the address or the token file is invalid.
@@ -353,6 +402,58 @@ class _SettingsReader:
         if url and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
             self._add_problem(entry, "url", f"{url!r} is not a URL: write https://host/path")
         return url
+
+    def _read_sinks(self) -> tuple[SinkSettings, ...]:
+        """Return the settings of all sinks. Keys that do not fit their kind are recorded as problems."""
+        sinks: list[SinkSettings] = []
+        names: set[str] = set()
+        for entry in self._document.read_entries(SINK, self._document.raw, (), SINK.name, set()):
+            name, kind = entry.values.get("name"), entry.values.get("kind")
+            if name is None or kind is None:
+                continue  # Recorded as missing.
+            if name in names:
+                self._add_sink_problem(entry, "name", f"{name!r} is the name of two sinks")
+            names.add(name)
+            sinks.append(self._read_sink(entry))
+        if len(sinks) > MAX_SINKS:
+            location = self._document.get_location((SINK.name,))
+            self._document.add_problem(
+                location, SINK.name, f"{len(sinks)} sinks are more than {MAX_SINKS}: remove some"
+            )
+        return tuple(sinks)
+
+    def _read_sink(self, entry: TableEntry) -> SinkSettings:
+        """Return the settings of one sink. Invalid and missing keys are recorded as problems."""
+        values = entry.values
+        kind: SinkKind = values["kind"]
+        fields: dict[str, Any] = {field: values[name] for name, field in _SINK_FIELDS.items() if name in values}
+        fields |= {field: values[name] * factor for name, (field, factor) in _SINK_SIZES.items() if name in values}
+        for name in ("path", "ca_file"):
+            if name in values:
+                fields[name] = self._folder / str(values[name])
+        fields["ca_file"] = str(fields.get("ca_file", ""))
+        if "secret_file" in values:
+            fields |= self._read_sink_secret(entry, kind)
+        for name in values:
+            if name not in _COMMON_SINK_KEYS and name not in _SINK_KEYS[kind]:
+                self._add_sink_problem(entry, name, f"is not used by a sink of the kind {kind.value}: remove the key")
+        settings = SinkSettings(**fields)
+        for problem in check_sink(settings, known_types=frozenset(LIMITER_RECORD_TYPES)):
+            key = "secret_file" if problem.field in ("access_key", "secret") else problem.field
+            self._add_sink_problem(entry, key, problem.message)
+        return settings
+
+    def _read_sink_secret(self, entry: TableEntry, kind: SinkKind) -> dict[str, str]:
+        """Return the secrets of a sink from its file; empty if it cannot be read, which is recorded as a problem."""
+        path = self._folder / str(entry.values["secret_file"])
+        try:
+            return read_sink_secret(path, kind)
+        except InvalidSecretFile as problem:
+            self._add_sink_problem(entry, "secret_file", str(problem))
+            return {"access_key": "unread", "secret_key": "unread"} if kind is SinkKind.S3 else {}
+
+    def _add_sink_problem(self, entry: TableEntry, key: str, message: str) -> None:
+        self._document.add_problem(entry.locations.get(key, entry.location), format_key(entry.path, key), message)
 
     def _read_decisions(self) -> DecisionLogSettings:
         """Return the settings of the decision log."""

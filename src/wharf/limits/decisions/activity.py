@@ -41,7 +41,7 @@ class _PlanAdmissions(msgspec.Struct, eq=False):
 
 
 class ActivityRow(msgspec.Struct, gc=False):
-    """The number of requests of one caller at one endpoint in one minute."""
+    """The number of requests of one caller at one endpoint, about one resource, in one minute."""
 
     minute: int
     """The minute since the Unix epoch."""
@@ -57,6 +57,10 @@ class ActivityRow(msgspec.Struct, gc=False):
     """When the last request was counted."""
     last_limited_ms: int = 0
     """When a limit last refused a request; 0 if none did."""
+    resource: str = ""
+    """The resource that the requests are about, such as `acme/site` or `acme`; empty if no organization owns it."""
+    bucket: str = ""
+    """The primary bucket that the requests count against, such as `core`."""
 
 
 class RuleCounts(msgspec.Struct):
@@ -81,26 +85,29 @@ class ActivityCounts:
         self.rules: dict[str, RuleCounts] = {}
         self.last_callers: dict[str, Caller] = {}
         """The last caller of each owner, so that operators can look up a caller by its owner."""
-        self._plan_counts: dict[ChargePlan, _PlanAdmissions] = {}
-        self._rows_by_minute: dict[int, SegmentedDict[tuple[Caller, str], ActivityRow]] = {}
-        """The rows of each minute by caller and endpoint, oldest minute first."""
+        self._plan_counts: dict[tuple[ChargePlan, str], _PlanAdmissions] = {}
+        """By charge plan and resource."""
+        self._rows_by_minute: dict[int, SegmentedDict[tuple[Caller, str, str], ActivityRow]] = {}
+        """The rows of each minute by caller, endpoint and resource, oldest minute first."""
         self._row_count = 0
         self.dropped_rows = 0
 
-    def record_admission(self, decision: LimitDecision, caller: Caller) -> None:
+    def record_admission(self, decision: LimitDecision, caller: Caller, resource: str = "") -> None:
         """Count an admitted request, and the rules in shadow mode whose ceiling it exceeded.
 
+        `resource` is the organization's resource that the request is about, such as `acme/site`; empty without one.
         The activity row is updated later, by `add_admissions_to_rows`.
         """
         self.admitted += 1
         plan = decision.plan
-        plan_count = self._plan_counts.get(plan)
+        key = (plan, resource)
+        plan_count = self._plan_counts.get(key)
         result = decision.result
         if plan_count is None:
             if len(self._plan_counts) < MAX_PENDING_PLANS:
-                self._plan_counts[plan] = _PlanAdmissions(caller, 1)
+                self._plan_counts[key] = _PlanAdmissions(caller, 1)
             else:
-                self._add_admissions(plan, caller, 1, result.now_ms)
+                self._add_admissions(plan, resource, caller, 1, result.now_ms)
         else:
             plan_count.admitted += 1
         bucket = plan.bucket_charge if plan.is_free else decision.charges[0]
@@ -116,12 +123,15 @@ class ActivityCounts:
         for name in rules:
             self._get_rule_counts(name).within += 1
 
-    def record_refusal(self, decision: LimitDecision, caller: Caller, now_ms: int) -> None:
-        """Count a refused request by verdict, by the rules that refused it, and in the activity row of its caller."""
+    def record_refusal(self, decision: LimitDecision, caller: Caller, now_ms: int, resource: str = "") -> None:
+        """Count a refused request by verdict, by the rules that refused it, and in the activity row of its caller.
+
+        `resource` is as for `record_admission`.
+        """
         self.verdicts[decision.verdict] += 1
         for name in decision.list_hit_rules(is_enforced=True):
             self._get_rule_counts(name).refused += 1
-        row = self._get_row(now_ms // MINUTE_MS, caller, decision.plan.endpoint)
+        row = self._get_row(now_ms // MINUTE_MS, caller, decision.plan, resource)
         row.total += 1
         row.last_ms = now_ms
         if decision.verdict not in UNREADABLE_VERDICTS:
@@ -145,17 +155,18 @@ class ActivityCounts:
             del self.last_callers[next(iter(self.last_callers))]
         self.last_callers[caller.owner] = caller
 
-    def _get_row(self, minute: int, caller: Caller, endpoint: str) -> ActivityRow:
-        """Return the row of a caller, an endpoint and a minute; add it if it does not exist."""
+    def _get_row(self, minute: int, caller: Caller, plan: ChargePlan, resource: str) -> ActivityRow:
+        """Return the row of a caller, an endpoint, a resource and a minute; add it if it does not exist."""
         rows = self._rows_by_minute.get(minute)
-        row = None if rows is None else rows.get((caller, endpoint))
+        key = (caller, plan.endpoint, resource)
+        row = None if rows is None else rows.get(key)
         if row is None:
             if self._row_count >= MAX_ROWS:
                 self.dropped_rows += 1
                 self._remove_oldest_row()
-            row = ActivityRow(minute, caller, endpoint)
+            row = ActivityRow(minute, caller, plan.endpoint, resource=resource, bucket=plan.resource)
             # The removal of a row may have removed its whole minute.
-            self._rows_by_minute.setdefault(minute, SegmentedDict()).add_new((caller, endpoint), row)
+            self._rows_by_minute.setdefault(minute, SegmentedDict()).add_new(key, row)
             self._row_count += 1
         return row
 
@@ -173,8 +184,8 @@ class ActivityCounts:
         Rows older than the retention time are deleted, some with each call.
         """
         plan_counts, self._plan_counts = self._plan_counts, {}
-        for plan, plan_count in plan_counts.items():
-            self._add_admissions(plan, plan_count.caller, plan_count.admitted, now_ms)
+        for (plan, resource), plan_count in plan_counts.items():
+            self._add_admissions(plan, resource, plan_count.caller, plan_count.admitted, now_ms)
         oldest_minute = now_ms // MINUTE_MS - RETENTION_MINUTES
         remaining_count = MAX_EXPIRED_ROWS_PER_CALL
         while remaining_count and (minute := next(iter(self._rows_by_minute), oldest_minute)) < oldest_minute:
@@ -187,10 +198,10 @@ class ActivityCounts:
             if not rows:
                 del self._rows_by_minute[minute]
 
-    def _add_admissions(self, plan: ChargePlan, caller: Caller, count: int, now_ms: int) -> None:
-        """Add admissions with one charge plan to the row of their caller and to the counts of its rules."""
+    def _add_admissions(self, plan: ChargePlan, resource: str, caller: Caller, count: int, now_ms: int) -> None:
+        """Add admissions with one charge plan and resource to the row of their caller and to the counts of its rules."""
         self._remember_last_caller(caller)
-        row = self._get_row(now_ms // MINUTE_MS, caller, plan.endpoint)
+        row = self._get_row(now_ms // MINUTE_MS, caller, plan, resource)
         row.total += count
         row.last_ms = now_ms
         for charge in plan.charges:

@@ -81,14 +81,19 @@ class DecisionLog:
     """The decision log of one process.
 
     If `folder` is `None`, no file is written. `on_entry` is called with the request id and the line of every decision
-    that was written to the file.
+    that was written to the file. `on_logged` is called with every refusal, and with one of `settings.one_in` admissions.
     """
 
     def __init__(
-        self, folder: Path | None, settings: DecisionLogSettings, on_entry: Callable[[str, bytes], None] | None = None
+        self,
+        folder: Path | None,
+        settings: DecisionLogSettings,
+        on_entry: Callable[[str, bytes], None] | None = None,
+        on_logged: Callable[[LoggedDecision], None] | None = None,
     ) -> None:
         self.dropped_decisions = 0
         self._on_entry = on_entry
+        self._on_logged = on_logged
         self._settings = settings
         self._path = folder / "decisions.jsonl" if folder is not None and settings.is_kept else None
         self._recent: deque[LoggedDecision | _CompactDecision] = deque(maxlen=MAX_RECENT_DECISIONS)
@@ -133,8 +138,10 @@ class DecisionLog:
     def _queue_entry(self, logged: LoggedDecision) -> None:
         """Queue a decision for the next write. If the queue is full, the oldest entry is dropped and counted.
 
-        Does nothing if the log has no file.
+        Nothing is queued if the log has no file.
         """
+        if self._on_logged is not None:
+            self._on_logged(logged)
         if self._path is None:
             return
         if len(self._unwritten) >= MAX_UNWRITTEN_DECISIONS:

@@ -1,15 +1,18 @@
-"""API insights of an organization: requests by actor, route and time, and how many of them a limit refused.
+"""API insights of an organization: requests by actor, route, resource and time, and how many of them a limit refused.
 
-Included are the requests of installations in the organization, workflows of its repositories, apps that it owns, and
-credentials of its members. The format is GitHub's, with one more field: `secondary_limited_request_count`.
+Included are all requests about resources of the organization, from all senders; who acted is a column. Requests of its
+members about other resources are not included. The format is GitHub's, with further fields and reports.
 """
 
 import datetime
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from wharf.limits.core.callers.caller import Caller, CredentialKind
 from wharf.limits.core.callers.directory import Directory
+from wharf.limits.core.resources import get_organization
 from wharf.limits.core.rule import MINUTE_MS
 from wharf.limits.decisions.activity import ActivityRow
 
@@ -21,6 +24,8 @@ ACTOR_TYPES: Final = {
     CredentialKind.INSTALLATION_TOKEN: "installation",
     CredentialKind.WORKFLOW_TOKEN: "installation",
 }
+ANONYMOUS_OWNER: Final = "address:anonymous"
+"""The owner that reports show for all callers without a credential."""
 MAX_PAGE_ROWS: Final = 100
 """The maximum of the parameter `per_page`."""
 
@@ -37,83 +42,117 @@ def read_time_range(query: Mapping[str, str]) -> tuple[int, int | None]:
     return _read_time_ms(query, "min_timestamp", is_required=True), _read_time_ms(query, "max_timestamp") or None
 
 
+class InsightsPage(msgspec.Struct, frozen=True):
+    """One page of a report, and where it stands among all pages."""
+
+    body: Any  # JSON: an object, or a list of them.
+    page: int = 1
+    page_count: int = 1
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """What describes the rows of a report: the directory, for the numeric ids of users."""
+
+    directory: Directory
+
+    def find_user_id(self, user: str | None) -> int | None:
+        """Return the numeric id of a user such as `user:ada`; `None` if the directory has none."""
+        record = self.directory.find_user(user.partition(":")[2]) if user is not None else None
+        return None if record is None else record.id
+
+
 def compute_insights(
     activity_rows: Iterable[ActivityRow], directory: Directory, organization: str, path: str, query: Mapping[str, str]
 ) -> Any:  # JSON: an object, or a list of them.
+    """Return the body of `compute_insights_page`."""
+    return compute_insights_page(activity_rows, directory, organization, path, query).body
+
+
+def compute_insights_page(
+    activity_rows: Iterable[ActivityRow], directory: Directory, organization: str, path: str, query: Mapping[str, str]
+) -> InsightsPage:
     """Return the reply to one of the paths below `/orgs/{organization}/insights/api/`.
 
     `activity_rows` are the rows of the requested time range, of all callers. `path` is the part after the prefix, such as
-    `route-stats/users/ada`. Raises `InvalidInsightsQuery` if path or query is invalid.
+    `route-stats/users/5`. Raises `InvalidInsightsQuery` if path or query is invalid.
     """
-    is_actor_of = _build_actor_test(directory, organization)
-    rows = [row for row in activity_rows if is_actor_of(row.caller)]
+    record = directory.find_organization(organization)
+    login = organization if record is None else record.login
+    reading = _Reading(directory)
+    rows = [row for row in activity_rows if row.resource and get_organization(row.resource) == login]
     report_name, *actor_path = path.strip("/").split("/")
-    rows = _filter_by_actor(rows, actor_path)
+    rows = _filter_by_actor(rows, actor_path, reading)
+    if report_name == "summary-stats":
+        return InsightsPage(_sum_counts(rows))
     match report_name:
-        case "summary-stats":
-            return _sum_counts(rows)
         case "time-stats":
             step_ms = _read_step_ms(query.get("timestamp_increment", "1h"))
-            return _select_page(
-                _group_rows(rows, lambda row: row.minute * MINUTE_MS // step_ms, _describe_time(step_ms)), query
-            )
+            groups = _group_rows(rows, lambda row: row.minute * MINUTE_MS // step_ms, _describe_time(step_ms))
         case "route-stats":
             route_part = query.get("api_route_substring", "")
             matching_rows = [row for row in rows if route_part in row.endpoint]
-            return _select_page(_group_rows(matching_rows, lambda row: row.endpoint, _describe_route), query)
+            groups = _group_rows(matching_rows, lambda row: row.endpoint, _describe_route)
         case "subject-stats":
-            return _select_page(_group_rows(rows, lambda row: row.caller.owner, _describe_subject), query)
+            groups = _group_rows(
+                rows, lambda row: _get_visible_owner(row.caller), _bind_reading(_describe_subject, reading)
+            )
+            groups = _select_by_name(groups, "subject_name", query)
         case "user-stats":
-            return _select_page(_group_rows(rows, _build_actor_key, _describe_actor), query)
+            groups = _group_rows(rows, _build_actor_key, _bind_reading(_describe_actor, reading))
+            groups = _select_by_name(groups, "actor_name", query)
+        case "resource-stats":
+            groups = _select_by_name(
+                _group_rows(rows, lambda row: row.resource, _describe_resource), "resource_name", query
+            )
+        case "bucket-stats":
+            groups = _group_rows(rows, lambda row: row.bucket, _describe_bucket)
         case _:
             raise InvalidInsightsQuery(
-                f"unknown insights {report_name!r}: request summary-stats, time-stats, route-stats, subject-stats or user-stats"
+                f"unknown insights {report_name!r}: request summary-stats, time-stats, route-stats, subject-stats, "
+                "user-stats, resource-stats or bucket-stats"
             )
+    return _select_page(groups, query)
 
 
-def _build_actor_test(directory: Directory, organization: str) -> Callable[[Caller], bool]:
-    """Return a function that returns whether the requests of a caller belong to the organization. It caches its results."""
-    record = directory.find_organization(organization)
-    members = record.members if record is not None else frozenset()
-    results: dict[str, bool] = {}
-
-    def belongs_to_organization(caller: Caller) -> bool:
-        """Return whether the requests of a caller belong to the organization, from the directory."""
-        if caller.installation is not None:
-            installation = directory.find_installation(int(caller.installation.partition(":")[2]))
-            return installation is not None and installation.account == organization
-        if caller.repository is not None:
-            return caller.repository.startswith(f"repository:{organization}/")
-        if caller.user is not None and caller.user.partition(":")[2] in members:
-            return True
-        app = directory.find_app(int(caller.app.partition(":")[2])) if caller.app is not None else None
-        return app is not None and app.owner == organization
-
-    def is_actor_of(caller: Caller) -> bool:
-        """Return whether the requests of a caller belong to the organization; each result is computed once."""
-        key = f"{caller.owner} {caller.app} {caller.token}"
-        if key not in results:
-            results[key] = belongs_to_organization(caller)
-        return results[key]
-
-    return is_actor_of
+def _bind_reading(
+    describe: Callable[[list[ActivityRow], _Reading], dict[str, Any]], reading: _Reading
+) -> Callable[[list[ActivityRow]], dict[str, Any]]:
+    """Return the description of rows as a function of the rows alone."""
+    return lambda rows: describe(rows, reading)
 
 
-def _filter_by_actor(rows: list[ActivityRow], actor_path: list[str]) -> list[ActivityRow]:
+def _select_by_name(groups: list[dict[str, Any]], field: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the groups whose name contains the text of the parameter `<field>_substring`; all without this parameter."""
+    part = query.get(f"{field}_substring", "")
+    return [group for group in groups if part in group[field]] if part else groups
+
+
+def _filter_by_actor(rows: list[ActivityRow], actor_path: list[str], reading: _Reading) -> list[ActivityRow]:
     """Return the rows of one actor, or all rows if the path names no actor.
 
-    `actor_path` is `["users", login]`, `[actor type, actor id]`, `[login]` or empty.
+    `actor_path` is `["users", user]`, `[actor type, actor id]`, `[user]` or empty. A user is a numeric id or a login.
     """
-    if len(actor_path) == 2 and actor_path[0] == "users":
-        return [row for row in rows if row.caller.user == f"user:{actor_path[1]}"]
-    if len(actor_path) == 2:
-        actor_type, actor = actor_path
-        return [
-            row
-            for row in rows
-            if ACTOR_TYPES.get(row.caller.kind) == actor_type and actor in _list_actor_ids(row.caller)
-        ]
-    return [row for row in rows if row.caller.user == f"user:{actor_path[0]}"] if len(actor_path) == 1 else rows
+    match actor_path:
+        case ["users", user] | [user]:
+            return _filter_by_user(rows, user, reading)
+        case [actor_type, actor]:
+            return [
+                row
+                for row in rows
+                if ACTOR_TYPES.get(row.caller.kind) == actor_type and actor in _list_actor_ids(row.caller)
+            ]
+        case _:
+            return rows
+
+
+def _filter_by_user(rows: list[ActivityRow], name: str, reading: _Reading) -> list[ActivityRow]:
+    """Return the rows of a user. A number is an id; if no user in these rows has it, it is read as a login."""
+    if name.isascii() and name.isdigit():
+        users = {row.caller.user for row in rows}
+        found = {user for user in users if (user_id := reading.find_user_id(user)) is not None and str(user_id) == name}
+        if found:
+            return [row for row in rows if row.caller.user in found]
+    return [row for row in rows if row.caller.user == f"user:{name}"]
 
 
 def _list_actor_ids(caller: Caller) -> set[str]:
@@ -165,22 +204,55 @@ def _describe_route(rows: list[ActivityRow]) -> dict[str, Any]:
     return {"http_method": method, "api_route": route, **_find_last_times(rows)}
 
 
-def _describe_subject(rows: list[ActivityRow]) -> dict[str, Any]:
+def _get_visible_owner(caller: Caller) -> str:
+    """Return the owner of the counters. Addresses are personal data of outsiders, so they have one name for all."""
+    return ANONYMOUS_OWNER if caller.is_anonymous else caller.owner
+
+
+def _describe_subject(rows: list[ActivityRow], reading: _Reading) -> dict[str, Any]:
     """Return the reply's fields about the owner of the counters, such as a user; it is the same in all rows."""
-    subject_type, _, name = rows[0].caller.owner.partition(":")
-    return {"subject_type": subject_type, "subject_name": name, "subject_id": name, **_find_last_times(rows)}
+    caller = rows[0].caller
+    subject_type, _, name = _get_visible_owner(caller).partition(":")
+    user_id = reading.find_user_id(caller.user) if subject_type == "user" else None
+    return {
+        "subject_type": subject_type,
+        "subject_name": name,
+        "subject_id": name if user_id is None else user_id,
+        **_find_last_times(rows),
+    }
+
+
+def _describe_resource(rows: list[ActivityRow]) -> dict[str, Any]:
+    """Return the reply's fields about a resource of the organization; it is the same in all rows."""
+    resource = rows[0].resource
+    return {
+        "resource_type": "repository" if "/" in resource else "organization",
+        "resource_name": resource,
+        "subject_count": len({_get_visible_owner(row.caller) for row in rows}),
+        **_find_last_times(rows),
+    }
+
+
+def _describe_bucket(rows: list[ActivityRow]) -> dict[str, Any]:
+    """Return the reply's fields about a primary bucket, such as `core`; it is the same in all rows."""
+    return {"bucket": rows[0].bucket, **_find_last_times(rows)}
 
 
 def _build_actor_key(row: ActivityRow) -> Hashable:
     """Return a key that is equal for rows of the same actor: credential kind, and installation, app, token or owner."""
     caller = row.caller
-    return (caller.kind.value, caller.installation or caller.app or caller.token or caller.owner)
+    return (caller.kind.value, _get_actor(caller), caller.user)
 
 
-def _describe_actor(rows: list[ActivityRow]) -> dict[str, Any]:
+def _get_actor(caller: Caller) -> str:
+    """Return the name of the credential that acted: the installation, app or token, else the owner."""
+    return caller.installation or caller.app or caller.token or _get_visible_owner(caller)
+
+
+def _describe_actor(rows: list[ActivityRow], reading: _Reading) -> dict[str, Any]:
     """Return the reply's fields about the actor of these rows, which all have the same one."""
     caller = rows[0].caller
-    actor = caller.installation or caller.app or caller.token or caller.owner
+    actor = _get_actor(caller)
     is_oauth = ACTOR_TYPES.get(caller.kind) == "oauth_app"
     app = caller.app.partition(":")[2] if caller.app is not None else None
     return {
@@ -189,11 +261,13 @@ def _describe_actor(rows: list[ActivityRow]) -> dict[str, Any]:
         "actor_id": actor.partition(":")[2],
         "integration_id": None if is_oauth else app,
         "oauth_application_id": app if is_oauth else None,
+        "user_name": None if caller.user is None else caller.user.partition(":")[2],
+        "user_id": reading.find_user_id(caller.user),
         **_find_last_times(rows),
     }
 
 
-def _select_page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
+def _select_page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> InsightsPage:
     """Sort the rows of the reply in place, and return the page that the query requests.
 
     Raises `InvalidInsightsQuery` if the sort field or a number is invalid.
@@ -201,10 +275,17 @@ def _select_page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> list[d
     sort = query.get("sort", "timestamp" if rows and "timestamp" in rows[0] else "total_request_count")
     if rows and sort not in rows[0]:
         raise InvalidInsightsQuery(f"{sort!r} is not a field to sort by: use one of {', '.join(rows[0])}")
-    rows.sort(key=lambda row: (row[sort] is not None, row[sort]), reverse=query.get("direction", "desc") == "desc")
+    rows.sort(key=lambda row: _build_sort_key(row[sort]), reverse=query.get("direction", "desc") == "desc")
     size = min(MAX_PAGE_ROWS, max(1, _read_number(query, "per_page", 30)))
-    first = (max(1, _read_number(query, "page", 1)) - 1) * size
-    return rows[first : first + size]
+    page = max(1, _read_number(query, "page", 1))
+    return InsightsPage(rows[(page - 1) * size : page * size], page, max(1, -(-len(rows) // size)))
+
+
+def _build_sort_key(value: Any) -> tuple[int, int, str]:
+    """Return a key that orders numbers before texts, because ids can be either, and missing values first."""
+    if value is None:
+        return 0, 0, ""
+    return (2, 0, value) if isinstance(value, str) else (1, value, "")
 
 
 def _read_number(query: Mapping[str, str], name: str, default: int) -> int:

@@ -39,6 +39,10 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whether the request has an `Origin` header: a browser sends it for a page of another origin."""
     carried: tuple[tuple[str, str], ...] = ()
     """The configured headers and cookies that carry credentials, each as carrier and value."""
+    host: str = ""
+    """The `Host` header; empty if it is missing."""
+    is_tls: bool = False
+    """Whether the caller's connection uses TLS."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):

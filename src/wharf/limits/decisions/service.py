@@ -12,6 +12,8 @@ import contextlib
 import functools
 import hmac
 import logging
+import os
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -19,6 +21,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from wharf.limits.config.settings import LimiterSettings
+from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.core.callers.caller import Caller, CallerClass
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
 from wharf.limits.core.callers.recognition import BAD_CREDENTIALS, UnrecognizedCredential
@@ -26,6 +29,7 @@ from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.request import QueryFacts, RequestFacts
+from wharf.limits.core.resources import ResourceFinder, select_organization_resource
 from wharf.limits.core.responses import JSON_TYPE, Headers, RefusalResponse, build_headers, build_refusal
 from wharf.limits.core.route import find_path_below
 from wharf.limits.core.rule import READ_METHODS, Interface
@@ -39,10 +43,15 @@ from wharf.limits.decisions.headers import HeaderWriter, build_challenge, build_
 from wharf.limits.decisions.marked_endpoints import MarkedEndpoints
 from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.pages import Pages
+from wharf.limits.decisions.records import AUDIT_TYPE, DECISION_TYPE, build_change_record, build_decision_record
 from wharf.limits.decisions.requests import AdmittedRequest, CpuMeter, IncomingRequest, LocalReply
 from wharf.limits.decisions.shared_records import SharedRecords
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
+from wharf.sinks.build import build_source
+from wharf.sinks.records import encode_record
+from wharf.sinks.stream import RecordStream
 from wharf.world import World
+from wharf.world.log_limit import LogLimit
 from wharf.world.tasks import cancel_tasks
 
 log = logging.getLogger(__name__)
@@ -55,6 +64,14 @@ MAX_INLINE_BODY_BYTES: Final = 2_048
 MAX_REVOKED: Final = 1_000
 """Credentials or users that one request revokes; limits how long it holds the event loop."""
 RENEW_INTERVAL_S: Final = 10
+AUDIT_FILE: Final = "audit.jsonl"
+"""The file with the changes by operators, in the data folder."""
+PUBLISH_INTERVAL_S: Final = 0.25
+"""How long a decision may wait before sinks and followers get it."""
+DECISIONS_PER_STEP: Final = 64
+"""Decisions that are encoded at once, which takes about 2 ms; between two steps the event loop can serve requests."""
+MAX_UNPUBLISHED_DECISIONS: Final = 20_000
+"""Decisions that wait to be encoded for sinks and followers; more are dropped and counted."""
 LONG_REQUEST_S: Final = 1.0
 """A request that runs for this time is long: its `on_long_running` is called."""
 
@@ -111,6 +128,8 @@ class DecisionService:
         self.settings: Final = settings or LimiterSettings()
         self.world: Final = world
         self.activity: Final = ActivityCounts()
+        self._directory_failures = LogLimit(world)
+        self._resource_finder = ResourceFinder(self.settings.owner_paths)
         self.overrides: Final = OperatorOverrides(
             folder, self.now_ms, lambda grants: self.evaluator.limiter.set_grants(grants)
         )
@@ -140,9 +159,23 @@ class DecisionService:
         self._id_suffix = ""
         decisions = self.settings.decisions
         self.shared_records: Final = SharedRecords(self.activity, self._id_prefix, kept_ms=decisions.kept_ms)
-        self.decision_log: Final = DecisionLog(folder, decisions, self.shared_records.record_decision)
+        self.decision_log: Final = DecisionLog(
+            folder, decisions, self.shared_records.record_decision, self._queue_decision_record
+        )
+        self.stream = RecordStream()
+        """The sinks and followers of the records of this process."""
+        self.source: Final = build_source(f"limits-{os.getpid()}")
+        self.dropped_records = 0
+        """Decisions that sinks and followers did not get because too many waited."""
+        self._unpublished: deque[LoggedDecision] = deque()
+        self._stream_task: asyncio.Task[None] | None = None
         self._sharing_task: asyncio.Task[None] | None = None
-        self.pages: Final = Pages(self.shared_records, self.settings.meta, has_insights=self.settings.has_insights)
+        self.pages: Final = Pages(
+            self.shared_records,
+            self.settings.meta,
+            has_insights=self.settings.has_insights,
+            has_proxies=self.settings.proxies != ProxySettings(),
+        )
         self._maintenance_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -158,18 +191,21 @@ class DecisionService:
         self._maintenance_task = self.world.start_task(
             self._run_maintenance_loop(), name="limits: renew, charge and write"
         )
+        self._stream_task = self.world.start_task(self._run_stream_loop(), name="limits: publish decisions")
         if self.shared_records.record_store is not None:
             self._sharing_task = self.world.start_task(self._run_sharing_loop(), name="limits: write shared records")
 
     async def close(self) -> None:
         """Stop the periodic tasks, end all requests, and write the decision log and the shared records."""
-        periodic_tasks = [task for task in (self._maintenance_task, self._sharing_task) if task is not None]
-        await cancel_tasks(*periodic_tasks)
-        self._maintenance_task = self._sharing_task = None
+        tasks = (self._maintenance_task, self._sharing_task, self._stream_task)
+        await cancel_tasks(*(task for task in tasks if task is not None))
+        self._maintenance_task = self._sharing_task = self._stream_task = None
         for admitted in list(self.running_requests.values()):
             await self.end_request(admitted)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.activity.add_admissions_to_rows(self.now_ms())
+        await self.publish_decisions()
+        await self.stream.close()
         await self.decision_log.write(self.now_ms())
         if self.unlisted is not None:
             await self.unlisted.close()
@@ -338,10 +374,12 @@ class DecisionService:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
             )
-            self.activity.record_refusal(decision, caller, now_ms)
+            self.activity.record_refusal(
+                decision, caller, now_ms, self._find_resource(incoming.method, incoming.path, caller)
+            )
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, self.evaluator.rules), caller)
         self.decision_log.record_admission(request_id, now_ms, incoming.method, incoming.path, decision, caller)
-        self.activity.record_admission(decision, caller)
+        self.activity.record_admission(decision, caller, self._find_resource(incoming.method, incoming.path, caller))
         if self.alerts is not None:
             self.alerts.check_usage(decision, caller)
         now_s = self.world.monotonic_s()
@@ -360,6 +398,26 @@ class DecisionService:
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
         return admitted
+
+    def _find_resource(self, method: str, path: str, caller: Caller) -> str:
+        """Return the resource of an organization that a request is about, such as `acme/site`; empty without one."""
+        owner, resource = self._resource_finder.find_name(method, path)
+        if not owner and caller.installation is None and caller.repository is None:
+            return ""
+        directory = self.caller_resolver.directory
+        try:
+            if (
+                owner
+                and (organization := directory.find_organization(owner)) is not None
+                and organization.login == owner
+            ):
+                return resource  # The usual spelling: nothing else to look up.
+            return select_organization_resource(resource, caller, directory)
+        except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
+            left_out = self._directory_failures.count_event()
+            if left_out is not None:
+                log.error("organization of a request not found error=%r earlier_requests=%d", error, left_out)
+            return ""
 
     def admit_machine(self, incoming: IncomingRequest) -> AdmittedRequest:
         """Admit a request of a node agent or a server without calling the store.
@@ -397,7 +455,9 @@ class DecisionService:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
             )
-            self.activity.record_refusal(decision, caller, now_ms)
+            self.activity.record_refusal(
+                decision, caller, now_ms, self._find_resource(incoming.method, incoming.path, caller)
+            )
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, rules))
         body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation, "status": "401"}
         headers = (
@@ -527,12 +587,10 @@ class DecisionService:
         decision, caller = admitted.decision, admitted.caller
         if decision is None:
             page = self.pages.render_while_off(path)
-            return None if page is None else LocalReply(page[0], (("content-type", page[1]),), page[2])
+            return None if page is None else LocalReply(page.status, (("content-type", page.content_type),), page.body)
         directory = self.caller_resolver.directory
         try:
-            status, content_type, body = await self.pages.render_page(
-                path, incoming.query, caller, self.evaluator, directory, self.now_ms()
-            )
+            page = await self.pages.render_page(path, incoming, caller, self.evaluator, directory, self.now_ms())
         except Exception:
             # Reply with 500 instead of raising: otherwise the slot and the connection of the request stay occupied.
             log.exception("rendering own page failed path=%s", incoming.path)
@@ -540,11 +598,12 @@ class DecisionService:
             return await self.render_error(incoming, 500, "Server Error", admitted)
         rate_headers = build_headers(decision, self.evaluator.rules)
         page_headers = (
-            ("content-type", content_type),
+            ("content-type", page.content_type),
             ("cache-control", "no-cache"),
+            *page.headers,
             (self.settings.request_id_header, admitted.id),
         )
-        return LocalReply(status, (*rate_headers, *build_token_headers(caller), *page_headers), body)
+        return LocalReply(page.status, (*rate_headers, *build_token_headers(caller), *page_headers), page.body)
 
     # -- headers and charges of admitted requests ------------------------------------------------------------------
 
@@ -725,10 +784,43 @@ class DecisionService:
 
     def write_audit_entry(self, action: str, *, by: str, **facts: object) -> None:
         """Record an operator's action or the expiry of one, in the process log and in the audit file."""
-        entry = {"at_ms": self.now_ms(), "act": action, "by": by, **facts}
+        entry = {"at_ms": self.now_ms(), "act": action, "by": by, **facts, "id": self.world.new_id()}
         log.warning("limits changed", extra={"action": action, "by": by, **facts})
         if self._folder is not None:
             try:
-                append_private(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")
+                append_private(self._folder / AUDIT_FILE, msgspec.json.encode(entry) + b"\n")
             except OSError as error:  # The action is done already, and the process log has it.
                 log.error("audit entry of the limiter not written action=%s error=%s", action, error)
+        record = build_change_record(entry, source=self.source)
+        self.stream.publish(AUDIT_TYPE, record.id, encode_record(record))
+
+    # -- records for sinks and followers -----------------------------------------------------------------------------
+
+    def _queue_decision_record(self, logged: LoggedDecision) -> None:
+        """Queue a decision for sinks and followers, if any gets decisions. If too many wait, it is dropped and counted."""
+        if not self.stream.wants(DECISION_TYPE):
+            return
+        if len(self._unpublished) >= MAX_UNPUBLISHED_DECISIONS:
+            self.dropped_records += 1
+            return
+        self._unpublished.append(logged)
+
+    async def _run_stream_loop(self) -> None:
+        """Publish the queued decisions several times a second, until the task is cancelled."""
+        while True:
+            await asyncio.sleep(PUBLISH_INTERVAL_S)
+            await self.publish_decisions()
+
+    async def publish_decisions(self) -> None:
+        """Encode the queued decisions and pass them to sinks and followers. Requests are served in between."""
+        while self._unpublished:
+            for _ in range(min(len(self._unpublished), DECISIONS_PER_STEP)):
+                logged = self._unpublished.popleft()
+                record = build_decision_record(
+                    self.decision_log.render_entry(logged),
+                    list(logged.decision.list_limits()),
+                    resource=self._find_resource(logged.method, logged.path, logged.caller),
+                    source=self.source,
+                )
+                self.stream.publish(DECISION_TYPE, record.id, encode_record(record))
+            await asyncio.sleep(0)

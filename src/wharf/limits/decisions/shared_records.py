@@ -43,6 +43,9 @@ class _SharedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     secondary: int
     last_ms: int
     last_limited_ms: int
+    # Rows that older processes wrote lack these; they belong to no organization.
+    resource: str = ""
+    bucket: str = ""
 
     def row(self) -> ActivityRow:
         """Return the stored row as an `ActivityRow`, with a caller that has only the stored fields."""
@@ -66,6 +69,8 @@ class _SharedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.secondary,
             self.last_ms,
             self.last_limited_ms,
+            self.resource,
+            self.bucket,
         )
 
 
@@ -177,4 +182,6 @@ def _encode_rows(rows: Iterable[ActivityRow]) -> Iterator[_SharedRow]:
             row.secondary,
             row.last_ms,
             row.last_limited_ms,
+            row.resource,
+            row.bucket,
         )

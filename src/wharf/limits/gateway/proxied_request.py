@@ -40,9 +40,11 @@ class ProxiedRequest:
         "unsent_parts",
     )
 
-    def __init__(self, head: RequestHead, peer: str, carriers: CarrierSettings | None = None) -> None:
+    def __init__(
+        self, head: RequestHead, peer: str, carriers: CarrierSettings | None = None, *, is_tls: bool = False
+    ) -> None:
         self.head = head
-        self.incoming = _build_incoming(head, peer, carriers)
+        self.incoming = _build_incoming(head, peer, carriers, is_tls=is_tls)
         self.admitted: AdmittedRequest | None = None
         """`None` until the request is admitted, and for requests that are not counted."""
         self.chunks = ChunkReader() if head.length == CHUNKED else None
@@ -116,7 +118,7 @@ def add_part(parts: list[bytes], part: bytes) -> None:
         parts.append(part)
 
 
-def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | None) -> IncomingRequest:
+def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | None, *, is_tls: bool) -> IncomingRequest:
     """Return the parts of the request that the decision service needs. `carriers`: what else carries credentials."""
     path, _, query = head.target.decode("ascii").partition("?")
     authorization = head.authorization
@@ -132,6 +134,8 @@ def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | No
         tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
         head.has_origin,
         carried=() if carriers is None else _find_carried(head, carriers),
+        host="" if head.host is None else head.host.decode("ascii"),
+        is_tls=is_tls,
     )
 
 

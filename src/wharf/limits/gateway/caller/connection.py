@@ -240,7 +240,8 @@ class CallerConnection(asyncio.Protocol):
                 transport.deadline_s = deadline_s
             return False
         transport.deadline_s = 0.0
-        self._begin_request(ProxiedRequest(head, transport.peer, environment.decision_service.carriers))
+        carriers = environment.decision_service.carriers
+        self._begin_request(ProxiedRequest(head, transport.peer, carriers, is_tls=transport.scheme == b"https"))
         return True
 
     def _begin_request(self, request: ProxiedRequest) -> None:

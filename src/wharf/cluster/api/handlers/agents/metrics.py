@@ -60,6 +60,7 @@ async def collect_gauges(server: Server) -> list[GaugeValue]:
         GaugeValue("log.size_bytes", health.size_bytes),
         GaugeValue("log.quota_bytes", health.quota_bytes),
     ]
+    gauges += [GaugeValue(name, value, {"sink": sink}) for name, value, sink in server.list_sink_gauges()]
     return sorted(gauges, key=lambda gauge: (gauge.name, sorted(gauge.labels.items())))
 
 

@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.contract.model.times import SECOND
-
+SECOND_NS: Final = 1_000_000_000
 _STAMP: Final = "%Y%m%dT%H%M%S"
 _STAMP_PATTERN: Final = re.compile(r"-(\d{8}T\d{6})(?:\.(\d+))?")
 
@@ -125,7 +124,7 @@ class RotatingFile:
 
 def _format_stamp(now_ns: int) -> str:
     """Return the time as it is in the names of rotated files."""
-    return datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime(_STAMP)
+    return datetime.fromtimestamp(now_ns // SECOND_NS, tz=UTC).strftime(_STAMP)
 
 
 def list_rotated_files(path: Path) -> list[Path]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from wharf.agent.logs.rotation import RotatingFile, Rotation, list_rotated_files
 from wharf.contract.model.times import HOUR, SECOND
+from wharf.sinks.rotation import RotatingFile, Rotation, list_rotated_files
 
 NOON_NS = 1_767_268_800 * SECOND
 
@@ -120,7 +120,7 @@ def test_a_file_has_the_configured_permissions(tmp_path: Path, mode: int) -> Non
 WRITER = """
 import sys
 from pathlib import Path
-from wharf.agent.logs.rotation import RotatingFile, Rotation
+from wharf.sinks.rotation import RotatingFile, Rotation
 file = RotatingFile(Path(sys.argv[1]), Rotation(bytes=2_000))
 for number in range(1_000):
     file.write(f"{sys.argv[2]} {number}\\n".encode(), now_ns=1_767_268_800_000_000_000)
