@@ -33,6 +33,7 @@ _SKIPPED: Final = re.compile(
     r'(?>[^"#/<\[\](){}\n]++)|"(?:[^"\\\n]|\\.)*+"|(?:#|//)[^\n]*+|/\*(?>[^*]++|\*(?!/))*+\*/|[\s\S]'
 )
 _INDENTATION: Final = re.compile(r"[ \t]*+")
+_OPENINGS: Final = {"]": "[", ")": "(", "}": "{"}
 MAX_SKIPPED_PIECES: Final = 200_000
 """The pieces of text that all searches for the end of an item with an error may read together."""
 _EXPECTED_ITEM: Final = "an argument or a block"
@@ -362,7 +363,7 @@ class BodyParser(ExpressionParser):
             # The error is where the next item begins: the item before it is not complete.
             self.pos = error_line_start
             return
-        depth = 0
+        openings: list[str] = []
         pos = start
         while pos < len(text) and self._skippable_pieces > 0:
             self._skippable_pieces -= 1
@@ -374,21 +375,19 @@ class BodyParser(ExpressionParser):
             assert match is not None, "the pattern matches every character"
             character = match[0]
             if character in ("[", "(", "{"):
-                depth += 1
-            elif character in ("]", ")", "}"):
-                if depth == 0 and character == "}" and pos >= error.start:
-                    self.pos = pos
+                openings.append(character)
+            elif character in _OPENINGS:
+                if openings and openings[-1] == _OPENINGS[character]:
+                    openings.pop()
+                elif character == "}" and pos >= error.start:
+                    self.pos = pos  # This brace closes the block.
                     return
-                depth = max(depth - 1, 0)
-            elif character == "\n" and depth == 0 and pos >= error.start:
+            elif character == "\n" and not openings and pos >= error.start:
                 self.pos = pos + 1
                 return
             pos = match.end()
-        if depth == 0 and pos >= len(text):
-            self.pos = len(text)
-            return
         newline = text.find("\n", error.start)
-        self.pos = newline + 1 if newline >= 0 else len(text)
+        self.pos = newline + 1 if newline >= 0 and (openings or pos < len(text)) else len(text)
 
     def _skip_heredoc(self, heredoc: re.Match[str]) -> int:
         """Return the offset after a heredoc, or after its first line if it has no end."""

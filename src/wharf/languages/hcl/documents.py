@@ -4,7 +4,7 @@ The package docstring shows how the parts work together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBlock, SyntaxBody
@@ -220,7 +220,7 @@ def evaluate_document(
     """
     diagnostics = DiagnosticList()
     source = document.source
-    root = BodySchema(schema.attributes, {**schema.blocks, **_DECLARATIONS})
+    root = replace(schema, blocks={**schema.blocks, **_DECLARATIONS})
     scope = Scope(budget or Budget(), functions, ports)
     body = (
         JsonBodyBuilder(source, diagnostics).build_body([document.tree], root)
