@@ -213,7 +213,7 @@ def is_secret_place(place: SourceRange) -> bool:
     """Return whether the line at a place may show the value of a name that hints at a secret."""
     source = place.source
     if not source.is_file:
-        return False
+        return is_secret_name(source.name)
     offset = place.start
     for count in range(MAX_SECRET_LINES):
         _, start = source.get_line_start(offset)
