@@ -12,7 +12,7 @@ from wharf.languages.hcl.reader import (
     LINE_END,
     NAME,
     NAME_PATTERN,
-    NestingError,
+    FinalError,
     ParseError,
 )
 from wharf.languages.hcl.template_parser import HEREDOC_START
@@ -119,7 +119,7 @@ class BodyParser(ExpressionParser):
                 self.depth = depth
                 self._bound_names.clear()
                 self._add_error(error)
-                if isinstance(error, NestingError):
+                if isinstance(error, FinalError):
                     raise _TooManyErrors from None
                 self._skip_item(start, error)
                 if is_one_line:
@@ -394,6 +394,7 @@ class BodyParser(ExpressionParser):
         try:
             return self._find_heredoc_end(heredoc.end(), heredoc[2], heredoc.start())[1]
         except ParseError:
+            self._skippable_pieces = 0  # Searching again would read the whole rest again.
             return heredoc.end()
 
 

@@ -5,7 +5,7 @@ A parser and an evaluator collect `Diagnostic`s and raise them together as `Docu
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -151,30 +151,36 @@ class DocumentErrors(Exception):
 class EvaluationError(Exception):
     """An expression has no value. `start` and `end` are offsets in the source of the expression.
 
+    A fix that takes long to find, such as the nearest known name, is a function, because `try` and `can` discard errors.
     Several operands may have errors: `errors` lists them. An error without a message is a consequence of an error that is
     reported elsewhere, and is not reported again.
     """
 
-    def __init__(self, message: str, start: int, end: int, fix: str = "") -> None:
+    def __init__(self, message: str, start: int, end: int, fix: str | Callable[[], str] = "") -> None:
         super().__init__(message)
         self.message = message
         self.start = start
         self.end = end
-        self.fix = fix
+        self._fix = fix
         self.errors: list[EvaluationError] = [self]
+
+    @property
+    def fix(self) -> str:
+        """How to fix the error."""
+        return self._fix if isinstance(self._fix, str) else self._fix()
 
     @classmethod
     def join(cls, errors: list["EvaluationError"]) -> "EvaluationError":
         """Return one error that stands for several."""
         if len(errors) == 1:
             return errors[0]
-        joined = cls(errors[0].message, errors[0].start, errors[0].end, errors[0].fix)
+        joined = cls(errors[0].message, errors[0].start, errors[0].end)
         joined.errors = [single for error in errors for single in error.errors][:MAX_DIAGNOSTICS]
         return joined
 
     def relocate(self, start: int, end: int) -> "EvaluationError":
         """Return the same errors at another place."""
-        return EvaluationError.join([EvaluationError(e.message, start, end, e.fix) for e in self.errors])
+        return EvaluationError.join([EvaluationError(e.message, start, end, e._fix) for e in self.errors])
 
 
 @dataclass(slots=True)

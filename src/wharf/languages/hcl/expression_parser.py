@@ -5,6 +5,7 @@ from typing import Final
 
 from wharf.languages.hcl.diagnostics import SourceFile
 from wharf.languages.hcl.nodes import (
+    SPECIAL_FORMS,
     CallNode,
     CanNode,
     ConditionalNode,
@@ -64,7 +65,6 @@ _LITERALS: Final = {"true": True, "false": False, "null": None}
 MAX_EXPRESSION_PARTS: Final = 20_000
 """The operands and operators of one expression without brackets. Limits the time of a document that is one long chain."""
 _EXPECTED_VALUE: Final = "a value"
-_SPECIAL_FORMS: Final = ("try", "can", "convert")
 
 
 class ExpressionParser(TemplateParser):
@@ -163,6 +163,7 @@ class ExpressionParser(TemplateParser):
             if isinstance(operator, Operator) and (operator.symbol == "-") == (type(node.value) is int):
                 value = -node.value if operator.symbol == "-" else not node.value  # type: ignore[operator]
                 return LiteralNode(value, places[0][0], places[0][1])
+        self.node_count += len(program) >> 1
         return OperatorNode(program, *places[0])
 
     # -- operands
@@ -171,6 +172,7 @@ class ExpressionParser(TemplateParser):
         """Parse a literal, a name, a call or brackets, with attributes and indexes after it."""
         text = self.text
         start = self.pos
+        self.node_count += 1
         match = _OPERAND.match(text, start)
         node: SyntaxNode
         if match is None:
@@ -337,7 +339,7 @@ class ExpressionParser(TemplateParser):
                 )
         self.pos += 1
         self.depth -= 1
-        if name in _SPECIAL_FORMS:
+        if name in SPECIAL_FORMS:
             if name == "convert":  # The words of a type are no references.
                 del self.references[reference_count:], self.calls[call_count:]
             node = self._build_special_form(name, arguments, start, is_spread=is_spread)
@@ -386,6 +388,7 @@ class ExpressionParser(TemplateParser):
                 is_text = simple.lastindex == 1
                 value = normalize_text(simple[1][1:-1]) if is_text else int(simple[2])
                 items.append(LiteralNode(value, *simple.span(1 if is_text else 2)))
+                self.node_count += 1
                 continue
             self.skip_any_blank()
             if self.starts_with("]"):
@@ -472,7 +475,7 @@ class ExpressionParser(TemplateParser):
         self.pos = start
         return self._parse_operand(LINE_MODE)
 
-    def parse_loop_head(self, start: int) -> tuple[Loop, tuple[str, ...]]:
+    def parse_loop_head(self) -> tuple[Loop, tuple[str, ...]]:
         """Parse `k, v in collection`, and bind the names. `for` was already skipped."""
         first = self._parse_loop_name()
         self.skip_any_blank()
@@ -488,8 +491,7 @@ class ExpressionParser(TemplateParser):
         collection = self.parse_expression(ANY_MODE)
         for name in names:
             self._bound_names[name] = self._bound_names.get(name, 0) + 1
-        cost = 2 + (self.pos - start) // 3
-        return Loop(names[0] if len(names) == 2 else None, names[-1], collection, cost), names
+        return Loop(names[0] if len(names) == 2 else None, names[-1], collection, self.node_count), names
 
     def _parse_loop_name(self) -> str:
         self.skip_any_blank()
@@ -504,7 +506,7 @@ class ExpressionParser(TemplateParser):
             self._bound_names[name] -= 1
 
     def _parse_for_head(self, start: int) -> tuple[Loop, tuple[str, ...]]:
-        loop, names = self.parse_loop_head(start)
+        loop, names = self.parse_loop_head()
         self.skip_any_blank()
         if not self.starts_with(":"):
             raise self.make_unexpected_error('":" after the collection', "", (start, start + 1, "the for was opened at"))
@@ -549,8 +551,8 @@ class ExpressionParser(TemplateParser):
         return self._finish_for(node, loop, names)
 
     def _finish_for(self, node: SyntaxNode, loop: Loop, names: tuple[str, ...]) -> SyntaxNode:
-        """Set the cost of an iteration by the length of its source, and end the names."""
-        loop.cost = 2 + (node.end - node.start) // 3
+        """Set the cost of an iteration, and end the names."""
+        self.set_cost(loop)
         self.unbind_names(names)
         self.depth -= 1
         return node

@@ -41,6 +41,8 @@ from wharf.languages.suggestions import find_nearest_name
 
 FRACTION_STEPS: Final = 20
 """The steps of one operation on fractions, which may have thousands of bits."""
+SPECIAL_FORMS: Final = ("try", "can", "convert")
+"""Functions whose arguments are not evaluated first."""
 MAX_LISTED_NAMES: Final = 8
 """The known names that an error lists."""
 
@@ -463,7 +465,7 @@ class Step:
         if name in entries:
             return entries[name]
         raise EvaluationError(
-            f'no key "{name[:80]}" exists here', self.start, self.end, suggest_name(name, entries, kind="keys")
+            f'no key "{name[:80]}" exists here', self.start, self.end, lambda: suggest_name(name, entries, kind="keys")
         )
 
 
@@ -579,7 +581,7 @@ class ReferenceNode(SyntaxNode):
             f'no {kind} "{name[:80]}" is declared',
             self.start,
             step.end,
-            suggest_name(name, [*values, *_list_failed(scope, root)], kind=f"{kind}s"),
+            lambda: suggest_name(name, [*values, *_list_failed(scope, root)], kind=f"{kind}s"),
         )
 
 
@@ -665,11 +667,14 @@ class CallNode(SyntaxNode):
             )
 
     def _make_unknown_error(self, functions: FunctionTable) -> EvaluationError:
-        offered = UNOFFERED_FUNCTIONS.get(self.name)
-        fix = offered or suggest_name(self.name, functions, kind="functions")
-        if offered is None and not fix.startswith("did you mean"):
-            fix = ""
-        return EvaluationError(f'no function "{self.name[:80]}" exists', self.start, self.name_end, fix)
+        def suggest() -> str:
+            offered = UNOFFERED_FUNCTIONS.get(self.name)
+            if offered is not None:
+                return offered
+            nearest = find_nearest_name(self.name, [*functions, *SPECIAL_FORMS])
+            return f'did you mean "{nearest}"?' if nearest is not None else ""
+
+        return EvaluationError(f'no function "{self.name[:80]}" exists', self.start, self.name_end, suggest)
 
 
 def _get_parameter(function: FunctionSpec, position: int) -> Parameter:

@@ -47,9 +47,9 @@ def parse_literal(text: str) -> Number:
         return 0
     if len(exponent_text.lstrip("+-0")) > 6:
         raise NumberError(f"the exponent is outside -{MAX_EXPONENT} to {MAX_EXPONENT}")
-    exponent = int(exponent_text) - len(fraction)
-    if not -MAX_EXPONENT - MAX_LITERAL_CHARS <= exponent <= MAX_EXPONENT + MAX_LITERAL_CHARS:
+    if abs(int(exponent_text)) > MAX_EXPONENT:
         raise NumberError(f"the exponent is outside -{MAX_EXPONENT} to {MAX_EXPONENT}")
+    exponent = int(exponent_text) - len(fraction)
     if len(digits) + exponent > MAX_EXPONENT:
         raise NumberError(TOO_LARGE)
     if exponent >= 0:

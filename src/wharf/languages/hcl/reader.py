@@ -58,8 +58,8 @@ class ParseError(Exception):
         self.related = related
 
 
-class NestingError(ParseError):
-    """Brackets or blocks nest too deeply."""
+class FinalError(ParseError):
+    """An error after which no further errors are searched: the rest of the text cannot be understood."""
 
 
 class SourceReader:
@@ -70,12 +70,14 @@ class SourceReader:
         self.text = source.text
         self.pos = 0
         self.depth = 0
+        self.node_count = 0
+        """The nodes of expressions so far: what one evaluation of the source costs."""
 
     def enter(self, start: int) -> None:
         """Count one more level of nesting. Raises `ParseError`."""
         self.depth += 1
         if self.depth > MAX_NESTING:
-            raise NestingError(f"nested more than {MAX_NESTING} deep", start, start + 1, "write it flatter")
+            raise FinalError(f"nested more than {MAX_NESTING} deep", start, start + 1, "write it flatter")
 
     def skip_line_blank(self) -> None:
         self.pos = LINE_BLANK.match(self.text, self.pos).end()  # type: ignore[union-attr]  # it always matches
@@ -92,7 +94,7 @@ class SourceReader:
         """Return an error at the position: what was expected, what was found, and how to fix it."""
         text, pos = self.text, self.pos
         if text.startswith("/*", pos):
-            return ParseError("this comment has no end", pos, pos + 2, "write */ at its end")
+            return FinalError("this comment has no end", pos, pos + 2, "write */ at its end")
         character = text[pos : pos + 1]
         for mark in ("{{", "[[", "<%"):
             if text.startswith(mark, pos) and (mark != "[[" or not self._is_list_start(pos)):

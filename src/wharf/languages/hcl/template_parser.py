@@ -13,9 +13,11 @@ from wharf.languages.hcl.nodes import (
     TemplateNode,
     TemplateParts,
 )
-from wharf.languages.hcl.reader import ANY_BLANK, NAME, NAME_PATTERN, ParseError, SourceReader
+from wharf.languages.hcl.reader import ANY_BLANK, NAME, NAME_PATTERN, FinalError, ParseError, SourceReader
 from wharf.languages.hcl.values import normalize_text
 
+STEPS_PER_NODE: Final = 2
+"""The steps of the evaluation of one operand, operator or part of a template."""
 _BLANKS: Final = " \t\r\n"
 # A run of signs before a brace is an interpolation, a directive or an escape; any other run is text.
 _QUOTED_TEXT: Final = re.compile(r'(?>[^"\\$%\r\n]++|\$++(?!\{)|%++(?!\{))++')
@@ -74,13 +76,17 @@ class TemplateParser(SourceReader):
         """Parse an expression in which line ends are blanks."""
         raise NotImplementedError
 
-    def parse_loop_head(self, start: int) -> tuple[Loop, tuple[str, ...]]:
-        """Parse the names and the collection of a `for`, and bind the names."""
+    def parse_loop_head(self) -> tuple[Loop, tuple[str, ...]]:
+        """Parse the names and the collection of a `for`, and bind the names. Its cost is the nodes before its body."""
         raise NotImplementedError
 
     def unbind_names(self, names: tuple[str, ...]) -> None:
         """End the part of the text in which the names of a `for` are known."""
         raise NotImplementedError
+
+    def set_cost(self, loop: Loop) -> None:
+        """Set the steps of one iteration by the nodes that were parsed since the head of the loop."""
+        loop.cost = 2 + STEPS_PER_NODE * (self.node_count - loop.cost)
 
     # -- quoted strings
 
@@ -181,6 +187,7 @@ class TemplateParser(SourceReader):
     ) -> bool:
         """Parse an interpolation, a directive or an escape such as `$${`. Return whether to strip the text after it."""
         start = self.pos
+        self.node_count += 1
         marker = _MARKER.match(self.text, start)
         assert marker is not None, "text stops only before a marker"
         signs = marker[1]
@@ -250,7 +257,7 @@ class TemplateParser(SourceReader):
             case "for":
                 self.enter(start)
                 opened = _OpenDirective("for", start, start)
-                opened.loop, opened.names = self.parse_loop_head(start)
+                opened.loop, opened.names = self.parse_loop_head()
                 stack.append(opened)
             case "else" if innermost.word == "if" and innermost.else_parts is None:
                 innermost.else_parts = []
@@ -263,7 +270,7 @@ class TemplateParser(SourceReader):
                 )
             case "endfor" if innermost.word == "for" and innermost.loop is not None:
                 self.unbind_names(innermost.names)
-                innermost.loop.cost = 2 + (self.pos - innermost.start) // 3
+                self.set_cost(innermost.loop)
                 self._close_directive(stack, TemplateFor(innermost.loop, _join_texts(innermost.parts)))
             case "else" | "endif" | "endfor":
                 raise self._make_unbalanced_error(name, stack, start)
@@ -342,7 +349,7 @@ class TemplateParser(SourceReader):
                 return pos, line.end()
             newline = text.find("\n", pos)
             if newline < 0:
-                raise ParseError(
+                raise FinalError(
                     f"this heredoc has no end: no line holds only {name[:80]}", len(text), len(text),
                     f"write {name[:80]} on a line of its own", (start, start + 2 + len(name), "the heredoc begins at"),
                 )  # fmt: skip

@@ -11,8 +11,8 @@ from wharf.languages.hcl.calls import CallContext, FunctionError, FunctionSpec, 
 from wharf.languages.hcl.values import Value
 
 BCRYPT_DEFAULT_COST: Final = 10
-BCRYPT_STEPS: Final = 60
-"""The steps of bcrypt with cost 0. Each cost doubles them, so cost 14 is the largest that fits into an evaluation."""
+BCRYPT_STEPS: Final = 75
+"""The steps of bcrypt with cost 0. Each cost doubles them, so cost 13 is the largest that fits into an evaluation."""
 MAX_BCRYPT_BYTES: Final = 72
 """bcrypt ignores all bytes after these."""
 RSA_STEPS: Final = 100_000

@@ -22,6 +22,8 @@ from wharf.languages.hcl.values import (
     normalize_text,
 )
 
+DECODER_STEPS: Final = 500
+"""The steps to create a decoder."""
 STEPS_PER_CHARACTER: Final = 12
 """The steps to decode one character: the decoder reads about 80 KB in a second."""
 _TAG_PREFIX: Final = "tag:yaml.org,2002:"
@@ -38,7 +40,11 @@ _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _TIME: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt]|[ \t]+)([0-9]{1,2}):([0-9]{2}):([0-9]{2}(?:\.[0-9]+)?)[ \t]*(Z|[-+][0-9]{1,2}(?::?[0-9]{2})?)?"
 )
-_PLAIN_LINES: Final = re.compile(r"[\t\n\x20-\x7e\u00a0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]*")
+_PLAIN_LINES: Final = re.compile(
+    r"[\t\n\x20-\x7e\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]*"
+)
+# What the decoder reads as a line break, or not at all.
+_UNPRINTABLE: Final = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 MAX_DIGITS: Final = 1_000
 _MERGE_KEY: Final = "<<"
 
@@ -59,7 +65,7 @@ def _append_lines(value: Value, lead: str, indentation: str, lines: list[str], b
     if isinstance(value, MAPPINGS) and value.entries:
         for key in sorted(value.entries):
             item = value.entries[key]
-            name = f"{lead}{json.dumps(key, ensure_ascii=False)}:"
+            name = f"{lead}{_quote(key)}:"
             if isinstance(item, SEQUENCES) and item.items:
                 lines.append(name)
                 _append_lines(item, indentation, indentation, lines, budget)
@@ -77,6 +83,12 @@ def _append_lines(value: Value, lead: str, indentation: str, lines: list[str], b
         _append_scalar(value, lead, indentation.removesuffix("  ") if lead.endswith("- ") else indentation, lines, budget)
 
 
+def _quote(text: str) -> str:
+    """Return a text in double quotes with escapes."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+
+
 def _append_scalar(value: Value, lead: str, indentation: str, lines: list[str], budget: Budget) -> None:
     """Append a text, number, bool, null or empty collection."""
     budget.use_bytes(len(lead) + measure_value(value))
@@ -91,7 +103,7 @@ def _append_scalar(value: Value, lead: str, indentation: str, lines: list[str], 
             budget.use_bytes(len(text_lines) * (len(indentation) + 2))
             lines += [f"{indentation}  {line}" if line else "" for line in text_lines]
         else:
-            lines.append(lead + json.dumps(value, ensure_ascii=False))
+            lines.append(lead + _quote(value))
     elif value is None:
         lines.append(f"{lead}null")
     elif isinstance(value, bool):
@@ -110,7 +122,7 @@ def decode_yaml(context: CallContext, text: str) -> Value:
     from ruamel.yaml import YAML  # Loading the library takes long, and few documents use it.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-    context.budget.use_steps(STEPS_PER_CHARACTER * len(text))
+    context.budget.use_steps(DECODER_STEPS + STEPS_PER_CHARACTER * len(text))
     try:
         return _ValueBuilder(context.budget).build(YAML(typ="safe", pure=True).parse(text))
     except MarkedYAMLError as error:
