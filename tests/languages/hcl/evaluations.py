@@ -1,5 +1,6 @@
 """Short forms for tests of the evaluation: expressions, bodies and whole documents."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from wharf.languages.hcl.budget import Budget
@@ -67,7 +68,9 @@ class Failure(Exception):
         self.fixes = [error[3] for error in errors]
 
 
-def evaluate_value(text: str, *, names: dict[str, Value] | None = None, budget: Budget | None = None, **variables: Value) -> Value:
+def evaluate_value(
+    text: str, *, names: Mapping[str, Value] | None = None, budget: Budget | None = None, **variables: Value
+) -> Value:
     """Return the value of an expression. Raises `Failure`."""
     try:
         node = ExpressionParser(SourceFile("test", text)).parse_whole_source()
@@ -78,15 +81,15 @@ def evaluate_value(text: str, *, names: dict[str, Value] | None = None, budget: 
         raise Failure(text, [(e.message, e.start, e.end, e.fix) for e in error.errors]) from None
 
 
-def evaluate(text: str, **variables: Value) -> Any:
+def evaluate(text: str, *, names: Mapping[str, Value] | None = None, **variables: Value) -> Any:
     """Return the value of an expression as JSON has it. Raises `Failure`."""
-    return to_plain(evaluate_value(text, **variables))
+    return to_plain(evaluate_value(text, names=names, budget=None, **variables))
 
 
-def find_failure(text: str, **variables: Value) -> Failure:
+def find_failure(text: str, *, names: Mapping[str, Value] | None = None, **variables: Value) -> Failure:
     """Return the errors of an expression."""
     try:
-        value = evaluate(text, **variables)
+        value = evaluate(text, names=names, **variables)
     except Failure as failure:
         return failure
     raise AssertionError(f"{text} has the value {value!r}")

@@ -61,7 +61,9 @@ def test_the_file_is_named_as_the_caller_names_it() -> None:
 
 
 def test_an_unknown_name_has_no_consequences() -> None:
-    text = 'variable "v" {\n type = lst\n default = 1\n}\nlocals {\n a = var.v\n}\njob "x" {\n a = upper(local.a) + 1\n}\n'
+    text = (
+        'variable "v" {\n type = lst\n default = 1\n}\nlocals {\n a = var.v\n}\njob "x" {\n a = upper(local.a) + 1\n}\n'
+    )
 
     assert ['job.hcl:2:9: no type "lst" exists'] == list_errors(text)
 
@@ -73,7 +75,9 @@ def test_syntax_errors_of_the_file_hide_everything_else() -> None:
 def test_errors_of_declarations_hide_errors_of_the_body() -> None:
     text = 'variable "v" {\n}\nlocals {\n a = nope()\n}\njob "x" {\n foo = 1\n}\n'
 
-    assert ['job.hcl:1:10: the variable "v" has no value', 'job.hcl:4:6: no function "nope" exists'] == list_errors(text)
+    assert ['job.hcl:1:10: the variable "v" has no value', 'job.hcl:4:6: no function "nope" exists'] == list_errors(
+        text
+    )
 
 
 def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> None:

@@ -12,7 +12,16 @@ def expand(*lines: str, inside: str = "network") -> object:
 
 
 def dynamic(for_each: str, *, labels: str = "[port.key]", to: str = "port.value", more: str = "") -> list[str]:
-    return ['dynamic "port" {', f"for_each = {for_each}", f"labels = {labels}", more, "content {", f"to = {to}", "}", "}"]
+    return [
+        'dynamic "port" {',
+        f"for_each = {for_each}",
+        f"labels = {labels}",
+        more,
+        "content {",
+        f"to = {to}",
+        "}",
+        "}",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +157,7 @@ def test_an_error_in_the_content_is_reported_once() -> None:
 
 
 def test_dynamic_is_refused_inside_a_free_form_body_and_at_the_top_level() -> None:
-    text = (
-        'job "x" {\n group "g" {\n task "t" {\n config {\n dynamic "mount" {\n for_each = [1]\n content {\n }\n }\n }\n }\n }\n}\n'
-    )
+    text = 'job "x" {\n group "g" {\n task "t" {\n config {\n dynamic "mount" {\n for_each = [1]\n content {\n }\n }\n }\n }\n }\n}\n'
     errors = find_errors(text)
 
     assert errors.startswith("job.hcl:5:2: dynamic is not allowed inside config\n")

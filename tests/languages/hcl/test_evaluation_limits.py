@@ -1,8 +1,19 @@
 """Limits of an evaluation: size, nesting, steps, built bytes, numbers. No input exhausts the stack."""
 
+from contextlib import nullcontext
+
 import pytest
 
-from tests.languages.hcl.evaluations import FREE_SCHEMA, Failure, evaluate, find_errors, find_failure, list_errors, read_body
+from tests.languages.hcl.evaluations import (
+    FREE_SCHEMA,
+    Failure,
+    evaluate,
+    evaluate_value,
+    find_errors,
+    find_failure,
+    list_errors,
+    read_body,
+)
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.diagnostics import DocumentErrors
 from wharf.languages.hcl.documents import MAX_FILE_BYTES, parse_document
@@ -42,16 +53,20 @@ NESTED = [
 
 @pytest.mark.parametrize(("start", "middle", "end"), NESTED, ids=[nested[0][:20] for nested in NESTED])
 def test_everything_may_nest_up_to_the_limit_without_a_recursion_error(start: str, middle: str, end: str) -> None:
-    try:
-        read_body(start + middle + end)
-    except DocumentErrors as errors:
-        assert "replaced on the node" in errors.text  # noqa: PT017  # splats of a reference have no value
+    # Splats of a reference have no value.
+    allowed = pytest.raises(DocumentErrors, match="replaced on the node") if "[*]" in start else nullcontext()
+
+    with allowed:
+        assert read_body(start + middle + end)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["a = " + bracket * 5_000 for bracket in ("(", "[", "{a=", "upper(", '"${', "true ? ", "[for x in ", "-(", "[1][", "!(")]
-    + ["a {\n" * 5_000, 'a = "' + "%{ if true }" * 5_000, "a = b" + "[*]" * 5_000, '{"a":' + "[" * 5_000]
+    [
+        "a = " + bracket * 5_000
+        for bracket in ("(", "[", "{a=", "upper(", '"${', "true ? ", "[for x in ", "-(", "[1][", "!(")
+    ]
+    + ["a {\n" * 5_000, 'a = "' + "%{ if true }" * 5_000, "a = b" + "[*]" * 5_000, '{"a":' + "[" * 5_000],
 )
 def test_deeper_nesting_is_an_error(text: str) -> None:
     errors = list_errors(text, FREE_SCHEMA)
@@ -105,7 +120,7 @@ BIG = 'join("", [for x in range(1000) : "0123456789"])'
 @pytest.mark.parametrize(
     "text",
     [
-        f'join({BIG}, range(1024))',
+        f"join({BIG}, range(1024))",
         f'replace({BIG}, "0", {BIG})',
         f'indent(10000, replace({BIG}, "0", "\\n"))',
         f'regex_replace({BIG}, "[0-9]", {BIG})',
@@ -114,7 +129,7 @@ BIG = 'join("", [for x in range(1000) : "0123456789"])'
         f'"%{{ for x in range(1024) }}${{{BIG}}}%{{ endfor }}"',
         f"[for x in range(1024) : {BIG}]",
         f"jsonencode([for x in range(1024) : {BIG}])",
-        f"formatlist(\"%s%s\", {BIG}, range(1024))",
+        f'formatlist("%s%s", {BIG}, range(1024))',
         f'urlencode(join("", [for x in range(1000) : replace({BIG}, "1", "%")]))',
         f'split("", join("", [for x in range(200) : {BIG}]))',
     ],
@@ -125,7 +140,11 @@ def test_a_value_that_is_too_large_is_stopped(text: str) -> None:
 
 
 def test_a_heredoc_with_a_loop_is_stopped() -> None:
-    text = "a = <<EOF\n%{ for x in range(1000) }\n%{ for y in range(1000) }\n" + "x" * 100_000 + "\n%{ endfor }\n%{ endfor }\nEOF\n"
+    text = (
+        "a = <<EOF\n%{ for x in range(1000) }\n%{ for y in range(1000) }\n"
+        + "x" * 100_000
+        + "\n%{ endfor }\n%{ endfor }\nEOF\n"
+    )
 
     assert "job.hcl:1:5: the evaluation builds more than 10 MB" in find_errors(text, FREE_SCHEMA)
 
@@ -180,7 +199,9 @@ def test_decoded_values_nest_up_to_a_limit(function: str) -> None:
 # -- numbers
 
 
-@pytest.mark.parametrize("text", ["1e999999999", "1e-999999999", "9" * 1_001, "1" + "0" * 500, "1e309", "1e-500", "0." + "0" * 999 + "1"])
+@pytest.mark.parametrize(
+    "text", ["1e999999999", "1e-999999999", "9" * 1_001, "1" + "0" * 500, "1e309", "1e-500", "0." + "0" * 999 + "1"]
+)
 def test_a_number_beyond_the_limits_is_refused_at_once(text: str) -> None:
     assert find_failure(text).messages
     assert find_failure(f'convert("{text}", number)').messages
@@ -194,10 +215,4 @@ def test_fractions_are_rounded_when_they_become_long() -> None:
 
 def test_a_limit_can_be_lowered() -> None:
     with pytest.raises(BudgetExceeded):
-        evaluate_with(Budget(max_steps=10))
-
-
-def evaluate_with(budget: Budget) -> None:
-    from tests.languages.hcl.evaluations import evaluate_value
-
-    evaluate_value("[for x in range(100) : x]", budget=budget)
+        evaluate_value("[for x in range(100) : x]", budget=Budget(max_steps=10))

@@ -326,9 +326,9 @@ def test_a_wrong_for_is_an_error(text: str, message: str) -> None:
         ("max([1, 2]...)", 2),
         ("max(3, [1, 2]...)", 3),
         ("max ( 1 )", 1),
-        ("upper(lower(upper(\"a\")))", "A"),
-        ("[\"a\", \"b\"][max(0, 1)]", "b"),
-        ("split(\",\", \"a,b\")[1]", "b"),
+        ('upper(lower(upper("a")))', "A"),
+        ('["a", "b"][max(0, 1)]', "b"),
+        ('split(",", "a,b")[1]', "b"),
     ],
 )
 def test_a_call_has_the_result_of_its_function(text: str, value: object) -> None:

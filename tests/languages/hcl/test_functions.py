@@ -288,7 +288,10 @@ def test_a_function_has_its_result(text: str, value: object) -> None:
         ("sort([null])", "item 0: expected a text, got null"),
         ('lookup({a = 1}, "b")', "argument 3 (default) is missing"),
         ('lookup({a = 1}, "b", null)', "default must not be null"),
-        ('lookup(convert({a = 1}, map(number)), "b", "x")', "default: expected a number, got a text that is not a number"),
+        (
+            'lookup(convert({a = 1}, map(number)), "b", "x")',
+            "default: expected a number, got a text that is not a number",
+        ),
         ('zipmap(["a"], [1, 2])', "there are 1 keys and 2 values"),
         ("keys([1])", "map: expected a map or object, got a list"),
         ('base64decode("!")', "the text is not base64"),
@@ -355,7 +358,9 @@ def test_functions_of_tuples_return_tuples() -> None:
 def test_a_file_function_is_an_error_on_a_server(name: str) -> None:
     failure = find_failure(f'{name}("x")')
 
-    assert f"the function {name} reads files, and the server has none: filesystem function disabled" in failure.messages[0]
+    assert (
+        f"the function {name} reads files, and the server has none: filesystem function disabled" in failure.messages[0]
+    )
     assert "command line tool" in failure.fixes[0]
 
 

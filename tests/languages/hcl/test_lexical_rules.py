@@ -14,7 +14,7 @@ def test_a_byte_order_mark_at_the_start_is_skipped() -> None:
 
 
 def test_bytes_that_are_not_utf_8_are_refused_with_their_place() -> None:
-    with pytest.raises(DocumentErrors, match=r'job\.hcl:2:6: the file is not UTF-8'):
+    with pytest.raises(DocumentErrors, match=r"job\.hcl:2:6: the file is not UTF-8"):
         parse_document(b'a = 1\nb = "\xff"\n')
 
 
@@ -133,7 +133,9 @@ def test_a_literal_has_its_value(text: str, value: object) -> None:
     assert value == evaluate(text)
 
 
-@pytest.mark.parametrize("text", [".5", "5.", "0x10", "1_000", "1.2.3", "1e", "1a", "5m", "1e999999999", "1e-999999999"])
+@pytest.mark.parametrize(
+    "text", [".5", "5.", "0x10", "1_000", "1.2.3", "1e", "1a", "5m", "1e999999999", "1e-999999999"]
+)
 def test_another_form_is_no_number(text: str) -> None:
     assert find_failure(text).messages
 
@@ -206,7 +208,15 @@ def test_labels_have_escapes_but_no_templates() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["(1\n+\n2)", "[1\n+ 2][0]", "max(1,\n 3\n)", '{ a =\n 3 }["a"]', "(true\n? 3\n: 4)", "{ a = 1 +\n 2 }.a", "{a = 1\n+ 2\n}.a"],
+    [
+        "(1\n+\n2)",
+        "[1\n+ 2][0]",
+        "max(1,\n 3\n)",
+        '{ a =\n 3 }["a"]',
+        "(true\n? 3\n: 4)",
+        "{ a = 1 +\n 2 }.a",
+        "{a = 1\n+ 2\n}.a",
+    ],
 )
 def test_inside_brackets_line_ends_are_blanks(text: str) -> None:
     assert 3 == read_body(f"x = {text}\n")["x"]

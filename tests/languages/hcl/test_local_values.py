@@ -63,7 +63,9 @@ def test_a_missing_local_value_is_an_error_at_its_use() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["locals {\n a = 1\n a = 2\n}\n", "locals {\n a = 1\n}\nlocals {\n a = 2\n}\n"], ids=["one block", "two blocks"]
+    "text",
+    ["locals {\n a = 1\n a = 2\n}\n", "locals {\n a = 1\n}\nlocals {\n a = 2\n}\n"],
+    ids=["one block", "two blocks"],
 )
 def test_a_name_that_occurs_twice_is_an_error(text: str) -> None:
     errors = list_errors(text + JOB)

@@ -141,7 +141,9 @@ def test_the_top_level_holds_one_job() -> None:
     assert list_errors("") == ["job.hcl:1:1: the file has no block job"]
     assert ['job.hcl:3:1: the block "job" may occur only once'] == list_errors('job "a" {\n}\njob "b" {\n}\n')
     assert ['job.hcl:3:1: no argument "a" is allowed at the top level'] == list_errors('job "a" {\n}\na = 1\n')
-    assert ['job.hcl:3:1: no block "group" is allowed at the top level'] == list_errors('job "a" {\n}\ngroup "x" {\n}\n')
+    assert ['job.hcl:3:1: no block "group" is allowed at the top level'] == list_errors(
+        'job "a" {\n}\ngroup "x" {\n}\n'
+    )
 
 
 def test_declarations_may_stand_in_any_order() -> None:

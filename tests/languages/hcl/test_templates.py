@@ -29,7 +29,9 @@ def test_null_and_collections_have_no_text(text: str) -> None:
     assert find_failure(text).messages
 
 
-@pytest.mark.parametrize(("text", "value"), [('"${[1]}"', [1]), ('"${1}"', 1), ('"${null}"', None), ('"${true}"', True)])
+@pytest.mark.parametrize(
+    ("text", "value"), [('"${[1]}"', [1]), ('"${1}"', 1), ('"${null}"', None), ('"${true}"', True)]
+)
 def test_a_single_interpolation_keeps_the_type(text: str, value: object) -> None:
     assert value == evaluate(text)
 
@@ -121,7 +123,9 @@ def test_a_heredoc_holds_the_lines_up_to_its_name(lines: list[str], value: str) 
 
 @pytest.mark.parametrize("opening", ["<<EOF x", '<<"EOF"', "<< EOF", "<<EOF # c", "<<'EOF'", "<<1"])
 def test_a_heredoc_starts_with_its_name_and_the_line_end(opening: str) -> None:
-    assert "a heredoc starts with <<NAME and the end of the line" in find_errors(f"a = {opening}\nx\nEOF\n", FREE_SCHEMA)
+    assert "a heredoc starts with <<NAME and the end of the line" in find_errors(
+        f"a = {opening}\nx\nEOF\n", FREE_SCHEMA
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from wharf.languages.hcl.values import HclList, HclMap, HclObject, HclSet, HclTu
         ('convert({a = 1, b = "x"}, map(string))', {"a": "1", "b": "x"}),
         ("convert({a = 1, b = 2}, object({a = string}))", {"a": "1"}),
         ('convert([1, "2"], tuple([string, number]))', ["1", 2]),
-        ('convert([{a = 1}], list(object({ a = string })))', [{"a": "1"}]),
+        ("convert([{a = 1}], list(object({ a = string })))", [{"a": "1"}]),
         # Any, and null.
         ("convert([1, true], any)", [1, True]),
         ('convert([1, "a"], list(any))', ["1", "a"]),

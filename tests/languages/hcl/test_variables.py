@@ -1,5 +1,7 @@
 """Variables (reference section 6): declarations, types, defaults, sources of values, validation."""
 
+from typing import Any
+
 import pytest
 
 from tests.languages.hcl.evaluations import PORTS, SCHEMA, evaluate_text, find_errors, list_errors
@@ -11,7 +13,7 @@ from wharf.languages.hcl.variables import VariableInputs
 JOB = 'job "x" {\n}\n'
 
 
-def read_variables(text: str, **inputs: object) -> dict[str, object]:
+def read_variables(text: str, **inputs: Any) -> dict[str, object]:
     """Return the values of all variables of a document."""
     return {name: to_plain(value) for name, value in evaluate_text(text + JOB, **inputs).variables.items()}
 
@@ -41,14 +43,17 @@ def test_a_declaration_has_type_default_and_validation() -> None:
     ("lines", "value"),
     [
         (["default = 1"], 1),
-        (['type = string', "default = 1"], "1"),
+        (["type = string", "default = 1"], "1"),
         (["type = number", 'default = "1.5"'], 1.5),
         (["type = bool", 'default = "true"'], True),
         (["type = list(string)", "default = [1, true]"], ["1", "true"]),
         (["type = set(string)", 'default = ["b", "a", "b"]'], ["a", "b"]),
         (["type = map(number)", 'default = { a = "1" }'], {"a": 1}),
         (["type = tuple([string, number])", 'default = [1, "2"]'], ["1", 2]),
-        (["type = object({ a = string, b = list(number) })", 'default = { a = 1, b = ["2"], c = 3 }'], {"a": "1", "b": [2]}),
+        (
+            ["type = object({ a = string, b = list(number) })", 'default = { a = 1, b = ["2"], c = 3 }'],
+            {"a": "1", "b": [2]},
+        ),
         (["type = map(list(object({ a = bool })))", 'default = { k = [{ a = "1" }] }'], {"k": [{"a": True}]}),
         (["type = string", "default = null"], None),
         (["default = null"], None),
@@ -69,7 +74,9 @@ def test_a_name_is_an_identifier(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["1a", "a b", "", "a.b"])
 def test_another_name_is_an_error(name: str) -> None:
-    assert [f'job.hcl:1:10: "{name}" is not a name for a variable'] == list_errors(declare("default = 1", name=name) + JOB)
+    assert [f'job.hcl:1:10: "{name}" is not a name for a variable'] == list_errors(
+        declare("default = 1", name=name) + JOB
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,7 +239,9 @@ def test_without_a_type_the_type_is_that_of_the_default() -> None:
     assert {"n": 2, "l": [2, 3], "o": {"a": 2}} == read_variables(
         text, values='n = "2"\nl = ["2", 3]\no = { a = "2", b = 3 }\n'
     )
-    assert 'variables:1:5: the value of variable "n" is not of type number' in find_errors(text + JOB, values="n = []\n")
+    assert 'variables:1:5: the value of variable "n" is not of type number' in find_errors(
+        text + JOB, values="n = []\n"
+    )
     assert 'of variable "l" is not of type' in find_errors(text + JOB, values='l = ["x"]\n')
 
 
@@ -326,10 +335,14 @@ def test_an_undeclared_variable_is_an_error_at_its_use() -> None:
 
 
 def validate(condition: str, message: str = '"Wrong."', default: str = "1") -> str:
-    return declare(f"default = {default}", "validation {", f"condition = {condition}", f"error_message = {message}", "}")
+    return declare(
+        f"default = {default}", "validation {", f"condition = {condition}", f"error_message = {message}", "}"
+    )
 
 
-@pytest.mark.parametrize("condition", ["var.v > 0", "can(upper(var.v))", '"${var.v > 0}"', "contains([1, 2], var.v)", 'var["v"] == 1'])
+@pytest.mark.parametrize(
+    "condition", ["var.v > 0", "can(upper(var.v))", '"${var.v > 0}"', "contains([1, 2], var.v)", 'var["v"] == 1']
+)
 def test_a_condition_may_use_functions_and_its_variable(condition: str) -> None:
     assert {"v": 1} == read_variables(validate(condition))
 
@@ -418,7 +431,7 @@ SECRET = "hunter2"
         ("", {"values": f'db_password = "{SECRET}"\n', "is_strict": True}),
     ],
 )  # fmt: skip
-def test_no_message_shows_the_value_of_a_secret(text: str, inputs: dict[str, object]) -> None:
+def test_no_message_shows_the_value_of_a_secret(text: str, inputs: dict[str, Any]) -> None:
     errors = find_errors(text + JOB, **inputs)
 
     assert "db_password" in errors or "job.hcl:" in errors or "variables:" in errors
@@ -433,5 +446,5 @@ def test_errors_of_the_job_hide_secrets_too() -> None:
 
 
 def test_a_parsed_values_file_raises_its_syntax_errors() -> None:
-    with pytest.raises(DocumentErrors, match="prod.vars:1:5: expected a value"):
+    with pytest.raises(DocumentErrors, match=r"prod\.vars:1:5: expected a value"):
         parse_values("v = \u201cx\u201d\n", "prod.vars")

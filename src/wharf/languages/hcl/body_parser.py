@@ -27,6 +27,7 @@ _SIMPLE_ARGUMENT: Final = re.compile(
 _LITERALS: Final = {"true": True, "false": False, "null": None}
 _PLAIN_LABEL: Final = re.compile(r'"([^"\\$%\r\n]*+)"')
 _ITEM_START: Final = re.compile(rf'[ \t]*+{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|")')
+_BLOCK_HEADER: Final = re.compile(rf'({NAME_PATTERN})[ \t]*+["{{]')
 _HEADER_START: Final = re.compile(rf'{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|"|{NAME_PATTERN}[ \t]*+[{{"])')
 # What may span lines or hold brackets, for the search for the end of an item after an error.
 _SKIPPED: Final = re.compile(
@@ -58,7 +59,9 @@ class BodyParser(ExpressionParser):
         try:
             while not self._parse_items(body, None):
                 self._add_error(
-                    ParseError('found "}", but no block is open', self.pos - 1, self.pos, "delete it, or the } before it")
+                    ParseError(
+                        'found "}", but no block is open', self.pos - 1, self.pos, "delete it, or the } before it"
+                    )
                 )
         except _TooManyErrors:
             pass
@@ -140,18 +143,12 @@ class BodyParser(ExpressionParser):
                 "a block on one line has only one argument", start, name.end() if name else end,
                 "put each argument on a line of its own, and { and } at the ends of other lines",
             )  # fmt: skip
-        name = NAME.match(self.text, start)
-        if name is not None:
-            after = name.end()
-            while text_follows := self.text[after : after + 1]:
-                if text_follows not in " \t":
-                    break
-                after += 1
-            if text_follows in ('"', "{"):
-                return ParseError(
-                    "a block on one line has no other block inside", start, name.end(),
-                    "start a new line after { and put } on a line of its own",
-                )  # fmt: skip
+        header = _BLOCK_HEADER.match(self.text, start)
+        if header is not None:
+            return ParseError(
+                "a block on one line has no other block inside", start, header.end(1),
+                "start a new line after { and put } on a line of its own",
+            )  # fmt: skip
         return None
 
     def _add_simple_argument(self, body: SyntaxBody, match: re.Match[str]) -> None:
@@ -160,11 +157,7 @@ class BodyParser(ExpressionParser):
         assert kind is not None, "a group for the value always matches"
         start, end = match.span(kind)
         literal = match[kind]
-        value: Value
-        if kind == 2:
-            value = normalize_text(literal[1:-1])
-        else:
-            value = int(literal) if kind == 3 else _LITERALS[literal]
+        value: Value = normalize_text(literal[1:-1]) if kind == 2 else int(literal) if kind == 3 else _LITERALS[literal]
         self.pos = match.end()
         name = match[1]
         argument = SyntaxArgument(name, match.start(1), match.end(1), LiteralNode(value, start, end))
@@ -242,8 +235,8 @@ class BodyParser(ExpressionParser):
         start = self.pos
         character = self.text[start]
         if character in ",;":
-            name = "comma" if character == "," else "semicolon"
-            self._add_error(ParseError("an argument ends with its line", start, start + 1, f"delete the {name}"))
+            sign = "comma" if character == "," else "semicolon"
+            self._add_error(ParseError("an argument ends with its line", start, start + 1, f"delete the {sign}"))
             self.pos += 1
             self.skip_line_blank()
         elif character == "}" and not is_in_block:
@@ -401,5 +394,3 @@ class BodyParser(ExpressionParser):
 def is_json(text: str) -> bool:
     """Return whether a document is in the JSON form: its first character that is no blank is a brace."""
     return text.lstrip(" \t\r\n").startswith("{")
-
-

@@ -116,7 +116,8 @@ def _convert_to_collection(value: Value, kind: CollectionType, budget: Budget) -
             return value
         item_type = kind.item if kind.item != ANY else _find_item_type(list(value.entries.values()))
         entries = {
-            name: _convert_part(item, item_type, budget, f'at key "{name[:80]}"') for name, item in value.entries.items()
+            name: _convert_part(item, item_type, budget, f'at key "{name[:80]}"')
+            for name, item in value.entries.items()
         }
         return HclMap(entries, item_type)
     if not isinstance(value, SEQUENCES):

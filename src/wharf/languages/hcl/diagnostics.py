@@ -256,7 +256,9 @@ def _render_excerpt(place: SourceRange) -> list[str]:
         cut_end = cut_start + MAX_EXCERPT_CHARS
     before, marked = line[cut_start:start], line[start : min(end, cut_end)]
     lead, tail = "..." if cut_start else "", "..." if cut_end < len(line) else ""
-    blank = " " * len(lead) + "".join("\t" if char == "\t" else " " * _measure_width(char) for char in split_graphemes(before))
+    blank = " " * len(lead) + "".join(
+        "\t" if char == "\t" else " " * _measure_width(char) for char in split_graphemes(before)
+    )
     mark = "^" * max(1, sum(map(_measure_width, split_graphemes(marked))))
     excerpt = _replace_controls(f"{lead}{line[cut_start:cut_end]}{tail}")
     return [f"{number:>5} | {excerpt}", f"{'':>5} | {blank}{mark}"]
@@ -264,7 +266,10 @@ def _render_excerpt(place: SourceRange) -> list[str]:
 
 def _replace_controls(text: str) -> str:
     """Replace control characters, which could change the terminal of the reader."""
-    return "".join("\ufffd" if unicodedata.category(char) in ("Cc", "Cf") and char != "\t" and char not in "\u200d\u200c" else char for char in text)
+    return "".join(
+        "\ufffd" if unicodedata.category(char) in ("Cc", "Cf") and char != "\t" and char not in "\u200d\u200c" else char
+        for char in text
+    )
 
 
 def _measure_width(cluster: str) -> int:

@@ -144,14 +144,17 @@ class Evaluation:
 def decode_source(data: str | bytes, name: str) -> SourceFile:
     """Return the source of a file without a byte order mark. Raises `DocumentErrors`."""
     diagnostics = DiagnosticList()
-    size = len(data) if isinstance(data, bytes) else len(data) if data.isascii() else len(data.encode(errors="surrogatepass"))
+    size = (
+        len(data)
+        if isinstance(data, bytes)
+        else len(data)
+        if data.isascii()
+        else len(data.encode(errors="surrogatepass"))
+    )
     if size > MAX_FILE_BYTES:
         diagnostics.add(SourceFile(name, ""), 0, 0, f"the file has {size:,} bytes, more than {MAX_FILE_BYTES:,}")
         raise DocumentErrors(diagnostics.diagnostics)
-    if isinstance(data, bytes):
-        text = data.decode(errors="surrogateescape")
-    else:
-        text = data
+    text = data.decode(errors="surrogateescape") if isinstance(data, bytes) else data
     text = text.removeprefix("\ufeff")
     try:
         text.encode()
@@ -166,13 +169,11 @@ def parse_document(data: str | bytes, name: str = "job.hcl") -> ParsedDocument:
     """Parse a document in the native or the JSON form. Raises `DocumentErrors` with all errors of its syntax."""
     source = decode_source(data, name)
     diagnostics = DiagnosticList()
-    tree: SyntaxBody | JsonObject
     if is_json(source.text):
-        tree = _parse_json(source)
-    else:
-        tree = BodyParser(source, diagnostics).parse_document_body()
+        return ParsedDocument(source, _parse_json(source))
+    body = BodyParser(source, diagnostics).parse_document_body()
     diagnostics.raise_if_any()
-    return ParsedDocument(source, tree)
+    return ParsedDocument(source, body)
 
 
 def _parse_json(source: SourceFile) -> JsonObject:
@@ -268,9 +269,7 @@ class _BodyEvaluator:
 
     # -- bodies
 
-    def evaluate_body(
-        self, body: SyntaxBody, schema: BodySchema, scope: Scope, owner: str | None
-    ) -> EvaluatedBody:
+    def evaluate_body(self, body: SyntaxBody, schema: BodySchema, scope: Scope, owner: str | None) -> EvaluatedBody:
         """Return the evaluated body of a block of type `owner`, or of the top level."""
         result = EvaluatedBody()
         for argument in body.arguments.values():
@@ -292,9 +291,7 @@ class _BodyEvaluator:
     def _evaluate_argument(self, argument: SyntaxArgument, scope: Scope) -> EvaluatedAttribute:
         """Return an argument with its value, or marked as failed."""
         node = argument.value
-        attribute = EvaluatedAttribute(
-            argument.name, None, node, self._source, argument.name_start, argument.name_end
-        )
+        attribute = EvaluatedAttribute(argument.name, None, node, self._source, argument.name_start, argument.name_end)
         if scope.names:
             scope.budget.use_steps(2)
             scope.budget.use_bytes(ATTRIBUTE_BYTES)
@@ -371,7 +368,11 @@ class _BodyEvaluator:
         """Add the blocks that a dynamic block stands for."""
         if schema.is_free_form or owner is None or schema.is_open:
             where = "at the top level" if owner is None else f"inside {owner[:80]}"
-            fix = f'write dynamic "{owner[:80]}" around the whole block' if owner is not None else "write it inside a block"
+            fix = (
+                f'write dynamic "{owner[:80]}" around the whole block'
+                if owner is not None
+                else "write it inside a block"
+            )
             self._add_error(block.start, block.header_end, f"dynamic is not allowed {where}", fix)
             return
         if len(block.labels) != 1:
@@ -404,9 +405,7 @@ class _BodyEvaluator:
             count = len(self._diagnostics.diagnostics)
             texts = self._evaluate_labels(labels, block_schema, inner) if labels is not None else ()
             if texts is not None:
-                self._add_block(
-                    block, block_schema, inner, result, labels=texts, content=content.body, kind=label.text
-                )
+                self._add_block(block, block_schema, inner, result, labels=texts, content=content.body, kind=label.text)
             if len(self._diagnostics.diagnostics) > count:
                 return  # Further items would repeat the errors.
 
@@ -430,7 +429,10 @@ class _BodyEvaluator:
         for inner in block.body.blocks:
             if inner.type != "content":
                 self._add_error(
-                    inner.start, inner.header_end, f'dynamic has no block "{inner.type[:80]}"', "write it inside content { ... }"
+                    inner.start,
+                    inner.header_end,
+                    f'dynamic has no block "{inner.type[:80]}"',
+                    "write it inside content { ... }",
                 )
         if "for_each" not in arguments:
             self._add_error(block.start, block.header_end, "dynamic has no for_each", "write for_each = ...")
@@ -546,7 +548,10 @@ class _BodyEvaluator:
         labels = "".join(f' "{label}"' for label in schema.labels)
         missing = schema.labels[len(block.labels)]
         self._add_error(
-            block.start, block.header_end, f"a {name[:80]} needs a label: its {missing}", f"write {name[:80]}{labels} {{"
+            block.start,
+            block.header_end,
+            f"a {name[:80]} needs a label: its {missing}",
+            f"write {name[:80]}{labels} {{",
         )
 
 

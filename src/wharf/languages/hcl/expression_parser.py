@@ -25,7 +25,7 @@ from wharf.languages.hcl.nodes import (
     TryNode,
     TupleNode,
 )
-from wharf.languages.hcl.numerals import NUMBER_PATTERN, NumberError, format_number, parse_literal
+from wharf.languages.hcl.numerals import NUMBER_PATTERN, Number, NumberError, format_number, parse_literal
 from wharf.languages.hcl.reader import (
     ANY_BLANK,
     ANY_BLANK_PATTERN,
@@ -141,7 +141,9 @@ class ExpressionParser(TemplateParser):
             program.append(node)
             if len(program) > MAX_EXPRESSION_PARTS:
                 raise ParseError(
-                    f"the expression has more than {MAX_EXPRESSION_PARTS:,} operands and operators", node.start, node.end
+                    f"the expression has more than {MAX_EXPRESSION_PARTS:,} operands and operators",
+                    node.start,
+                    node.end,
                 )
             places.append((node.start, node.end))
             end = self.pos
@@ -227,7 +229,7 @@ class ExpressionParser(TemplateParser):
             fix = "compare with =="
         raise self.make_unexpected_error(_EXPECTED_VALUE, fix)
 
-    def read_number(self, start: int, end: int) -> "int | object":
+    def read_number(self, start: int, end: int) -> Number:
         """Return the number between two offsets. Raises `ParseError`."""
         tail = _NUMBER_TAIL.match(self.text, end)
         if tail is not None and not self.text.startswith("...", end):
@@ -348,16 +350,16 @@ class ExpressionParser(TemplateParser):
         self.calls.append(node)
         return node
 
-    def _build_special_form(
-        self, name: str, arguments: list[SyntaxNode], start: int, *, is_spread: bool
-    ) -> SyntaxNode:
+    def _build_special_form(self, name: str, arguments: list[SyntaxNode], start: int, *, is_spread: bool) -> SyntaxNode:
         """Return the node of a function that does not evaluate its arguments first. Raises `ParseError`."""
         end = self.pos
         if is_spread:
             raise ParseError(f"{name} does not take ...", start, end)
         if name == "try":
             if not arguments:
-                raise ParseError("try: argument 1 (expression) is missing", start, end, "write try(expression, default)")
+                raise ParseError(
+                    "try: argument 1 (expression) is missing", start, end, "write try(expression, default)"
+                )
             return TryNode(arguments, start, end)
         needed = 1 if name == "can" else 2
         if len(arguments) != needed:
@@ -456,16 +458,20 @@ class ExpressionParser(TemplateParser):
         elif operand is not None and operand.lastindex == 2:
             self.pos = operand.end()
             number = self.read_number(start, operand.end())
-            key = format_number(number)  # type: ignore[arg-type]  # it is a number
+            key = format_number(number)
         elif text.startswith('"', start):
             quoted = self.parse_quoted()
             key = quoted.value if isinstance(quoted, LiteralNode) and isinstance(quoted.value, str) else quoted
         else:
-            raise self.make_unexpected_error('a key or "}"', "", (object_start, object_start + 1, "the object was opened at"))
+            raise self.make_unexpected_error(
+                'a key or "}"', "", (object_start, object_start + 1, "the object was opened at")
+            )
         self.skip_line_blank()
         if not (self.starts_with("=") or self.starts_with(":")) or self.starts_with("=="):
             fix = "put expressions in parentheses" if not self.starts_with("{") else 'write "=" before "{"'
-            raise self.make_unexpected_error('"=" or ":" after the key', fix, (object_start, object_start + 1, "the object was opened at"))
+            raise self.make_unexpected_error(
+                '"=" or ":" after the key', fix, (object_start, object_start + 1, "the object was opened at")
+            )
         if self.starts_with("=>"):
             raise ParseError('"=>" is only for { for ... }', self.pos, self.pos + 2, 'write "="')
         self.pos += 1
@@ -479,7 +485,7 @@ class ExpressionParser(TemplateParser):
         """Parse `k, v in collection`, and bind the names. `for` was already skipped."""
         first = self._parse_loop_name()
         self.skip_any_blank()
-        names = (first,)
+        names: tuple[str, ...] = (first,)
         if self.starts_with(","):
             self.pos += 1
             names = (first, self._parse_loop_name())
@@ -509,7 +515,9 @@ class ExpressionParser(TemplateParser):
         loop, names = self.parse_loop_head()
         self.skip_any_blank()
         if not self.starts_with(":"):
-            raise self.make_unexpected_error('":" after the collection', "", (start, start + 1, "the for was opened at"))
+            raise self.make_unexpected_error(
+                '":" after the collection', "", (start, start + 1, "the for was opened at")
+            )
         self.pos += 1
         return loop, names
 
@@ -529,7 +537,9 @@ class ExpressionParser(TemplateParser):
         value = self.parse_expression(ANY_MODE)
         self.skip_any_blank()
         if self.starts_with("=>"):
-            raise ParseError("a for in [ ] gives a list, without keys", self.pos, self.pos + 2, "write { for ... } for an object")
+            raise ParseError(
+                "a for in [ ] gives a list, without keys", self.pos, self.pos + 2, "write { for ... } for an object"
+            )
         condition = self._parse_for_condition()
         self._expect("]", "[", start, "if or ")
         return self._finish_for(ForTupleNode(loop, value, condition, start, self.pos), loop, names)
@@ -539,7 +549,9 @@ class ExpressionParser(TemplateParser):
         key = self.parse_expression(ANY_MODE)
         self.skip_any_blank()
         if not self.starts_with("=>"):
-            raise self.make_unexpected_error('"=>" and a value', "write [ for ... ] for a list", (start, start + 1, "the for was opened at"))
+            raise self.make_unexpected_error(
+                '"=>" and a value', "write [ for ... ] for a list", (start, start + 1, "the for was opened at")
+            )
         self.pos += 2
         value = self.parse_expression(ANY_MODE)
         self.skip_any_blank()

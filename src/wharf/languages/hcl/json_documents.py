@@ -267,9 +267,7 @@ class JsonBodyBuilder:
             label = BlockLabel(kind.key, kind.start, kind.end)
             self._add_blocks(body, header, kind.value, BlockSchema(dynamic.body, ("type",)), (label,))
 
-    def _build_expression(
-        self, node: JsonNode, references: list[ReferenceNode], calls: list[SyntaxNode]
-    ) -> SyntaxNode:
+    def _build_expression(self, node: JsonNode, references: list[ReferenceNode], calls: list[SyntaxNode]) -> SyntaxNode:
         """Return the expression of a JSON value. Raises `ParseError`."""
         if isinstance(node, JsonArray):
             items = [self._build_expression(item, references, calls) for item in node.items]

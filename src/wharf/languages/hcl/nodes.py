@@ -6,7 +6,6 @@ is only as deep as brackets and templates nest, and the parser limits that.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any, Final
 
 from wharf.languages.hcl.budget import Budget
@@ -195,7 +194,8 @@ def _evaluate_key(node: SyntaxNode, scope: Scope) -> str:
     value = node.evaluate(scope)
     if value is None:
         raise node.make_error("a key must not be null")
-    return _convert(node, value, to_text, "a key: ")
+    text: str = _convert(node, value, to_text, "a key: ")
+    return text
 
 
 def _convert(node: SyntaxNode, value: Value, convert: Callable[[Value], Any], context: str = "") -> Any:
@@ -235,9 +235,11 @@ class Operator:
                 return result
         if symbol in ("==", "!="):
             budget.use_steps((measure_value(left) + measure_value(right)) >> 3)
-            return (build_key(left) == build_key(right)) == (symbol == "==")
+            are_equal: bool = build_key(left) == build_key(right)
+            return are_equal if symbol == "==" else not are_equal
         if symbol in ("&&", "||"):
-            left_bool, right_bool = self._operand(0, left, to_bool), self._operand(1, right, to_bool)
+            left_bool: bool = self._operand(0, left, to_bool)
+            right_bool: bool = self._operand(1, right, to_bool)
             return (left_bool and right_bool) if symbol == "&&" else (left_bool or right_bool)
         left_number: Number = self._operand(0, left, to_number_value)
         right_number: Number = self._operand(1, right, to_number_value)
@@ -253,7 +255,8 @@ class Operator:
         """Return the result for one operand. Raises `EvaluationError`."""
         if self.symbol == "!":
             return not self._operand(1, operand, to_bool)
-        return -self._operand(1, operand, to_number_value)  # type: ignore[no-any-return]  # `_operand` is untyped
+        number: Number = self._operand(1, operand, to_number_value)
+        return -number
 
     @property
     def outer_start(self) -> int:
@@ -599,7 +602,14 @@ class CallNode(SyntaxNode):
     __slots__ = ("arguments", "is_spread", "name", "name_end")
 
     def __init__(
-        self, name: str, name_end: int, arguments: Sequence[SyntaxNode], start: int, end: int, *, is_spread: bool = False
+        self,
+        name: str,
+        name_end: int,
+        arguments: Sequence[SyntaxNode],
+        start: int,
+        end: int,
+        *,
+        is_spread: bool = False,
     ) -> None:
         super().__init__(start, end)
         self.name = name
@@ -992,4 +1002,3 @@ UNOFFERED_FUNCTIONS: Final[Mapping[str, str]] = {
     "filebase64sha512": "use sha512(file(path)) with the command line tool",
 }
 """Functions of similar tools that do not exist here, and what to write instead."""
-

@@ -110,5 +110,5 @@ def get_remainder(left: Number, right: Number) -> Number:
     """Return the remainder, with the sign of the left number. Raises `NumberError` for a division by zero."""
     if right == 0:
         raise NumberError("division by zero")
-    remainder = abs(left) % abs(right)
+    remainder: Number = (-left if left < 0 else left) % (-right if right < 0 else right)
     return limit_number(-remainder if left < 0 else remainder)

@@ -116,5 +116,3 @@ class SourceReader:
         """Return whether `[[` can start a list of lists, and no mark of another template language."""
         end = self.text.find("\n", pos)
         return "]]" not in self.text[pos : end if end >= 0 else len(self.text)]
-
-

@@ -228,7 +228,9 @@ class TemplateParser(SourceReader):
             elif self.starts_with("}"):
                 self.pos += 1
             else:
-                raise self.make_unexpected_error('an operator or "}" of the interpolation', _SHELL_FIX, (start, start + 2, "opened at"))
+                raise self.make_unexpected_error(
+                    'an operator or "}" of the interpolation', _SHELL_FIX, (start, start + 2, "opened at")
+                )
         except ParseError as error:
             if not error.fix and error.start < start + 200:
                 error.fix = _SHELL_FIX
@@ -284,7 +286,9 @@ class TemplateParser(SourceReader):
         if self.starts_with("~"):
             self.pos += 1
         if not self.starts_with("}"):
-            raise self.make_unexpected_error(f'"}}" of the directive {name}', _DIRECTIVE_FIX, (start, start + 2, "opened at"))
+            raise self.make_unexpected_error(
+                f'"}}" of the directive {name}', _DIRECTIVE_FIX, (start, start + 2, "opened at")
+            )
         self.pos += 1
         if name in ("if", "for"):
             stack[-1].end = self.pos
@@ -303,7 +307,11 @@ class TemplateParser(SourceReader):
         if name == "else" and innermost.word == "if":
             return ParseError("a second else", start, self.pos, "delete one", related)
         return ParseError(
-            f"expected end{innermost.word}, found {name}", start, self.pos, f"write %{{ end{innermost.word} }} first", related
+            f"expected end{innermost.word}, found {name}",
+            start,
+            self.pos,
+            f"write %{{ end{innermost.word} }} first",
+            related,
         )
 
     def _require_closed(self, stack: list[_OpenDirective]) -> None:

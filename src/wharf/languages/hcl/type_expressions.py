@@ -2,7 +2,15 @@
 
 from typing import Final
 
-from wharf.languages.hcl.nodes import CallNode, LiteralNode, ObjectNode, ReferenceNode, SyntaxNode, TemplateNode, TupleNode
+from wharf.languages.hcl.nodes import (
+    CallNode,
+    LiteralNode,
+    ObjectNode,
+    ReferenceNode,
+    SyntaxNode,
+    TemplateNode,
+    TupleNode,
+)
 from wharf.languages.hcl.reader import ParseError
 from wharf.languages.hcl.values import (
     ANY,

@@ -123,7 +123,7 @@ class HclMap:
 
 HclSequence: TypeAlias = HclTuple | HclList | HclSet
 HclMapping: TypeAlias = HclObject | HclMap
-Value: TypeAlias = str | bool | int | Fraction | None | HclTuple | HclList | HclSet | HclObject | HclMap
+Value: TypeAlias = str | bool | int | Fraction | HclTuple | HclList | HclSet | HclObject | HclMap | None
 SEQUENCES: Final = (HclTuple, HclList, HclSet)
 MAPPINGS: Final = (HclObject, HclMap)
 COLLECTIONS: Final = (*SEQUENCES, *MAPPINGS)
@@ -234,7 +234,7 @@ def build_set(items: Iterable[Value], item_type: ValueType) -> HclSet:
     if all(isinstance(item, str) for item in different) or all(
         isinstance(item, int | Fraction) and not isinstance(item, bool) for item in different
     ):
-        different.sort()  # type: ignore[type-var]  # all items are texts, or all are numbers
+        different.sort()
     elif all(isinstance(item, bool) for item in different):
         different.sort(key=bool)
     return HclSet(tuple(different), item_type)

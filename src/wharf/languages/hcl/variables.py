@@ -138,13 +138,21 @@ class VariableReader:
         first = self.declarations.get(name)
         if first is not None:
             self._add_error(
-                start, end, f'the variable "{name[:80]}" is declared twice', "delete one of them", (first.place, "the first is at")
+                start,
+                end,
+                f'the variable "{name[:80]}" is declared twice',
+                "delete one of them",
+                (first.place, "the first is at"),
             )
             declaration.is_valid = False
             return declaration
         match = NAME.fullmatch(name)
         if match is None:
-            fix = "a name does not start with a digit" if _DIGIT_START.match(name) else "a name has letters, digits, _ and -"
+            fix = (
+                "a name does not start with a digit"
+                if _DIGIT_START.match(name)
+                else "a name has letters, digits, _ and -"
+            )
             self._add_error(start, end, f'"{name[:80]}" is not a name for a variable', fix)
         self.declarations[name] = declaration
         return declaration
@@ -169,9 +177,7 @@ class VariableReader:
                 fix = "write validation {" if is_misspelled or inner.type == "validation" else "delete it"
                 if inner.type in _ARGUMENTS:
                     fix = f"write {inner.type} = ..."
-                self._add_error(
-                    inner.start, inner.header_end, f'a variable has no block "{inner.type[:80]}"', fix
-                )
+                self._add_error(inner.start, inner.header_end, f'a variable has no block "{inner.type[:80]}"', fix)
         arguments = block.body.arguments
         if "type" in arguments:
             self._read_type(declaration, arguments["type"])
@@ -243,7 +249,9 @@ class VariableReader:
                 fix = "write the value itself"
             else:
                 message = f"{description} holds no names, but {name[:80]} is one"
-                fix = f'put a text in quotes: "{name[:80]}"; for a text that the node replaces, write "$${{{name[:80]}}}"'
+                fix = (
+                    f'put a text in quotes: "{name[:80]}"; for a text that the node replaces, write "$${{{name[:80]}}}"'
+                )
         else:
             called = node.name if isinstance(node, CallNode) else "try, can or convert"
             message = f"{description} holds no functions, but {called[:80]} is one"
@@ -280,7 +288,10 @@ class VariableReader:
         missing = [name for name in ("condition", "error_message") if name not in arguments]
         if missing:
             self._add_error(
-                block.start, block.header_end, f"the validation has no {' and no '.join(missing)}", f"write {missing[0]} = ..."
+                block.start,
+                block.header_end,
+                f"the validation has no {' and no '.join(missing)}",
+                f"write {missing[0]} = ...",
             )
             return
         condition, message = arguments["condition"], arguments["error_message"]
@@ -290,7 +301,10 @@ class VariableReader:
             isinstance(message.value.value, str) and message.value.value.strip()
         ):
             self._add_error(
-                message.value.start, message.value.end, "the error_message is blank", "write what a right value looks like"
+                message.value.start,
+                message.value.end,
+                "the error_message is blank",
+                "write what a right value looks like",
             )
             is_right = False
         if is_right:
@@ -474,9 +488,7 @@ class VariableReader:
         values[declaration.name] = value
         if not declaration.validations:
             return True
-        scope = Scope(
-            self._scope.budget, self._scope.functions, self._scope.ports, variables={declaration.name: value}
-        )
+        scope = Scope(self._scope.budget, self._scope.functions, self._scope.ports, variables={declaration.name: value})
         is_secret = is_secret_name(declaration.name)
         is_right = True
         for validation in declaration.validations:

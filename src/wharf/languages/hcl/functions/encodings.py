@@ -75,9 +75,7 @@ def _decode_json(context: CallContext, text: str) -> Value:
     context.budget.use_steps(len(text) >> 1)
     context.budget.use_bytes(4 * len(text))
     try:
-        document = json.loads(
-            text, parse_int=parse_number, parse_float=parse_number, parse_constant=_refuse_constant
-        )
+        document = json.loads(text, parse_int=parse_number, parse_float=parse_number, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise FunctionError(f"not JSON at line {error.lineno}, column {error.colno}: {error.msg}", argument=0) from None
     except NumberError as error:

@@ -93,7 +93,7 @@ def _format_verb(context: CallContext, verb: str, flags: str, precision: int | N
             digits = digits.rjust(precision, "0")
         return _add_sign(digits, flags, is_negative=whole < 0)
     number = to_number_value(value)
-    return _add_sign(_format_real(abs(number), verb, precision), flags, is_negative=number < 0)
+    return _add_sign(_format_real(-number if number < 0 else number, verb, precision), flags, is_negative=number < 0)
 
 
 def _format_real(number: Number, verb: str, precision: int | None) -> str:

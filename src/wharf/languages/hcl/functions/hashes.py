@@ -45,7 +45,9 @@ def _hash_password(context: CallContext, text: str, cost: int = BCRYPT_DEFAULT_C
         raise FunctionError("the cost is between 4 and 31", argument=1)
     password = text.encode()
     if len(password) > MAX_BCRYPT_BYTES:
-        raise FunctionError(f"the text is longer than {MAX_BCRYPT_BYTES} bytes, and bcrypt ignores the rest", argument=0)
+        raise FunctionError(
+            f"the text is longer than {MAX_BCRYPT_BYTES} bytes, and bcrypt ignores the rest", argument=0
+        )
     context.budget.use_steps(BCRYPT_STEPS << cost)
     salt = base64.b64encode(context.ports.random.draw_bytes(16)).decode().rstrip("=")
     translated = salt.translate(str.maketrans(_BASE64_ALPHABET, _BCRYPT_ALPHABET))

@@ -66,7 +66,9 @@ def _extend(network: IPv4Network | IPv6Network, new_bits: int, argument: int) ->
     """Return the length of a subnet's prefix. Raises `FunctionError`."""
     length = network.prefixlen + new_bits
     if new_bits < 0 or length > network.max_prefixlen:
-        raise FunctionError(f"more bits are between 0 and {network.max_prefixlen - network.prefixlen}", argument=argument)
+        raise FunctionError(
+            f"more bits are between 0 and {network.max_prefixlen - network.prefixlen}", argument=argument
+        )
     return length
 
 

@@ -48,9 +48,7 @@ def _read_time(text: str, argument: int) -> _Time:
             pass
         else:
             return _Time(moment, int((match[7] or ".0")[1:].ljust(9, "0")))
-    raise FunctionError(
-        "the time has the form of RFC 3339", argument=argument, fix="write it as 2026-01-31T12:00:00Z"
-    )
+    raise FunctionError("the time has the form of RFC 3339", argument=argument, fix="write it as 2026-01-31T12:00:00Z")
 
 
 def _get_offset(moment: datetime) -> tuple[str, int, int]:
@@ -124,7 +122,9 @@ def _add_duration(_: CallContext, text: str, duration: str) -> Value:
     if len(duration) > MAX_DURATION_CHARS or not _DURATION.fullmatch(duration):
         raise FunctionError("the duration has units", argument=1, fix="write it as 1h30m, with ns, us, ms, s, m or h")
     total = sum(
-        int(Fraction(part[1].rstrip(".") if not part[1].startswith(".") else f"0{part[1]}") * _UNIT_NANOSECONDS[part[2]])
+        int(
+            Fraction(part[1].rstrip(".") if not part[1].startswith(".") else f"0{part[1]}") * _UNIT_NANOSECONDS[part[2]]
+        )
         for part in _DURATION_PART.finditer(duration)
     )
     nanoseconds = moment.nanoseconds + (-total if duration.startswith("-") else total)

@@ -80,7 +80,9 @@ def _append_lines(value: Value, lead: str, indentation: str, lines: list[str], b
             _append_lines(item, f"{lead}- ", indentation + "  ", lines, budget)
             lead = indentation
     else:
-        _append_scalar(value, lead, indentation.removesuffix("  ") if lead.endswith("- ") else indentation, lines, budget)
+        _append_scalar(
+            value, lead, indentation.removesuffix("  ") if lead.endswith("- ") else indentation, lines, budget
+        )
 
 
 def _quote(text: str) -> str:
@@ -130,7 +132,9 @@ def decode_yaml(context: CallContext, text: str) -> Value:
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         raise FunctionError(f"not YAML{place}: {error.problem or error.context}", argument=0) from None
     except (YAMLError, ValueError) as error:
-        raise FunctionError(f"not YAML: {str(error).splitlines()[0] if str(error) else 'unreadable'}", argument=0) from None
+        raise FunctionError(
+            f"not YAML: {str(error).splitlines()[0] if str(error) else 'unreadable'}", argument=0
+        ) from None
 
 
 class _OpenCollection:
@@ -207,7 +211,9 @@ class _ValueBuilder:
         if is_key and is_plain:
             self._add(event.value, event.anchor)
             return
-        self._add(_resolve_scalar(event.value, tag.removeprefix(_TAG_PREFIX).removeprefix("!!"), is_plain), event.anchor)
+        self._add(
+            _resolve_scalar(event.value, tag.removeprefix(_TAG_PREFIX).removeprefix("!!"), is_plain), event.anchor
+        )
 
     def _add(self, value: Value, anchor: str | None) -> None:
         """Add a value to the innermost collection."""
@@ -243,12 +249,10 @@ def _resolve_scalar(text: str, tag: str, is_plain: bool) -> Value:
         return normalize_text(text)
     if tag and tag not in ("int", "float", "bool", "null", "timestamp"):
         raise FunctionError(f"the tag !!{tag[:40]} is not supported", argument=0)
-    if not tag or tag == "null":
-        if text in _NULLS:
-            return None
-    if not tag or tag == "bool":
-        if text in _BOOLS:
-            return _BOOLS[text]
+    if (not tag or tag == "null") and text in _NULLS:
+        return None
+    if (not tag or tag == "bool") and text in _BOOLS:
+        return _BOOLS[text]
     if not tag or tag in ("int", "float"):
         number = _resolve_number(text)
         if number is not None:
