@@ -5,8 +5,14 @@ from typing import Any
 
 from wharf.languages.hcl.budget import Budget
 from wharf.languages.hcl.calls import FunctionPorts
-from wharf.languages.hcl.diagnostics import DocumentErrors, EvaluationError, SourceFile
-from wharf.languages.hcl.documents import EvaluatedBody, Evaluation, evaluate_document, parse_document, parse_values
+from wharf.languages.hcl.diagnostics import DocumentErrors, ExpressionError, SourceFile
+from wharf.languages.hcl.documents import (
+    EvaluatedBody,
+    EvaluatedDocument,
+    evaluate_document,
+    parse_document,
+    parse_values,
+)
 from wharf.languages.hcl.expression_parser import ExpressionParser
 from wharf.languages.hcl.functions import FUNCTIONS
 from wharf.languages.hcl.nodes import Scope
@@ -77,7 +83,7 @@ def evaluate_value(
         return node.evaluate(Scope(budget or Budget(), FUNCTIONS, PORTS, variables, names=dict(names or {})))
     except ParseError as error:
         raise Failure(text, [(error.message, error.start, error.end, error.fix)]) from None
-    except EvaluationError as error:
+    except ExpressionError as error:
         raise Failure(text, [(e.message, e.start, e.end, e.fix) for e in error.errors]) from None
 
 
@@ -95,7 +101,9 @@ def find_failure(text: str, *, names: Mapping[str, Value] | None = None, **varia
     raise AssertionError(f"{text} has the value {value!r}")
 
 
-def evaluate_text(text: str, schema: BodySchema = SCHEMA, *, values: str | None = None, **inputs: Any) -> Evaluation:
+def evaluate_text(
+    text: str, schema: BodySchema = SCHEMA, *, values: str | None = None, **inputs: Any
+) -> EvaluatedDocument:
     """Evaluate a document. Raises `DocumentErrors` with all of its errors."""
     document = parse_document(text)
     files = (parse_values(values),) if values is not None else ()

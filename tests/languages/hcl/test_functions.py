@@ -3,8 +3,8 @@
 import pytest
 
 from tests.languages.hcl.evaluations import evaluate, evaluate_value, find_failure
+from wharf.languages.hcl.call_nodes import UNOFFERED_FUNCTIONS
 from wharf.languages.hcl.functions import FUNCTIONS
-from wharf.languages.hcl.nodes import UNOFFERED_FUNCTIONS
 from wharf.languages.hcl.values import NUMBER, STRING, CollectionType, HclList, HclMap, HclSet, HclTuple
 
 FAMILY = "👨\u200d👩\u200d👧"

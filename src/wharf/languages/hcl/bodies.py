@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wharf.languages.hcl.diagnostics import SourceFile, SourceRange
-from wharf.languages.hcl.nodes import ReferenceNode, SyntaxNode
+from wharf.languages.hcl.nodes import SyntaxNode
+from wharf.languages.hcl.references import ReferenceNode
 
 
 class SyntaxArgument:

@@ -41,7 +41,7 @@ _EXPECTED_ITEM: Final = "an argument or a block"
 
 
 class _TooManyErrors(Exception):
-    """The document has so many errors that further ones are not searched."""
+    """The document has as many errors as are reported. Further ones are not searched."""
 
 
 class BodyParser(ExpressionParser):

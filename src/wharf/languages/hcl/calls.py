@@ -88,7 +88,7 @@ def accept_any(value: Value) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class FunctionParameter:
     """A parameter of a function: its name, how an argument is converted, and whether null is allowed."""
 
     name: str
@@ -102,9 +102,9 @@ class FunctionSpec:
 
     name: str
     run: Callable[..., Value]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[FunctionParameter, ...]
     optional_count: int = 0
-    variadic: Parameter | None = None
+    variadic: FunctionParameter | None = None
     min_variadic: int = 0
 
 
@@ -129,12 +129,12 @@ def define_function(
     The signature lists parameters such as `s:text`. A question mark after a name marks an optional parameter, dots a
     variadic one, and an exclamation mark one that may be null.
     """
-    parameters: list[Parameter] = []
+    parameters: list[FunctionParameter] = []
     optional_count = 0
     variadic = None
     for part in signature.split():
         label, _, kind = part.partition(":")
-        parameter = Parameter(label.strip("?.!"), _KINDS[kind], "!" in label)
+        parameter = FunctionParameter(label.strip("?.!"), _KINDS[kind], "!" in label)
         if "..." in label:
             variadic = parameter
         else:

@@ -148,7 +148,7 @@ class DocumentErrors(Exception):
         return "\n".join(parts)
 
 
-class EvaluationError(Exception):
+class ExpressionError(Exception):
     """An expression has no value. `start` and `end` are offsets in the source of the expression.
 
     A fix that takes long to find, such as the nearest known name, is a function, because `try` and `can` discard errors.
@@ -162,7 +162,7 @@ class EvaluationError(Exception):
         self.start = start
         self.end = end
         self._fix = fix
-        self.errors: list[EvaluationError] = [self]
+        self.errors: list[ExpressionError] = [self]
 
     @property
     def fix(self) -> str:
@@ -170,7 +170,7 @@ class EvaluationError(Exception):
         return self._fix if isinstance(self._fix, str) else self._fix()
 
     @classmethod
-    def join(cls, errors: list["EvaluationError"]) -> "EvaluationError":
+    def join(cls, errors: list["ExpressionError"]) -> "ExpressionError":
         """Return one error that stands for several."""
         if len(errors) == 1:
             return errors[0]
@@ -178,9 +178,9 @@ class EvaluationError(Exception):
         joined.errors = [single for error in errors for single in error.errors][:MAX_DIAGNOSTICS]
         return joined
 
-    def relocate(self, start: int, end: int) -> "EvaluationError":
+    def relocate(self, start: int, end: int) -> "ExpressionError":
         """Return the same errors at another place."""
-        return EvaluationError.join([EvaluationError(e.message, start, end, e._fix) for e in self.errors])
+        return ExpressionError.join([ExpressionError(e.message, start, end, e._fix) for e in self.errors])
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class DiagnosticList:
         """Add a diagnostic for a part of a source."""
         self.diagnostics.append(Diagnostic(SourceRange(source, start, end), message, fix, related, is_secret))
 
-    def add_evaluation_error(self, source: SourceFile, error: EvaluationError, *, is_secret: bool = False) -> None:
+    def add_evaluation_error(self, source: SourceFile, error: ExpressionError, *, is_secret: bool = False) -> None:
         """Add the errors of an expression of this source, without consequences of other errors."""
         for single in error.errors:
             if single.message:

@@ -12,23 +12,23 @@ from wharf.languages.hcl.body_parser import BodyParser, is_json
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts, FunctionTable
 from wharf.languages.hcl.conversions import ConversionError, to_text
-from wharf.languages.hcl.diagnostics import DiagnosticList, DocumentErrors, EvaluationError, SourceFile, SourceRange
+from wharf.languages.hcl.diagnostics import DiagnosticList, DocumentErrors, ExpressionError, SourceFile, SourceRange
 from wharf.languages.hcl.functions import FUNCTIONS
 from wharf.languages.hcl.json_documents import DYNAMIC, JsonBodyBuilder, JsonDocumentParser, JsonObject
 from wharf.languages.hcl.local_values import collect_local_values, evaluate_local_values
+from wharf.languages.hcl.loops import list_entries
 from wharf.languages.hcl.nodes import (
     LiteralNode,
     ObjectNode,
     ParenthesizedNode,
-    ReferenceNode,
     RelocatedNode,
     Scope,
     SyntaxNode,
     TupleNode,
-    list_entries,
     suggest_name,
 )
 from wharf.languages.hcl.reader import NAME, ParseError
+from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.schemas import MAP_BODY, BlockSchema, BodySchema, find_owners
 from wharf.languages.hcl.values import SEQUENCES, HclObject, Value, describe_value, measure_value
 from wharf.languages.hcl.variables import ValuesDocument, VariableInputs, VariableReader
@@ -130,7 +130,7 @@ class EvaluatedBlock:
 
 
 @dataclass(slots=True)
-class Evaluation:
+class EvaluatedDocument:
     """The result of an evaluation. The body is complete only if there are no diagnostics.
 
     A mapper adds its own diagnostics, so that the author sees all errors of the body together.
@@ -213,7 +213,7 @@ def evaluate_document(
     inputs: VariableInputs | None = None,
     functions: FunctionTable = FUNCTIONS,
     budget: Budget | None = None,
-) -> Evaluation:
+) -> EvaluatedDocument:
     """Evaluate a document by the schema of its top level, beside variables and local values.
 
     Raises `DocumentErrors` with all errors of declarations, values, validations and local values. Errors of the body are
@@ -248,7 +248,7 @@ def evaluate_document(
     except BudgetExceeded as error:
         diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
         raise DocumentErrors(diagnostics.diagnostics) from None
-    return Evaluation(evaluated, variables, diagnostics)
+    return EvaluatedDocument(evaluated, variables, diagnostics)
 
 
 class _BodyEvaluator:
@@ -301,7 +301,7 @@ class _BodyEvaluator:
         self.place = SourceRange(self._source, node.start, node.end)
         try:
             attribute.value = node.evaluate(scope)
-        except EvaluationError as error:
+        except ExpressionError as error:
             attribute.is_failed = True
             self._diagnostics.add_evaluation_error(self._source, error)
         else:
@@ -395,7 +395,7 @@ class _BodyEvaluator:
         self.place = SourceRange(self._source, for_each.start, for_each.end)
         try:
             entries = list_entries(for_each, scope, "for_each")
-        except EvaluationError as error:
+        except ExpressionError as error:
             self._diagnostics.add_evaluation_error(self._source, error)
             return
         inner = scope.with_names({})
@@ -478,7 +478,7 @@ class _BodyEvaluator:
         """Return the labels of one dynamic block, or `None` after an error."""
         try:
             value = node.evaluate(scope)
-        except EvaluationError as error:
+        except ExpressionError as error:
             self._diagnostics.add_evaluation_error(self._source, error)
             return None
         if not isinstance(value, SEQUENCES):

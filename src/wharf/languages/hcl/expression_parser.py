@@ -1,31 +1,14 @@
-"""Parses expressions by recursive descent. Operators are grouped without recursion, so long chains use no stack."""
+"""Parses expressions by recursive descent. Operators are grouped without recursion: a long chain uses no stack."""
 
 import re
 from typing import Final
 
+from wharf.languages.hcl.call_nodes import SPECIAL_FORMS, CallNode, CanNode, ConvertNode, TryNode
 from wharf.languages.hcl.diagnostics import SourceFile
-from wharf.languages.hcl.nodes import (
-    SPECIAL_FORMS,
-    CallNode,
-    CanNode,
-    ConditionalNode,
-    ConvertNode,
-    ForObjectNode,
-    ForTupleNode,
-    LiteralNode,
-    Loop,
-    ObjectNode,
-    Operator,
-    OperatorNode,
-    ParenthesizedNode,
-    PostfixNode,
-    ReferenceNode,
-    Step,
-    SyntaxNode,
-    TryNode,
-    TupleNode,
-)
+from wharf.languages.hcl.loops import ForObjectNode, ForTupleNode, Loop
+from wharf.languages.hcl.nodes import ConditionalNode, LiteralNode, ObjectNode, ParenthesizedNode, SyntaxNode, TupleNode
 from wharf.languages.hcl.numerals import NUMBER_PATTERN, Number, NumberError, format_number, parse_literal
+from wharf.languages.hcl.operators import Operator, OperatorNode
 from wharf.languages.hcl.reader import (
     ANY_BLANK,
     ANY_BLANK_PATTERN,
@@ -35,6 +18,7 @@ from wharf.languages.hcl.reader import (
     NAME_PATTERN,
     ParseError,
 )
+from wharf.languages.hcl.references import PostfixNode, ReferenceNode, Step
 from wharf.languages.hcl.template_parser import TemplateParser
 from wharf.languages.hcl.type_expressions import read_type
 from wharf.languages.hcl.values import normalize_text

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 from wharf.languages.hcl.bodies import BlockLabel, SyntaxArgument, SyntaxBlock, SyntaxBody
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
 from wharf.languages.hcl.expression_parser import ExpressionParser
-from wharf.languages.hcl.nodes import LiteralNode, ObjectNode, ReferenceNode, RelocatedNode, SyntaxNode, TupleNode
+from wharf.languages.hcl.nodes import LiteralNode, ObjectNode, RelocatedNode, SyntaxNode, TupleNode
 from wharf.languages.hcl.numerals import NumberError, parse_number
 from wharf.languages.hcl.reader import ParseError, SourceReader
+from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.schemas import BlockSchema, BodySchema
 from wharf.languages.hcl.values import Value, normalize_text
 

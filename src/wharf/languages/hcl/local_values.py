@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBody
-from wharf.languages.hcl.diagnostics import DiagnosticList, EvaluationError, SourceFile, SourceRange
+from wharf.languages.hcl.diagnostics import DiagnosticList, ExpressionError, SourceFile, SourceRange
 from wharf.languages.hcl.nodes import Scope
 from wharf.languages.hcl.values import Value
 
@@ -57,7 +57,7 @@ def evaluate_local_values(
         scope.budget.use_steps(2)
         try:
             values[name] = argument.value.evaluate(scope)
-        except EvaluationError as error:
+        except ExpressionError as error:
             failed.add(f"local.{name}")
             # The values that are not evaluated yet are known too.
             diagnostics.add_evaluation_error(source, error)

@@ -3,17 +3,10 @@
 import re
 from typing import Any, Final
 
-from wharf.languages.hcl.nodes import (
-    LiteralNode,
-    Loop,
-    ReferenceNode,
-    SyntaxNode,
-    TemplateFor,
-    TemplateIf,
-    TemplateNode,
-    TemplateParts,
-)
+from wharf.languages.hcl.loops import Loop, TemplateFor, TemplateIf, TemplateNode, TemplateParts
+from wharf.languages.hcl.nodes import LiteralNode, SyntaxNode
 from wharf.languages.hcl.reader import ANY_BLANK, NAME, NAME_PATTERN, FinalError, ParseError, SourceReader
+from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.values import normalize_text
 
 STEPS_PER_NODE: Final = 2

@@ -2,16 +2,11 @@
 
 from typing import Final
 
-from wharf.languages.hcl.nodes import (
-    CallNode,
-    LiteralNode,
-    ObjectNode,
-    ReferenceNode,
-    SyntaxNode,
-    TemplateNode,
-    TupleNode,
-)
+from wharf.languages.hcl.call_nodes import CallNode
+from wharf.languages.hcl.loops import TemplateNode
+from wharf.languages.hcl.nodes import LiteralNode, ObjectNode, SyntaxNode, TupleNode
 from wharf.languages.hcl.reader import ParseError
+from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.values import (
     ANY,
     BOOL,

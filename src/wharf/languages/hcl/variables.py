@@ -6,25 +6,19 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBlock, SyntaxBody
+from wharf.languages.hcl.call_nodes import CallNode
 from wharf.languages.hcl.conversions import ConversionError, convert_value, to_text, unify_all
 from wharf.languages.hcl.diagnostics import (
     DiagnosticList,
-    EvaluationError,
+    ExpressionError,
     SourceFile,
     SourceRange,
     is_secret_name,
 )
 from wharf.languages.hcl.expression_parser import ExpressionParser
-from wharf.languages.hcl.nodes import (
-    CallNode,
-    LiteralNode,
-    ReferenceNode,
-    Scope,
-    SyntaxNode,
-    evaluate_condition,
-    suggest_name,
-)
+from wharf.languages.hcl.nodes import LiteralNode, Scope, SyntaxNode, evaluate_condition, suggest_name
 from wharf.languages.hcl.reader import NAME, ParseError
+from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.type_expressions import read_type
 from wharf.languages.hcl.values import (
     ANY,
@@ -93,7 +87,7 @@ class VariableDeclaration:
 
 
 @dataclass(slots=True)
-class _Candidate:
+class _OutsideValue:
     """A value for a variable: an argument of a values file, or a text with the name of its source."""
 
     source: SourceFile
@@ -263,7 +257,7 @@ class VariableReader:
         """Return the value of an expression without names, or `None` after an error."""
         try:
             return node.evaluate(self._scope)
-        except EvaluationError as error:
+        except ExpressionError as error:
             self._diagnostics.add_evaluation_error(source, error, is_secret=is_secret)
             return None
 
@@ -349,22 +343,22 @@ class VariableReader:
         self._scope.failed = frozenset(failed)
         return values
 
-    def _collect_candidates(self, inputs: VariableInputs) -> dict[str, _Candidate]:
+    def _collect_candidates(self, inputs: VariableInputs) -> dict[str, _OutsideValue]:
         """Return the strongest value from outside for each declared variable."""
-        candidates: dict[str, _Candidate] = {}
+        candidates: dict[str, _OutsideValue] = {}
         for name, text in inputs.environment.items():
             if name in self.declarations:
                 label = f"environment variable {inputs.environment_prefix}{name}"
-                candidates[name] = _Candidate(SourceFile(label, text, is_file=False))
+                candidates[name] = _OutsideValue(SourceFile(label, text, is_file=False))
         for document in inputs.files:
             for argument in document.body.arguments.values():
                 place = SourceRange(document.source, argument.name_start, argument.name_end)
                 if self._accept_name(argument.name, place, inputs):
-                    candidates[argument.name] = _Candidate(document.source, argument)
+                    candidates[argument.name] = _OutsideValue(document.source, argument)
         for name, text in inputs.flags:
             source = SourceFile(f"-var {name[:80]}", text, is_file=False)
             if self._accept_name(name, SourceRange(source, 0, 0), inputs):
-                candidates[name] = _Candidate(source)
+                candidates[name] = _OutsideValue(source)
         return candidates
 
     def _accept_name(self, name: str, place: SourceRange, inputs: VariableInputs) -> bool:
@@ -381,7 +375,7 @@ class VariableReader:
     def _find_value(
         self,
         declaration: VariableDeclaration,
-        candidate: _Candidate | None,
+        candidate: _OutsideValue | None,
         values: dict[str, Value],
         inputs: VariableInputs,
     ) -> bool:
@@ -418,7 +412,7 @@ class VariableReader:
             return False
         return self._validate(declaration, value, candidate.place, values)  # type: ignore[arg-type]  # it did not fail
 
-    def _read_candidate(self, declaration: VariableDeclaration, candidate: _Candidate, default: Value) -> object:
+    def _read_candidate(self, declaration: VariableDeclaration, candidate: _OutsideValue, default: Value) -> object:
         """Return the converted value from outside, or `_FAILED` after an error."""
         kind = declaration.kind
         if kind is None:
@@ -495,7 +489,7 @@ class VariableReader:
             try:
                 holds = evaluate_condition(validation.condition.value, scope)
                 message = to_text(validation.message.value.evaluate(scope)) if not holds else ""
-            except EvaluationError as error:
+            except ExpressionError as error:
                 self._diagnostics.add_evaluation_error(self._source, error, is_secret=is_secret)
                 is_right = False
                 continue
