@@ -104,6 +104,7 @@ def check_document(text: str) -> None:
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
 @example('"${<<EOF\n')
+@example('""=')
 @example("a = <<-EOF\n${~ 1 ~}\nEOF")
 @example("a = [for x in")
 @example('dynamic "a" {\n}')

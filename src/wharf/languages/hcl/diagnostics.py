@@ -17,7 +17,7 @@ MAX_DIAGNOSTICS: Final = 20
 MAX_EXCERPT_CHARS: Final = 120
 """The characters of a line that a diagnostic shows. A longer line is cut around the mark."""
 _SECRET_NAME: Final = re.compile(
-    r"passw|passphrase|secret|token|credential|private|api_?-?key|access_?-?key|auth", re.IGNORECASE
+    r"passw|passphrase|secret|token|credential|private|api_?-?key|access_?-?key|auth(?!or)", re.IGNORECASE
 )
 
 
@@ -137,7 +137,10 @@ class DocumentErrors(Exception):
         ordered = sorted(unique.values(), key=lambda d: (in_order[d.place.source.name], d.place.start))
         self.diagnostics = tuple(ordered[:MAX_DIAGNOSTICS])
         self.omitted_count = len(ordered) - len(self.diagnostics)
-        super().__init__(self.text)
+        super().__init__(self.diagnostics)
+
+    def __str__(self) -> str:
+        return self.text
 
     @property
     def text(self) -> str:
@@ -224,7 +227,7 @@ def is_secret_place(place: SourceRange) -> bool:
     for count in range(MAX_SECRET_LINES):
         _, start = source.get_line_start(offset)
         line = source.get_line_text(offset)[:10_000]
-        names = [(match[1] or match[2], match[3] is not None) for match in _ASSIGNED_NAME.finditer(line)]
+        names = [(match[1] or match[2] or "", match[3] is not None) for match in _ASSIGNED_NAME.finditer(line)]
         if any(is_secret_name(name) and not is_reference for name, is_reference in names):
             return True
         if any(name in ("default", '"default"') for name, _ in names):
