@@ -152,7 +152,9 @@ def decode_source(data: str | bytes, name: str) -> SourceFile:
         else len(data.encode(errors="surrogatepass"))
     )
     if size > MAX_FILE_BYTES:
-        diagnostics.add(SourceFile(name, ""), 0, 0, f"the file has {size:,} bytes, more than {MAX_FILE_BYTES:,}")
+        diagnostics.add(
+            SourceFile(name, "", is_file=False), 0, 0, f"the file has {size:,} bytes, more than {MAX_FILE_BYTES:,}"
+        )
         raise DocumentErrors(diagnostics.diagnostics)
     text = data.decode(errors="surrogateescape") if isinstance(data, bytes) else data
     text = text.removeprefix("\ufeff")
