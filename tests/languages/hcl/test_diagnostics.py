@@ -105,6 +105,8 @@ def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> 
         ('job "x" {\n a = "${X:-y}"\n}\n', "of the interpolation", "write $${ instead of ${"),
         ('job "x" {\n a = "%{ x }"\n}\n', "expected a directive", "write %%{"),
         ('job "[[ .name ]]" {\n a = [[ .x ]]\n}\n', 'expected a value, found "."', "render it first"),
+        ('job "x" {\n a = [[ var "x" . ]]\n}\n', 'expected "," or "]"', "render the file first"),
+        ('job "x" {\n[[ range $x := .y ]]\n a = 1\n}\n', 'found "[["', "render it first"),
         ('job "x" {\n a = {{ x }}\n}\n', 'found "{{"', "render it first"),
         ('job "x" {\n update {\n }\n update {\n }\n}\n', "may occur only once", "the first is at: job.hcl:2:2"),
         ('job "x" {\n group "g" {\n', "the block group has no closing brace", "write } on a line of its own"),

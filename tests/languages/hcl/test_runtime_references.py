@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.languages.hcl.evaluations import evaluate, find_failure, read_body, read_job
+from tests.languages.hcl.evaluations import evaluate, evaluate_text, find_failure, read_body, read_job
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,30 @@ def test_an_interpolation_inside_a_reference_is_a_syntax_error() -> None:
 
 def test_references_stay_in_heredocs() -> None:
     assert {"a": "x {${attr.a}} ${NOMAD_IP}\n"} == read_body("a = <<EOF\nx {${attr.a}} ${NOMAD_IP}\nEOF\n")
+
+
+def test_references_for_the_node_are_listed_with_their_places() -> None:
+    text = """variable "v" {
+  default = 1
+}
+locals {
+  l = "${node.class}"
+}
+job "x" {
+  a = [var.v, local.l, attr.x, [for k in [1] : k]]
+  dynamic "constraint" {
+    for_each = [1, 2]
+    content {
+      value = "${constraint.value}-${nope}"
+    }
+  }
+}
+"""
+    references = evaluate_text(text).runtime_references.values()
+
+    assert [("attr", "8:24"), ("node", "5:10"), ("nope", "12:38")] == sorted(
+        (reference.root, str(reference.place).partition(":")[2]) for reference in references
+    )
 
 
 def test_a_number_in_braces_is_its_value() -> None:

@@ -119,6 +119,11 @@ def test_a_value_has_a_type(text: str, kind: type, type_text: str) -> None:
     assert type_text == str(get_type(value))
 
 
+def test_sets_are_equal_in_any_order() -> None:
+    assert True is evaluate("convert([[1], [2]], set(list(number))) == convert([[2], [1]], set(list(number)))")
+    assert True is evaluate("convert([true, null], set(bool)) == convert([null, true], set(bool))")
+
+
 def test_list_literals_keep_mixed_types() -> None:
     assert [1, "a", True, None] == evaluate('[1, "a", true, null]')
 

@@ -5,11 +5,12 @@ from typing import Final, NoReturn
 
 from wharf.languages.hcl.bodies import BlockLabel, SyntaxArgument, SyntaxBlock, SyntaxBody
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, DiagnosticList, SourceFile, SourceRange
-from wharf.languages.hcl.expression_parser import LINE_MODE, ExpressionParser
+from wharf.languages.hcl.expression_parser import ExpressionParser
 from wharf.languages.hcl.nodes import LiteralNode
 from wharf.languages.hcl.reader import (
     ANY_BLANK_PATTERN,
     LINE_END,
+    LINE_MODE,
     NAME,
     NAME_PATTERN,
     FinalError,
@@ -34,6 +35,10 @@ _SKIPPED: Final = re.compile(
     r'(?>[^"#/<\[\](){}\n]++)|"(?:[^"\\\n]|\\.)*+"|(?:#|//)[^\n]*+|/\*(?>[^*]++|\*(?!/))*+\*/|[\s\S]'
 )
 _INDENTATION: Final = re.compile(r"[ \t]*+")
+# `[[ .name ]]` and `[[ var "x" . ]]`, but not a list of lists such as `[[1], [2]]`.
+_FOREIGN_MARK: Final = re.compile(r"\[\[-? *+(?:[.$]|[A-Za-z_]++ )[^\[\]]*+\]\]|\{\{")
+MAX_SEARCHED_CHARS: Final = 10_000
+"""The part of a line in which the marks of another template language are searched."""
 _OPENINGS: Final = {"]": "[", ")": "(", "}": "{"}
 MAX_SKIPPED_PIECES: Final = 200_000
 """The pieces of text that all searches for the end of an item with an error may read together."""
@@ -72,6 +77,8 @@ class BodyParser(ExpressionParser):
     def _add_error(self, error: ParseError) -> None:
         """Collect an error. Raises `_TooManyErrors` after the last that is reported."""
         related = None
+        if not error.fix and _FOREIGN_MARK.search(self.source.get_line_text(error.start)[:MAX_SEARCHED_CHARS]):
+            error.fix = "the line has [[ or {{ of another template language: render the file first"
         if error.related is not None:
             start, end, description = error.related
             related = (SourceRange(self.source, start, end), description)

@@ -5,7 +5,7 @@ The package docstring shows how the parts work together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBlock, SyntaxBody
 from wharf.languages.hcl.body_parser import BodyParser, is_json
@@ -129,6 +129,13 @@ class EvaluatedBlock:
     label_places: tuple[SourceRange, ...] = ()
 
 
+class RuntimeReference(NamedTuple):
+    """A reference that the node replaces: its first name, and its place."""
+
+    root: str
+    place: SourceRange
+
+
 @dataclass(slots=True)
 class EvaluatedDocument:
     """The result of an evaluation. The body is complete only if there are no diagnostics.
@@ -139,6 +146,8 @@ class EvaluatedDocument:
     body: EvaluatedBody
     variables: Mapping[str, Value]
     diagnostics: DiagnosticList
+    runtime_references: Mapping[int, RuntimeReference]
+    """The references that stay as text for the node, by offset. A caller may warn of unknown roots."""
 
 
 def decode_source(data: str | bytes, name: str) -> SourceFile:
@@ -237,9 +246,12 @@ def evaluate_document(
         reader.read_declarations(body)
         variables = reader.find_values(inputs or VariableInputs())
         scope.variables = variables
-        evaluate_local_values(collect_local_values(body, source, diagnostics), source, scope, diagnostics)
+        local_values = collect_local_values(body, source, diagnostics)
+        evaluate_local_values(local_values, source, scope, diagnostics)
         diagnostics.raise_if_any()
         evaluator = _BodyEvaluator(source, root, diagnostics, is_json=document.is_json)
+        for argument in local_values.values():
+            evaluator.record_references(argument, scope)
         main_body = SyntaxBody(body.arguments, [block for block in body.blocks if block.type not in _DECLARATIONS])
         try:
             evaluated = evaluator.evaluate_body(main_body, root, scope, None)
@@ -250,7 +262,7 @@ def evaluate_document(
     except BudgetExceeded as error:
         diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
         raise DocumentErrors(diagnostics.diagnostics) from None
-    return EvaluatedDocument(evaluated, variables, diagnostics)
+    return EvaluatedDocument(evaluated, variables, diagnostics, evaluator.runtime_references)
 
 
 class _BodyEvaluator:
@@ -263,11 +275,19 @@ class _BodyEvaluator:
         self._is_json = is_json
         self.place = SourceRange(source, 0, 0)
         """The place of the item that is evaluated."""
+        self.runtime_references: dict[int, RuntimeReference] = {}
 
     def _add_error(
         self, start: int, end: int, message: str, fix: str = "", related: tuple[SourceRange, str] | None = None
     ) -> None:
         self._diagnostics.add(self._source, start, end, message, fix, related=related)
+
+    def record_references(self, argument: SyntaxArgument, scope: Scope) -> None:
+        """Record the references of an argument that stay as text for the node."""
+        for reference in argument.references:
+            if reference.root not in ("var", "local") and reference.root not in scope.names:
+                place = SourceRange(self._source, reference.start, reference.end)
+                self.runtime_references[reference.start] = RuntimeReference(reference.root, place)
 
     # -- bodies
 
@@ -301,6 +321,7 @@ class _BodyEvaluator:
             attribute.value = node.value
             return attribute
         self.place = SourceRange(self._source, node.start, node.end)
+        self.record_references(argument, scope)
         try:
             attribute.value = node.evaluate(scope)
         except ExpressionError as error:

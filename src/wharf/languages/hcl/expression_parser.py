@@ -12,23 +12,19 @@ from wharf.languages.hcl.operators import Operator, OperatorNode
 from wharf.languages.hcl.reader import (
     ANY_BLANK,
     ANY_BLANK_PATTERN,
+    ANY_MODE,
     LINE_BLANK,
+    LINE_MODE,
     MAX_NESTING,
     NAME,
     NAME_PATTERN,
+    OBJECT_MODE,
     ParseError,
 )
 from wharf.languages.hcl.references import PostfixNode, ReferenceNode, Step
 from wharf.languages.hcl.template_parser import TemplateParser
 from wharf.languages.hcl.type_expressions import read_type
 from wharf.languages.hcl.values import normalize_text
-
-LINE_MODE: Final = 0
-"""Line ends end the expression: the value of an argument of a body."""
-OBJECT_MODE: Final = 1
-"""A line end ends the value of an object, unless an operator continues it."""
-ANY_MODE: Final = 2
-"""Line ends are blanks: inside brackets and templates."""
 
 _OPERAND: Final = re.compile(rf'"([^"\\$%\r\n]*+)"|({NUMBER_PATTERN})|({NAME_PATTERN})')
 # Most lists hold literals. One match for an item with its comma is several times faster than its parts.
@@ -59,9 +55,6 @@ class ExpressionParser(TemplateParser):
         self.references: list[ReferenceNode] = []
         self.calls: list[SyntaxNode] = []
         self._bound_names: dict[str, int] = {}
-
-    def parse_inner_expression(self) -> SyntaxNode:
-        return self.parse_expression(ANY_MODE)
 
     def parse_whole_source(self) -> SyntaxNode:
         """Parse a source that is one expression. Raises `ParseError`."""
@@ -162,7 +155,16 @@ class ExpressionParser(TemplateParser):
         match = _OPERAND.match(text, start)
         node: SyntaxNode
         if match is None:
-            node = self._parse_bracketed()
+            # The frequent brackets are parsed from here, because each nested call takes stack.
+            character = text[start : start + 1]
+            if character == '"':
+                node = self.parse_quoted()
+            elif character == "[":
+                node = self._parse_tuple()
+            elif character == "{" and not text.startswith("{{", start):
+                node = self._parse_object()
+            else:
+                node = self._parse_bracketed()
         elif match.lastindex == 1:
             self.pos = match.end()
             node = LiteralNode(normalize_text(match[1]), start, self.pos)
@@ -185,15 +187,9 @@ class ExpressionParser(TemplateParser):
         return PostfixNode(node, steps, start, self.pos) if steps else node
 
     def _parse_bracketed(self) -> SyntaxNode:
-        """Parse an operand that starts with a bracket or quote."""
+        """Parse an operand in parentheses, or a heredoc."""
         start = self.pos
         character = self.text[start : start + 1]
-        if character == '"':
-            return self.parse_quoted()
-        if character == "[":
-            return self._parse_tuple()
-        if character == "{" and not self.starts_with("{{"):
-            return self._parse_object()
         if character == "(":
             self.enter(start)
             self.pos += 1

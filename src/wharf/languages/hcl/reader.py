@@ -23,6 +23,14 @@ NAME: Final = re.compile(NAME_PATTERN)
 LINE_END: Final = re.compile(r"(?:(?:#|//)[^\n]*+)?+(?:\r?\n|\Z)")
 """An optional comment and the end of the line."""
 
+LINE_MODE: Final = 0
+"""Line ends end the expression: the value of an argument of a body."""
+OBJECT_MODE: Final = 1
+"""A line end ends the value of an object, unless an operator continues it."""
+ANY_MODE: Final = 2
+"""Line ends are blanks: inside brackets and templates."""
+
+
 _CHARACTER_NAMES: Final = {
     "": "the end of the file",
     "\n": "the end of the line",

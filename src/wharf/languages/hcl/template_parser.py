@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from wharf.languages.hcl.loops import Loop, TemplateFor, TemplateIf, TemplateNode, TemplateParts
 from wharf.languages.hcl.nodes import LiteralNode, SyntaxNode
-from wharf.languages.hcl.reader import ANY_BLANK, NAME, NAME_PATTERN, FinalError, ParseError, SourceReader
+from wharf.languages.hcl.reader import ANY_MODE, NAME, NAME_PATTERN, FinalError, ParseError, SourceReader
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.values import normalize_text
 
@@ -23,6 +23,8 @@ HEREDOC_START: Final = re.compile(rf"<<(-?+)({NAME_PATTERN})\r?\n")
 _HEREDOC_LINE: Final = re.compile(rf"[ \t]*+(?:({NAME_PATTERN})[ \t]*+)?+(?=\r?(?:\n|\Z))")
 _HEREDOC_STRIP: Final = re.compile(r"[ \t]*+(\r?\n)?+")
 _LEADING_BLANKS: Final = re.compile(r"[ \t]*+")
+MAX_INTERPOLATION_CHARS: Final = 200
+"""An error this near to the start of an interpolation is probably shell text."""
 _SHELL_FIX: Final = "for shell text, write $${ instead of ${"
 _DIRECTIVE_FIX: Final = "for a plain %{, write %%{"
 _DIRECTIVES: Final = "if, else, endif, for or endfor"
@@ -65,8 +67,8 @@ class _OpenDirective:
 class TemplateParser(SourceReader):
     """Parses templates. A subclass parses the expressions inside."""
 
-    def parse_inner_expression(self) -> SyntaxNode:
-        """Parse an expression in which line ends are blanks."""
+    def parse_expression(self, mode: int) -> SyntaxNode:
+        """Parse an expression. The mode says what line ends mean."""
         raise NotImplementedError
 
     def parse_loop_head(self) -> tuple[Loop, tuple[str, ...]]:
@@ -201,39 +203,37 @@ class TemplateParser(SourceReader):
             _strip_end(stack[-1].target, is_heredoc=is_heredoc)
         if signs == "%":
             self._parse_directive(stack, start)
-        else:
-            stack[-1].target.append(self._parse_interpolation(start, has_strip=strips_before))
-        return self.text[self.pos - 2] == "~"
-
-    def _parse_interpolation(self, start: int, *, has_strip: bool) -> SyntaxNode:
-        """Parse the expression of an interpolation and the closing brace."""
+            return self.text[self.pos - 2] == "~"
         inner_start = self.pos
         self.enter(start)
         if self.starts_with("#"):
             raise ParseError("${# is no interpolation", start, self.pos + 1, _SHELL_FIX)
         try:
-            node = self.parse_inner_expression()
-            inner_end = ANY_BLANK.match(self.text, self.pos).end()  # type: ignore[union-attr]  # it always matches
-            self.pos = inner_end
-            if self.starts_with("~}"):
-                has_strip = True
-                self.pos += 2
-            elif self.starts_with("}"):
-                self.pos += 1
-            else:
-                raise self.make_unexpected_error(
-                    'an operator or "}" of the interpolation', _SHELL_FIX, (start, start + 2, "opened at")
-                )
+            node = self.parse_expression(ANY_MODE)
+            strips_after = self._parse_interpolation_end(start)
         except ParseError as error:
-            if not error.fix and error.start < start + 200:
+            if not error.fix and error.start < start + MAX_INTERPOLATION_CHARS:
                 error.fix = _SHELL_FIX
             raise
         self.depth -= 1
-        if isinstance(node, ReferenceNode) and not has_strip:
-            raw = self.text[inner_start:inner_end]
+        if isinstance(node, ReferenceNode) and not strips_before and not strips_after:
+            # Blanks around a reference for the node stay.
+            raw = self.text[inner_start : self.pos - 1]
             if raw.strip(_BLANKS) == node.text:
                 node.text = raw
-        return node
+        stack[-1].target.append(node)
+        return strips_after
+
+    def _parse_interpolation_end(self, start: int) -> bool:
+        """Skip the closing brace of an interpolation. Return whether to strip the text after it."""
+        self.skip_any_blank()
+        strips_after = self.starts_with("~}")
+        if not strips_after and not self.starts_with("}"):
+            raise self.make_unexpected_error(
+                'an operator or "}" of the interpolation', _SHELL_FIX, (start, start + 2, "opened at")
+            )
+        self.pos += 2 if strips_after else 1
+        return strips_after
 
     def _parse_directive(self, stack: list[_OpenDirective], start: int) -> None:
         """Parse a directive after its `%{`, and open or close its part of the template."""
@@ -247,7 +247,7 @@ class TemplateParser(SourceReader):
             case "if":
                 self.enter(start)
                 opened = _OpenDirective("if", start, start)
-                opened.condition = self.parse_inner_expression()
+                opened.condition = self.parse_expression(ANY_MODE)
                 stack.append(opened)
             case "for":
                 self.enter(start)

@@ -229,14 +229,14 @@ def build_key(value: Value) -> Any:
 
 
 def build_set(items: Iterable[Value], item_type: ValueType) -> HclSet:
-    """Return a set of the different items. Texts and numbers are sorted; other items stay in order."""
+    """Return a set of the different items. Texts and numbers are sorted; other items have a fixed order too."""
     different = list({build_key(item): item for item in items}.values())
     if all(isinstance(item, str) for item in different) or all(
         isinstance(item, int | Fraction) and not isinstance(item, bool) for item in different
     ):
         different.sort()
-    elif all(isinstance(item, bool) for item in different):
-        different.sort(key=bool)
+    else:
+        different.sort(key=lambda item: repr(build_key(item)))
     return HclSet(tuple(different), item_type)
 
 

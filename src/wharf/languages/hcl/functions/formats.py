@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Final
 
@@ -20,6 +20,7 @@ MAX_WIDTH_DIGITS: Final = 7
 _VERB: Final = re.compile(r"%([-+ 0#]*+)([0-9]*+)(?:\.([0-9]*+))?+(?:\[([0-9]++)\])?+(.?)", re.DOTALL)
 _NUMBER_VERBS: Final = frozenset("dfeEgGboxX")
 _VERBS: Final = "%s %q %d %f %e %E %g %G %b %o %x %X %t %v %#v %%"
+_EXACT: Final = Context(prec=1_000)
 _SHORTEST_PRECISION: Final = 6
 
 
@@ -106,7 +107,7 @@ def _format_real(number: Number, verb: str, precision: int | None) -> str:
     if precision is not None:
         return format(float(decimal), f".{precision}{verb}")
     # Without a precision, as few digits as possible.
-    normalized = decimal.normalize()
+    normalized = decimal.normalize(_EXACT)
     exponent = normalized.adjusted()
     if number != 0 and not -5 < exponent < max(_SHORTEST_PRECISION, 0):
         count = len(normalized.as_tuple().digits) - 1
