@@ -96,6 +96,8 @@ def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> 
     ("text", "message", "fix"),
     [
         # The faults that people meet most.
+        ('job "x" {\n meta {\n com.example = 1\n }\n}\n', 'expected "=" or "{" after com', "write an object"),
+        ('job "x" {\n type "batch"\n}\n', 'expected a label or "{"', "for an argument, write type = ..."),
         ('variable "v" {\n}\njob "x" {\n}\n', 'the variable "v" has no value', "set it with -var v=..."),
         ('job "x" {\n a = file("x")\n}\n', "the function file reads files", "command line tool"),
         ('job "x" {\n a { b = 1 c = 2 }\n}\n', "a block on one line has only one argument", "put each argument"),

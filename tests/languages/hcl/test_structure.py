@@ -192,5 +192,15 @@ def test_all_syntax_errors_are_found_in_one_run() -> None:
     ] == list_errors(text, FREE_SCHEMA)
 
 
+def test_a_string_over_several_lines_is_one_error() -> None:
+    text = 'a = "one\ntwo three\nfour"\nb = 5m\nc {\n d = "x\n}\ne = 1\n'
+
+    assert [
+        "job.hcl:1:5: this string has no closing quote on its line",
+        "job.hcl:4:5: 5m is not a number",
+        "job.hcl:6:6: this string has no closing quote on its line",
+    ] == list_errors(text, FREE_SCHEMA)
+
+
 def test_at_most_twenty_errors_are_reported() -> None:
     assert 20 == len(list_errors("a b c\n" * 100, FREE_SCHEMA))

@@ -15,6 +15,7 @@ from wharf.languages.hcl.reader import (
     NAME_PATTERN,
     FinalError,
     ParseError,
+    UnclosedStringError,
 )
 from wharf.languages.hcl.template_parser import HEREDOC_START
 from wharf.languages.hcl.values import Value, normalize_text
@@ -28,6 +29,9 @@ _SIMPLE_ARGUMENT: Final = re.compile(
 _LITERALS: Final = {"true": True, "false": False, "null": None}
 _PLAIN_LABEL: Final = re.compile(r'"([^"\\$%\r\n]*+)"')
 _ITEM_START: Final = re.compile(rf'[ \t]*+{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|")')
+_ITEM_LINE: Final = re.compile(
+    rf'[ \t]*+(?:\}}|#|/[/*]|\r?$|{NAME_PATTERN}[ \t]*+(?:[=:{{]|"[^"\n]*+"[ \t]*+[{{"]))', re.MULTILINE
+)
 _BLOCK_HEADER: Final = re.compile(rf'({NAME_PATTERN})[ \t]*+["{{]')
 _HEADER_START: Final = re.compile(rf'{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|"|{NAME_PATTERN}[ \t]*+[{{"])')
 # What may span lines or hold brackets, for the search for the end of an item after an error.
@@ -132,6 +136,8 @@ class BodyParser(ExpressionParser):
                 if isinstance(error, FinalError):
                     raise _TooManyErrors from None
                 self._skip_item(start, error)
+                if isinstance(error, UnclosedStringError):
+                    self._skip_text_lines()
                 if is_one_line:
                     is_one_line, is_lenient = False, True
 
@@ -202,6 +208,8 @@ class BodyParser(ExpressionParser):
             self._parse_block(body, name, start, name_end)
             return
         fix = f"write {name[:80]} = ..." if character == ":" else ""
+        if character == ".":
+            fix = f'a name has no dots; for a key such as "{name[:80]}.x", write an object: meta = {{ "{name[:80]}.x" = ... }}'
         if LINE_END.match(self.text, self.pos) is not None:
             fix = "the = and its value, or the { of a block, are on the same line as the name"
         raise self.make_unexpected_error(f'"=" or "{{" after {name[:80]}', fix)
@@ -307,7 +315,9 @@ class BodyParser(ExpressionParser):
         if self.starts_with("="):
             fix = f"a block has no = after its labels: write {name[:80]} ... {{"
         elif LINE_END.match(self.text, self.pos) is not None:
-            fix = f"the {{ is on the same line as {name[:80]}"
+            fix = f"for a block, write {{ on the line of {name[:80]}"
+            if has_labels:
+                fix += f"; for an argument, write {name[:80]} = ..."
         elif not has_labels:
             fix = f"= sets an argument: {name[:80]} = ..."
         raise self.make_unexpected_error('a label or "{"', fix)
@@ -388,6 +398,16 @@ class BodyParser(ExpressionParser):
             pos = match.end()
         newline = text.find("\n", error.start)
         self.pos = newline + 1 if newline >= 0 and (openings or pos < len(text)) else len(text)
+
+    def _skip_text_lines(self) -> None:
+        """Skip the lines that look like the rest of a string, not like an item, a comment or a closing brace."""
+        text = self.text
+        while self.pos < len(text) and self._skippable_pieces > 0:
+            self._skippable_pieces -= 1
+            newline = text.find("\n", self.pos)
+            if newline < 0 or _ITEM_LINE.match(text, self.pos) is not None:
+                return
+            self.pos = newline + 1
 
     def _skip_heredoc(self, heredoc: re.Match[str]) -> int:
         """Return the offset after a heredoc, or after its first line if it has no end."""

@@ -70,6 +70,10 @@ class FinalError(ParseError):
     """An error after which no further errors are searched: the rest of the text cannot be understood."""
 
 
+class UnclosedStringError(ParseError):
+    """A string without a closing quote on its line. The lines below may belong to it."""
+
+
 class SourceReader:
     """The state of a parser: the source and the current position."""
 

@@ -5,7 +5,15 @@ from typing import Any, Final
 
 from wharf.languages.hcl.loops import Loop, TemplateFor, TemplateIf, TemplateNode, TemplateParts
 from wharf.languages.hcl.nodes import LiteralNode, SyntaxNode
-from wharf.languages.hcl.reader import ANY_MODE, NAME, NAME_PATTERN, FinalError, ParseError, SourceReader
+from wharf.languages.hcl.reader import (
+    ANY_MODE,
+    NAME,
+    NAME_PATTERN,
+    FinalError,
+    ParseError,
+    SourceReader,
+    UnclosedStringError,
+)
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.values import normalize_text
 
@@ -102,7 +110,7 @@ class TemplateParser(SourceReader):
                 self.pos += 1
                 break
             if character in ("", "\n", "\r"):
-                raise ParseError(
+                raise UnclosedStringError(
                     "this string has no closing quote on its line", start, self.pos,
                     "write several lines between <<EOF and EOF, or \\n for a line break",
                 )  # fmt: skip
