@@ -49,6 +49,12 @@ def test_control_characters_are_replaced_in_the_excerpt() -> None:
     assert "\u202e" not in text
 
 
+def test_names_in_messages_hold_no_control_characters_and_line_breaks() -> None:
+    errors = find_errors('{"job":{"x":{"\\u001b[31m\\nfoo":1}}}')
+
+    assert errors.splitlines()[0] == 'job.hcl:1:14: no argument "\ufffd[31m foo" is allowed in job'
+
+
 def test_errors_are_sorted_by_place() -> None:
     errors = list_errors('job "x" {\n zzz = 1\n a = nope()\n foo {\n }\n yyy = 1\n}\n')
 

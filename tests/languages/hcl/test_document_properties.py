@@ -174,7 +174,8 @@ _VALUES: st.SearchStrategy[Any] = st.recursive(
 def print_text(text: str) -> str:
     """Return a text as a quoted string."""
     escaped = json.dumps(text, ensure_ascii=False).replace("${", "$${").replace("%{", "%%{")
-    escaped = re.sub(r"\\[bf]", lambda match: f"\\u00{'08' if match[0] == chr(92) + 'b' else '0c'}", escaped)
+    # HCL has no escapes for the characters 8 and 12.
+    escaped = re.sub(r"\\(.)", lambda match: {"b": "\\u0008", "f": "\\u000c"}.get(match[1], match[0]), escaped)
     return escaped.replace("\u007f", "\\u007f")
 
 
@@ -223,6 +224,8 @@ def is_without_runs(value: Any) -> bool:
 
 
 @given(_VALUES.filter(is_without_runs))
+@example("\\b")
+@example("\b\f\x7f")
 def test_a_printed_value_is_read_again(value: Any) -> None:
     assert simplify(value) == to_plain(evaluate_value(print_value(value)))
 

@@ -69,6 +69,10 @@ def test_a_wrong_json_document_is_an_error(text: str, message: str) -> None:
     assert message == list_errors(text)[0]
 
 
+def test_a_job_in_the_form_of_the_api_gets_the_advice_not_to_parse_it() -> None:
+    assert "a document in the form of the API needs no parsing" in find_errors('{"ID": "x", "Name": "x"}')
+
+
 def test_a_missing_bracket_names_the_opening_one() -> None:
     assert '"[" was opened at' not in find_errors('{"job":[1')
     assert "the list was opened at: job.hcl:1:8" in find_errors('{"job":[1')

@@ -5,9 +5,10 @@ A parser and an evaluator collect `Diagnostic`s and raise them together as `Docu
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from wharf.languages.graphemes import count_graphemes, split_graphemes
 from wharf.languages.source_locations import SourceLocation
@@ -21,6 +22,7 @@ _SECRET_NAME: Final = re.compile(
 )
 
 
+FixSource: TypeAlias = str | Callable[[], str]
 HIDDEN: Final = "(hidden)"
 MIN_HIDDEN_CHARS: Final = 2
 """A shorter part of a secret is a sign such as `=`, and shows nothing."""
@@ -54,11 +56,8 @@ class SourceFile:
         starts = self._line_starts
         if starts is None:
             starts = self._line_starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        low, high = 0, len(starts)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if starts[middle] <= offset else (low, middle)
-        return low + 1, starts[low]
+        line = bisect_right(starts, offset)
+        return line, starts[line - 1]
 
     def get_location(self, offset: int) -> SourceLocation:
         """Return line and column of an offset. The column counts characters as users see them."""
@@ -95,15 +94,21 @@ class SourceRange:
 class Diagnostic:
     """One error of a document.
 
-    `fix` is a sentence that says what to write. `related` is a second place, with its description. A secret part shows no
+    `fix_source` is a sentence that says what to write, or a function that returns it: searching the nearest known name
+    takes long, and only a few errors are shown. `related` is a second place, with its description. A secret part shows no
     excerpt of the source.
     """
 
     place: SourceRange
     message: str
-    fix: str = ""
+    fix_source: FixSource = ""
     related: tuple[SourceRange, str] | None = None
     is_secret: bool = False
+
+    @property
+    def fix(self) -> str:
+        """How to fix the error, or an empty text."""
+        return self.fix_source if isinstance(self.fix_source, str) else self.fix_source()
 
     def render(self) -> str:
         """Return the text for users: place and message, the line with a mark, the second place, and the fix."""
@@ -113,15 +118,15 @@ class Diagnostic:
             marked = self.place.source.text[self.place.start : self.place.end].strip()
             if len(marked) >= MIN_HIDDEN_CHARS:
                 message, fix = message.replace(marked, HIDDEN), fix.replace(marked, HIDDEN)
-        lines = [f"{self.place}: {message}"]
+        lines = [_to_line(f"{self.place}: {message}")]
         if not is_secret:
             lines += _render_excerpt(self.place)
         if self.related is not None:
             place, description = self.related
-            lines.append(f"   {description}: {place}")
+            lines.append(_to_line(f"   {description}: {place}"))
             lines += _render_excerpt(place) if not is_secret_place(place) else []
         if fix:
-            lines.append(f"   {fix}")
+            lines.append(_to_line(f"   {fix}"))
         return "\n".join(lines)
 
 
@@ -159,18 +164,18 @@ class ExpressionError(Exception):
     reported elsewhere, and is not reported again.
     """
 
-    def __init__(self, message: str, start: int, end: int, fix: str | Callable[[], str] = "") -> None:
+    def __init__(self, message: str, start: int, end: int, fix: FixSource = "") -> None:
         super().__init__(message)
         self.message = message
         self.start = start
         self.end = end
-        self._fix = fix
+        self.fix_source = fix
         self.errors: list[ExpressionError] = [self]
 
     @property
     def fix(self) -> str:
         """How to fix the error."""
-        return self._fix if isinstance(self._fix, str) else self._fix()
+        return self.fix_source if isinstance(self.fix_source, str) else self.fix_source()
 
     @classmethod
     def join(cls, errors: list["ExpressionError"]) -> "ExpressionError":
@@ -183,7 +188,7 @@ class ExpressionError(Exception):
 
     def relocate(self, start: int, end: int) -> "ExpressionError":
         """Return the same errors at another place."""
-        return ExpressionError.join([ExpressionError(e.message, start, end, e._fix) for e in self.errors])
+        return ExpressionError.join([ExpressionError(e.message, start, end, e.fix_source) for e in self.errors])
 
 
 @dataclass(slots=True)
@@ -198,7 +203,7 @@ class DiagnosticList:
         start: int,
         end: int,
         message: str,
-        fix: str = "",
+        fix: FixSource = "",
         *,
         related: tuple[SourceRange, str] | None = None,
         is_secret: bool = False,
@@ -210,7 +215,7 @@ class DiagnosticList:
         """Add the errors of an expression of this source, without consequences of other errors."""
         for single in error.errors:
             if single.message:
-                self.add(source, single.start, single.end, single.message, single.fix, is_secret=is_secret)
+                self.add(source, single.start, single.end, single.message, single.fix_source, is_secret=is_secret)
 
     def raise_if_any(self) -> None:
         """Raise `DocumentErrors` if a diagnostic was added."""
@@ -265,6 +270,11 @@ def _render_excerpt(place: SourceRange) -> list[str]:
     mark = "^" * max(1, sum(map(_measure_width, split_graphemes(marked))))
     excerpt = _replace_controls(f"{lead}{line[cut_start:cut_end]}{tail}")
     return [f"{number:>5} | {excerpt}", f"{'':>5} | {blank}{mark}"]
+
+
+def _to_line(text: str) -> str:
+    """Return a text on one line, without control characters."""
+    return _replace_controls(re.sub(r"[\r\n]+", " ", text))
 
 
 def _replace_controls(text: str) -> str:

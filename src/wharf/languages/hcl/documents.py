@@ -12,7 +12,14 @@ from wharf.languages.hcl.body_parser import BodyParser, is_json
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts, FunctionTable
 from wharf.languages.hcl.conversions import ConversionError, to_text
-from wharf.languages.hcl.diagnostics import DiagnosticList, DocumentErrors, ExpressionError, SourceFile, SourceRange
+from wharf.languages.hcl.diagnostics import (
+    DiagnosticList,
+    DocumentErrors,
+    ExpressionError,
+    FixSource,
+    SourceFile,
+    SourceRange,
+)
 from wharf.languages.hcl.functions import FUNCTIONS
 from wharf.languages.hcl.json_documents import DYNAMIC, JsonBodyBuilder, JsonDocumentParser, JsonObject
 from wharf.languages.hcl.local_values import collect_local_values, evaluate_local_values
@@ -278,7 +285,7 @@ class _BodyEvaluator:
         self.runtime_references: dict[int, RuntimeReference] = {}
 
     def _add_error(
-        self, start: int, end: int, message: str, fix: str = "", related: tuple[SourceRange, str] | None = None
+        self, start: int, end: int, message: str, fix: FixSource = "", related: tuple[SourceRange, str] | None = None
     ) -> None:
         self._diagnostics.add(self._source, start, end, message, fix, related=related)
 
@@ -408,7 +415,7 @@ class _BodyEvaluator:
         if block_schema is None:
             self._add_error(
                 label.start, label.end, f'no block "{label.text[:80]}" is allowed here',
-                suggest_name(label.text, schema.blocks, kind="blocks"),
+                lambda: suggest_name(label.text, schema.blocks, kind="blocks"),
             )  # fmt: skip
             return
         parts = self._read_dynamic(block, block_schema)
@@ -442,7 +449,7 @@ class _BodyEvaluator:
         known = ("for_each", "iterator", "labels")
         for argument in arguments.values():
             if argument.name not in known:
-                fix = suggest_name(argument.name, known, kind="arguments")
+                fix = "its arguments are for_each, iterator and labels"
                 if argument.name in schema.body.attributes:
                     fix = "arguments of the blocks belong into content { ... }"
                 self._add_error(
@@ -532,8 +539,17 @@ class _BodyEvaluator:
                 f"delete the =: write {name[:80]} {{" if is_object else f"write {name[:80]} {{ ... }}",
             )  # fmt: skip
             return
-        fix = self._suggest_place(name, schema, is_block=False)
-        self._add_error(argument.name_start, argument.name_end, f'no argument "{name[:80]}" is allowed {where}', fix)
+
+        def suggest() -> str:
+            fix = self._suggest_place(name, schema, is_block=False)
+            if self._is_json and owner is None and not fix:
+                keys = ", ".join(kind for kind in schema.blocks if kind not in _DECLARATIONS)
+                return f"the JSON form of HCL starts with the key {keys}; a document in the form of the API needs no parsing"
+            return fix
+
+        self._add_error(
+            argument.name_start, argument.name_end, f'no argument "{name[:80]}" is allowed {where}', suggest
+        )
 
     def _report_unknown_block(self, block: SyntaxBlock, schema: BodySchema, owner: str | None) -> None:
         name = block.type
@@ -543,8 +559,10 @@ class _BodyEvaluator:
                 block.start, block.header_end, f'"{name[:80]}" is an argument, not a block', f"write {name[:80]} = ..."
             )
             return
-        fix = self._suggest_place(name, schema, is_block=True)
-        self._add_error(block.start, block.header_end, f'no block "{name[:80]}" is allowed {where}', fix)
+        message = f'no block "{name[:80]}" is allowed {where}'
+        self._add_error(
+            block.start, block.header_end, message, lambda: self._suggest_place(name, schema, is_block=True)
+        )
 
     def _suggest_place(self, name: str, schema: BodySchema, *, is_block: bool) -> str:
         """Return where an item is allowed, or the nearest known name."""

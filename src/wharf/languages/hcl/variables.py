@@ -368,7 +368,7 @@ class VariableReader:
         if inputs.is_strict:
             self._diagnostics.add(
                 place.source, place.start, place.end, f'no variable "{name[:80]}" is declared in the file',
-                suggest_name(name, self.declarations, kind="variables"), is_secret=is_secret_name(name),
+                lambda: suggest_name(name, self.declarations, kind="variables"), is_secret=is_secret_name(name),
             )  # fmt: skip
         return False
 
