@@ -1,9 +1,11 @@
 """The text of errors (reference section 12): place, line with a mark, second places and fixes."""
 
+from functools import partial
+
 import pytest
 
 from tests.languages.hcl.evaluations import FREE_SCHEMA, find_errors, list_errors
-from wharf.languages.hcl.diagnostics import Diagnostic, DocumentErrors, SourceFile, SourceRange
+from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, DocumentErrors, SourceFile, SourceRange
 from wharf.languages.hcl.documents import parse_document
 
 
@@ -132,6 +134,25 @@ def test_a_frequent_fault_has_a_message_that_says_what_to_write(text: str, messa
 
     assert message in errors
     assert fix in errors
+
+
+def test_fixes_are_found_only_for_errors_that_are_shown() -> None:
+    source = SourceFile("job.hcl", "x" * 30)
+    diagnostics = DiagnosticList()
+    found: list[int] = []
+
+    def find_fix(number: int) -> str:
+        found.append(number)
+        return "a fix"
+
+    for number in range(30):
+        diagnostics.add(source, number, number + 1, "an error", partial(find_fix, number))
+    with pytest.raises(DocumentErrors) as raised:
+        diagnostics.raise_if_any()
+
+    assert [] == found
+    assert "a fix" in raised.value.text
+    assert list(range(20)) == found
 
 
 def test_a_reply_lists_how_many_errors_were_left_out() -> None:
