@@ -118,6 +118,11 @@ MAX_SEARCH_MEMORY_BYTES: Final = 1 << 19
 # A pattern without any of these characters matches only its own text.
 _SPECIAL_CHARACTERS: Final = frozenset("\\.+*?()|[]{}^$")
 
+UNICODE_CLASS_COMPILE_STEPS: Final = 8_000
+"""The cost of compiling a pattern with Unicode classes: up to 10 ms if they are repeated."""
+COMPILE_STEPS: Final = 500
+"""The cost of compiling a short pattern."""
+
 SearchFunction = Callable[[str], bool]
 """Takes a text; returns whether the pattern matches anywhere in it."""
 
@@ -125,6 +130,13 @@ SearchFunction = Callable[[str], bool]
 def count_match_steps(instructions: int, byte_count: int) -> int:
     """Return the cost of one match in steps, each of which takes up to 2 µs in the worst case."""
     return instructions * byte_count >> MATCH_COST_SHIFT
+
+
+def count_compile_steps(pattern: str) -> int:
+    """Return the cost of compiling a pattern, in steps of about a microsecond, also if it is refused then."""
+    repetitions = sum(int(last or first) for first, last in _REPETITION.findall(pattern))
+    classes = UNICODE_CLASS_COMPILE_STEPS if _UNICODE_CLASS.search(pattern) else 0
+    return COMPILE_STEPS + classes + len(pattern) + 3 * min(repetitions, MAX_REPETITIONS)
 
 
 def compile_search(pattern: str) -> tuple[SearchFunction, int]:

@@ -95,6 +95,8 @@ def test_many_heredocs_without_an_end_are_one_error() -> None:
         '[for a in range(1000) : bcrypt("x", 4)]',
         '[for a in range(1000) : yamldecode(join("", [for b in range(500) : "- a\\n"]))]',
         '[for a in range(1000) : regex_replace(format("%1000d", a), "(a?){40}b", "")]',
+        '[for a in range(1000) : try(regex_replace("x", "(\\\\pL{9}){${a}}", ""), 1)]',
+        '[for a in range(1000) : try(regex_replace("x", "(ab|cd|ef){0,500}${a}", ""), 1)]',
         "[for a in range(1000) : setproduct(range(100), range(100))]",
         "setproduct(range(1000), range(1000), range(1000), range(1000), range(1000))",
         "[for a in range(1000) : pow(1.000001, 1000)]",

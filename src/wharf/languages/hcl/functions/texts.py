@@ -7,7 +7,7 @@ from wharf.languages.graphemes import count_graphemes, split_graphemes
 from wharf.languages.hcl.calls import CallContext, FunctionError, FunctionSpec, define_function
 from wharf.languages.hcl.conversions import ConversionError, to_text
 from wharf.languages.hcl.values import STRING, HclList, HclTuple, Value
-from wharf.languages.patterns import PatternError, compile_pattern
+from wharf.languages.patterns import PatternError, compile_pattern, count_compile_steps
 
 _UNICODE_SPACES: Final = (
     "\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -71,12 +71,13 @@ def _replace(context: CallContext, text: str, old: str, new: str) -> Value:
 
 
 def _replace_pattern(context: CallContext, text: str, pattern_text: str, replacement: str) -> Value:
+    context.budget.use_steps(count_compile_steps(pattern_text))
     try:
         pattern = compile_pattern(pattern_text)
     except PatternError as error:
         raise FunctionError(f"invalid pattern: {error}", argument=1) from None
     size = len(text) if text.isascii() else len(text.encode())
-    context.budget.use_steps(500 + 2 * pattern.count_steps(size) + (size >> 3))
+    context.budget.use_steps(2 * pattern.count_steps(size) + (size >> 3))
     budget = context.budget
 
     def count_chars(count: int) -> None:
