@@ -249,6 +249,7 @@ def test_the_json_form_has_the_same_values(arguments: dict[str, Any]) -> None:
 
 
 @given(_VALUES)
+@example({"<<": None, "~": {"yes": "no"}})
 def test_encoded_values_are_decoded_again(value: Any) -> None:
     node: Value = evaluate_value(print_value(value)) if is_without_runs(value) else None
 

@@ -140,13 +140,15 @@ def decode_yaml(context: CallContext, text: str) -> Value:
 class _OpenCollection:
     """A list or map whose end is still to come."""
 
-    __slots__ = ("anchor", "is_map", "items", "key")
+    __slots__ = ("anchor", "is_map", "is_merge", "items", "key")
 
     def __init__(self, anchor: str | None, *, is_map: bool) -> None:
         self.anchor = anchor
         self.is_map = is_map
         self.items: list[Value] = []
         self.key: str | None = None
+        self.is_merge = False
+        """Whether the key is `<<` without quotes, which merges other maps."""
 
 
 class _ValueBuilder:
@@ -209,6 +211,7 @@ class _ValueBuilder:
         tag = str(event.tag) if event.tag is not None else ""
         is_plain = event.implicit[0] and not event.style
         if is_key and is_plain:
+            self._stack[-1].is_merge = event.value == _MERGE_KEY
             self._add(event.value, event.anchor)
             return
         self._add(
@@ -230,8 +233,9 @@ class _ValueBuilder:
             if value is None or isinstance(value, (*SEQUENCES, *MAPPINGS)):
                 raise FunctionError("a key is a text, not a list or map", argument=0)
             opened.key = to_text(value)
-        elif opened.key == _MERGE_KEY:
+        elif opened.is_merge:
             opened.key = None
+            opened.is_merge = False
             sources = value.items if isinstance(value, SEQUENCES) else (value,)
             for source in sources:
                 if not isinstance(source, MAPPINGS):
