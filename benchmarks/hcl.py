@@ -1,4 +1,4 @@
-"""Job files in HCL: the CPU time to parse and evaluate a file of 300 lines, and one of 1 MB."""
+"""Job files in HCL: the CPU time of a file of 300 lines, of one of 1 MB, and of evaluations that are stopped."""
 
 import statistics
 import time
@@ -6,6 +6,7 @@ from typing import Final
 
 from benchmarks.figures import Figure, Figures
 from wharf.languages.hcl.calls import FunctionPorts
+from wharf.languages.hcl.diagnostics import DocumentErrors
 from wharf.languages.hcl.documents import evaluate_document, parse_document
 from wharf.languages.hcl.schemas import FREE_FORM_BODY, BlockSchema, BodySchema
 
@@ -74,6 +75,20 @@ EOF
     }
   }
 """
+# Expressions that the limit of steps or bytes stops, among them those whose steps take longest.
+SLOW_EXPRESSIONS: Final = (
+    "[for a in range(1000) : [for b in range(1000) : b]]",
+    "[for a in range(1000) : [for b in range(100) : { x = a, y = b, z = [a] }]]",
+    "[for a in range(1000) : distinct(range(1000))]",
+    "[for a in range(1000) : setproduct(range(100), range(100))]",
+    "[for a in range(1000) : pow(1.000001, 1000)]",
+    '[for a in range(1000) : bcrypt("x", 4)]',
+    '[for a in range(100) : [for b in range(1000) : jsondecode("[1,2,{}]")]]',
+    '[for a in range(1000) : yamldecode(join("", [for b in range(500) : "- a\\n"]))]',
+    '[for a in range(1000) : regex_replace(format("%1000d", a), " ", "b")]',
+    '[for a in range(1000) : try(regex_replace("x", "(ab|cd|ef){0,500}${a}", ""), 1)]',
+    "[for a in range(1000) : [for b in range(200) : try(nope(), 1)]]",
+)
 _FREE: Final = BlockSchema(FREE_FORM_BODY, is_repeatable=True)
 _GROUP: Final = BodySchema(
     ("count",),
@@ -84,11 +99,11 @@ SCHEMA: Final = BodySchema(
 )
 
 
-class _NoRandomBytes:
-    """A random port for files that draw no bytes."""
+class _ZeroBytes:
+    """A random port that always draws zeros."""
 
     def draw_bytes(self, count: int) -> bytes:
-        raise AssertionError(f"{count} bytes drawn")
+        return bytes(count)
 
 
 def measure() -> Figures:
@@ -97,7 +112,21 @@ def measure() -> Figures:
     return {
         f"{small.count(chr(10))} lines": Figure(value=_measure_cpu_ms(small, RUN_COUNT), unit="ms", at_most=20),
         f"{len(large):,} bytes": Figure(value=_measure_cpu_ms(large, LARGE_RUN_COUNT), unit="ms", at_most=1_500),
+        "slowest evaluation that is stopped": Figure(
+            value=max(map(_measure_stopped_ms, SLOW_EXPRESSIONS)), unit="ms", at_most=1_000
+        ),
     }
+
+
+def _measure_stopped_ms(expression: str) -> float:
+    """Return the CPU time of an evaluation that exceeds its budget."""
+    document = parse_document(f"a = {expression}\n")
+    started_s = time.process_time()
+    try:
+        evaluate_document(document, BodySchema(is_free_form=True), ports=FunctionPorts(_ZeroBytes()))
+    except DocumentErrors:
+        return (time.process_time() - started_s) * 1_000
+    raise AssertionError(f"the evaluation was not stopped: {expression}")
 
 
 def make_file(groups: int) -> str:
@@ -107,7 +136,7 @@ def make_file(groups: int) -> str:
 
 def _measure_cpu_ms(text: str, runs: int) -> float:
     """Return the median CPU time of parsing and evaluating a file."""
-    ports = FunctionPorts(_NoRandomBytes())
+    ports = FunctionPorts(_ZeroBytes())
     durations_ms = []
     for _ in range(runs):
         started_s = time.process_time()

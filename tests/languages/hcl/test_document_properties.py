@@ -76,6 +76,13 @@ job "shop" {
 """
 
 
+JSON_SAMPLE = """{"variable": {"v": {"type": "list(number)", "default": [1], "validation": {"condition": "${length(var.v) > 0}",
+"error_message": "x"}}}, "locals": {"l": "${var.v[0]}"}, "job": {"shop": {"datacenters": ["dc1"], "a": "x-${local.l}-${attr.x}",
+"group": [{"web": {"count": 2, "network": {"port": {"http": {"to": 80}}, "dynamic": {"port": {"for_each": {"a": 1},
+"iterator": "it", "labels": ["${it.key}"], "content": {"to": "${it.value}"}}}}, "task": {"t": {"config": {"a": [1, {"b": null}]}}}}}]}}}
+"""
+
+
 def find_document_errors(read: Callable[[], object]) -> DocumentErrors | None:
     """Return the errors that a function raises, or `None`."""
     try:
@@ -127,6 +134,45 @@ def test_any_text_is_a_document_or_has_errors(text: str) -> None:
 )
 def test_a_damaged_document_is_a_document_or_has_errors(changes: list[tuple[int, int, str]]) -> None:
     text = SAMPLE
+    for position, count, inserted in changes:
+        text = text[:position] + inserted + text[position + count :]
+
+    check_document(text)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, len(JSON_SAMPLE)),
+            st.integers(0, 20),
+            st.sampled_from(
+                (
+                    "",
+                    '"',
+                    "{",
+                    "}",
+                    "[",
+                    "]",
+                    ",",
+                    ":",
+                    "null",
+                    "1",
+                    "true",
+                    "[]",
+                    "{}",
+                    '"x"',
+                    "${",
+                    "\\",
+                    '"dynamic":',
+                )
+            ),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_a_damaged_json_document_is_a_document_or_has_errors(changes: list[tuple[int, int, str]]) -> None:
+    text = JSON_SAMPLE
     for position, count, inserted in changes:
         text = text[:position] + inserted + text[position + count :]
 

@@ -34,6 +34,8 @@ The result is an `EvaluatedDocument`. A mapper reads its `body`:
 
 - A free-form body has the same form as any other.
 
+- `EvaluatedDocument.runtime_references` lists the references that stay as text for the node, for warnings.
+
 A mapper adds its own errors with `evaluated.diagnostics.add(place.source, place.start, place.end, message, fix)`, and then
 calls `evaluated.diagnostics.raise_if_any()`. So the author sees all errors of the body in one run. `DocumentErrors.text` is
 the text for users.
