@@ -62,11 +62,15 @@ class Re2Pattern:
         """Return whether the pattern matches anywhere in the text."""
         return self._compiled.search(text) is not None
 
-    def replace(self, text: str, replacement: str) -> str:
+    def count_steps(self, byte_count: int) -> int:
+        """Return the cost of one search in steps, each of which takes up to 2 µs in the worst case."""
+        return count_match_steps(self._instructions, byte_count)
+
+    def replace(self, text: str, replacement: str, *, count_chars: Callable[[int], None] | None = None) -> str:
         """Return the text with every match replaced.
 
         In the replacement `$1` and `${name}` stand for groups of the match, and `$$` for a dollar sign. A group that the
-        pattern does not have is empty.
+        pattern does not have is empty. `count_chars` gets the length of each replacement, and may raise to stop.
         """
         count = self._compiled.groups
         names = self._compiled.groupindex
@@ -78,10 +82,13 @@ class Re2Pattern:
 
         def expand_replacement(match: Any) -> str:
             """Return the replacement with the groups of one match inserted."""
-            return _GROUP_REFERENCE.sub(
+            expanded = _GROUP_REFERENCE.sub(
                 lambda reference: "$" if reference[0] == "$$" else get_group(match, reference[1] or reference[2]),
                 replacement,
             )
+            if count_chars is not None:
+                count_chars(len(expanded))
+            return expanded
 
         return str(self._compiled.sub(expand_replacement, text))
 
@@ -111,6 +118,11 @@ MAX_SEARCH_MEMORY_BYTES: Final = 1 << 19
 # A pattern without any of these characters matches only its own text.
 _SPECIAL_CHARACTERS: Final = frozenset("\\.+*?()|[]{}^$")
 
+UNICODE_CLASS_COMPILE_STEPS: Final = 8_000
+"""The cost of compiling a pattern with Unicode classes: up to 10 ms if they are repeated."""
+COMPILE_STEPS: Final = 500
+"""The cost of compiling a short pattern."""
+
 SearchFunction = Callable[[str], bool]
 """Takes a text; returns whether the pattern matches anywhere in it."""
 
@@ -118,6 +130,13 @@ SearchFunction = Callable[[str], bool]
 def count_match_steps(instructions: int, byte_count: int) -> int:
     """Return the cost of one match in steps, each of which takes up to 2 µs in the worst case."""
     return instructions * byte_count >> MATCH_COST_SHIFT
+
+
+def count_compile_steps(pattern: str) -> int:
+    """Return the cost of compiling a pattern, in steps of about a microsecond, also if it is refused then."""
+    repetitions = sum(int(last or first) for first, last in _REPETITION.findall(pattern))
+    classes = UNICODE_CLASS_COMPILE_STEPS if _UNICODE_CLASS.search(pattern) else 0
+    return COMPILE_STEPS + classes + len(pattern) + 3 * min(repetitions, MAX_REPETITIONS)
 
 
 def compile_search(pattern: str) -> tuple[SearchFunction, int]:

@@ -1,0 +1,423 @@
+"""Parses bodies: arguments and blocks. After an error, it continues with the next item to find further errors."""
+
+import re
+from typing import Final, NoReturn
+
+from wharf.languages.hcl.bodies import BlockLabel, SyntaxArgument, SyntaxBlock, SyntaxBody
+from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, DiagnosticList, SourceFile, SourceRange
+from wharf.languages.hcl.expression_parser import ExpressionParser
+from wharf.languages.hcl.nodes import LiteralNode
+from wharf.languages.hcl.reader import (
+    ANY_BLANK_PATTERN,
+    LINE_END,
+    LINE_MODE,
+    NAME,
+    NAME_PATTERN,
+    FinalError,
+    ParseError,
+    UnclosedStringError,
+)
+from wharf.languages.hcl.template_parser import HEREDOC_START
+from wharf.languages.hcl.values import Value, normalize_text
+
+# Most lines of a document are of this form. One match for the whole line is several times faster than its parts.
+_SIMPLE_ARGUMENT: Final = re.compile(
+    rf"{ANY_BLANK_PATTERN}({NAME_PATTERN})[ \t]*+=[ \t]*+"
+    r'(?:("[^"\\$%\r\n]*+")|([0-9]{1,17}+)(?![\w.])|(true|false|null)(?![\w\-]))'
+    r"[ \t]*+(?:(?:#|//)[^\n]*+)?+\r?\n"
+)
+_LITERALS: Final = {"true": True, "false": False, "null": None}
+_PLAIN_LABEL: Final = re.compile(r'"([^"\\$%\r\n]*+)"')
+_ITEM_START: Final = re.compile(rf'[ \t]*+{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|")')
+_ITEM_LINE: Final = re.compile(
+    rf'[ \t]*+(?:\}}|#|/[/*]|\r?$|{NAME_PATTERN}[ \t]*+(?:[=:{{]|"[^"\n]*+"[ \t]*+[{{"]))', re.MULTILINE
+)
+_BLOCK_HEADER: Final = re.compile(rf'({NAME_PATTERN})[ \t]*+["{{]')
+_HEADER_START: Final = re.compile(rf'{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|"|{NAME_PATTERN}[ \t]*+[{{"])')
+# What may span lines or hold brackets, for the search for the end of an item after an error.
+_SKIPPED: Final = re.compile(
+    r'(?>[^"#/<\[\](){}\n]++)|"(?:[^"\\\n]|\\.)*+"|(?:#|//)[^\n]*+|/\*(?>[^*]++|\*(?!/))*+\*/|[\s\S]'
+)
+_INDENTATION: Final = re.compile(r"[ \t]*+")
+# `[[ .name ]]` and `[[ var "x" . ]]`, but not a list of lists such as `[[1], [2]]`.
+_FOREIGN_MARK: Final = re.compile(r"\[\[-? *+(?:[.$]|[A-Za-z_]++ )[^\[\]]*+\]\]|\{\{")
+MAX_SEARCHED_CHARS: Final = 10_000
+"""The part of a line in which the marks of another template language are searched."""
+_OPENINGS: Final = {"]": "[", ")": "(", "}": "{"}
+MAX_SKIPPED_PIECES: Final = 200_000
+"""The pieces of text that all searches for the end of an item with an error may read together."""
+_EXPECTED_ITEM: Final = "an argument or a block"
+
+
+class _TooManyErrors(Exception):
+    """The document has as many errors as are reported. Further ones are not searched."""
+
+
+class BodyParser(ExpressionParser):
+    """Parses a document. `diagnostics` collects the errors."""
+
+    def __init__(self, source: SourceFile, diagnostics: DiagnosticList) -> None:
+        super().__init__(source)
+        self._diagnostics = diagnostics
+        self._has_unclosed_block = False
+        self._skippable_pieces = MAX_SKIPPED_PIECES
+
+    def parse_document_body(self) -> SyntaxBody:
+        """Parse the whole source. The errors are in the list of diagnostics."""
+        body = SyntaxBody()
+        try:
+            while not self._parse_items(body, None):
+                self._add_error(
+                    ParseError(
+                        'found "}", but no block is open', self.pos - 1, self.pos, "delete it, or the } before it"
+                    )
+                )
+        except _TooManyErrors:
+            pass
+        if self._has_unclosed_block:
+            self._report_unclosed(body)
+        return body
+
+    def _add_error(self, error: ParseError) -> None:
+        """Collect an error. Raises `_TooManyErrors` after the last that is reported."""
+        related = None
+        if not error.fix and _FOREIGN_MARK.search(self.source.get_line_text(error.start)[:MAX_SEARCHED_CHARS]):
+            error.fix = "the line has [[ or {{ of another template language: render the file first"
+        if error.related is not None:
+            start, end, description = error.related
+            related = (SourceRange(self.source, start, end), description)
+        self._diagnostics.add(self.source, error.start, error.end, error.message, error.fix, related=related)
+        if len(self._diagnostics.diagnostics) >= MAX_DIAGNOSTICS:
+            raise _TooManyErrors
+
+    # -- items
+
+    def _parse_items(self, body: SyntaxBody, block: SyntaxBlock | None, *, is_one_line: bool = False) -> bool:
+        """Parse items up to the brace that closes the block. Return whether the end of the file was reached instead.
+
+        In a block on one line, only one argument is allowed. After an error there, the rest of the block may have any form.
+        """
+        text = self.text
+        is_lenient = False
+        count = 0
+        while True:
+            if not is_one_line:
+                simple = _SIMPLE_ARGUMENT.match(text, self.pos)
+                if simple is not None:
+                    self._add_simple_argument(body, simple)
+                    continue
+                self.skip_any_blank()
+            else:
+                self.skip_line_blank()
+            start = self.pos
+            character = text[start : start + 1]
+            if character == "}":
+                self.pos += 1
+                return False
+            if not character:
+                self._has_unclosed_block = self._has_unclosed_block or block is not None
+                return True
+            if is_one_line and not is_lenient:
+                problem = self._check_one_line(block, count)
+                if problem is not None:
+                    self._add_error(problem)
+                    is_one_line, is_lenient = False, True
+                    continue
+            count += 1
+            depth = self.depth
+            try:
+                self._parse_item(body)
+                if not is_one_line and not is_lenient:
+                    self._parse_line_end(is_in_block=block is not None)
+            except ParseError as error:
+                self.depth = depth
+                self._bound_names.clear()
+                self._add_error(error)
+                if isinstance(error, FinalError):
+                    raise _TooManyErrors from None
+                self._skip_item(start, error)
+                if isinstance(error, UnclosedStringError):
+                    self._skip_text_lines()
+                if is_one_line:
+                    is_one_line, is_lenient = False, True
+
+    def _check_one_line(self, block: SyntaxBlock | None, count: int) -> ParseError | None:
+        """Return the error of a block on one line that has more than one argument, or is not closed on its line."""
+        start, end = self.pos, self.pos + 1
+        kind = block.type[:80] if block is not None else "block"
+        if LINE_END.match(self.text, start) is not None:
+            return ParseError(
+                "a block that begins with an argument on its first line is closed on that line", start, end,
+                f"start the line after {kind} ... {{ with the argument, and put }} on a line of its own",
+            )  # fmt: skip
+        if count:
+            name = NAME.match(self.text, start)
+            return ParseError(
+                "a block on one line has only one argument", start, name.end() if name else end,
+                "put each argument on a line of its own, and { and } at the ends of other lines",
+            )  # fmt: skip
+        header = _BLOCK_HEADER.match(self.text, start)
+        if header is not None:
+            return ParseError(
+                "a block on one line has no other block inside", start, header.end(1),
+                "start a new line after { and put } on a line of its own",
+            )  # fmt: skip
+        return None
+
+    def _add_simple_argument(self, body: SyntaxBody, match: re.Match[str]) -> None:
+        """Add the argument of a line with a name and a literal."""
+        kind = match.lastindex
+        assert kind is not None, "a group for the value always matches"
+        start, end = match.span(kind)
+        literal = match[kind]
+        value: Value = normalize_text(literal[1:-1]) if kind == 2 else int(literal) if kind == 3 else _LITERALS[literal]
+        self.pos = match.end()
+        name = match[1]
+        argument = SyntaxArgument(name, match.start(1), match.end(1), LiteralNode(value, start, end))
+        if name in body.arguments:
+            self._add_duplicate(body.arguments[name], argument)
+        else:
+            body.arguments[name] = argument
+
+    def _parse_item(self, body: SyntaxBody) -> None:
+        """Parse an argument or a block."""
+        start = self.pos
+        match = NAME.match(self.text, start)
+        if match is None:
+            raise self._make_item_error()
+        name = match[0]
+        self.pos = name_end = match.end()
+        self.skip_line_blank()
+        character = self.text[self.pos : self.pos + 1]
+        if character == "=" and not self.starts_with("=="):
+            self.pos += 1
+            references, calls = self.references, self.calls
+            self.references, self.calls = [], []
+            self.skip_line_blank()
+            if LINE_END.match(self.text, self.pos) is not None:
+                raise ParseError(f'"{name[:80]}" has no value', start, self.pos, "write the value on the same line")
+            value = self.parse_expression(LINE_MODE)
+            argument = SyntaxArgument(name, start, name_end, value, self.references, self.calls)
+            self.references, self.calls = references, calls
+            if name in body.arguments:
+                self._add_duplicate(body.arguments[name], argument)
+            else:
+                body.arguments[name] = argument
+            return
+        if character in ('"', "{") or NAME.match(self.text, self.pos) is not None:
+            self._parse_block(body, name, start, name_end)
+            return
+        fix = f"write {name[:80]} = ..." if character == ":" else ""
+        if character == ".":
+            fix = f'a name has no dots; for a key such as "{name[:80]}.x", write an object: meta = {{ "{name[:80]}.x" = ... }}'
+        if LINE_END.match(self.text, self.pos) is not None:
+            fix = "the = and its value, or the { of a block, are on the same line as the name"
+        raise self.make_unexpected_error(f'"=" or "{{" after {name[:80]}', fix)
+
+    def _make_item_error(self) -> ParseError:
+        """Return the error for a text that starts no item."""
+        if self.starts_with('"'):
+            start = self.pos
+            label = _PLAIN_LABEL.match(self.text, start)
+            end = label.end() if label is not None else start + 1
+            name = label[1] if label is not None else ""
+            return ParseError(
+                "the name of an argument has no quotes", start, end,
+                f'for a name such as "{name[:80]}", write an object: meta = {{ "{name[:80]}" = ... }}',
+            )  # fmt: skip
+        if self.starts_with(","):
+            return ParseError("an argument ends with its line", self.pos, self.pos + 1, "delete the comma")
+        return self.make_unexpected_error(_EXPECTED_ITEM)
+
+    def _add_duplicate(self, first: SyntaxArgument, second: SyntaxArgument) -> None:
+        self._add_error(
+            ParseError(
+                f'the argument "{second.name[:80]}" occurs twice',
+                second.name_start,
+                second.name_end,
+                "delete one of them",
+                (first.name_start, first.name_end, "the first is at"),
+            )
+        )
+
+    def _parse_line_end(self, *, is_in_block: bool) -> None:
+        """Skip the end of the line after an item. If something else follows, add an error and continue with it."""
+        self.skip_line_blank()
+        end = LINE_END.match(self.text, self.pos)
+        if end is not None:
+            self.pos = end.end()
+            return
+        start = self.pos
+        character = self.text[start]
+        if character in ",;":
+            sign = "comma" if character == "," else "semicolon"
+            self._add_error(ParseError("an argument ends with its line", start, start + 1, f"delete the {sign}"))
+            self.pos += 1
+            self.skip_line_blank()
+        elif character == "}" and not is_in_block:
+            return  # The caller reports the brace.
+        elif character == "}":
+            self._add_error(
+                ParseError(
+                    "the } that closes a block is on a line of its own", start, start + 1, "start a new line before it"
+                )
+            )
+        elif _HEADER_START.match(self.text, start) is not None:
+            name = NAME.match(self.text, start)
+            self._add_error(
+                ParseError(
+                    "expected the end of the line, found another argument or block",
+                    start,
+                    name.end() if name is not None else start + 1,
+                    "put each argument and each block on a line of its own",
+                )
+            )
+        elif character == ":":
+            raise ParseError('expected the end of the line, found ":"', start, start + 1, "= sets an argument")
+        else:
+            raise self.make_unexpected_error("an operator or the end of the line")
+
+    # -- blocks
+
+    def _parse_block(self, body: SyntaxBody, name: str, start: int, name_end: int) -> None:
+        """Parse the labels and the body of a block."""
+        labels: list[BlockLabel] = []
+        while not self.starts_with("{"):
+            label_start = self.pos
+            plain = _PLAIN_LABEL.match(self.text, label_start) or NAME.match(self.text, label_start)
+            if plain is not None:
+                self.pos = plain.end()
+                labels.append(BlockLabel(plain[1] if plain.re is _PLAIN_LABEL else plain[0], label_start, self.pos))
+            elif self.starts_with('"'):
+                node = self.parse_quoted(allows_templates=False)
+                text = node.value if isinstance(node, LiteralNode) else ""
+                labels.append(BlockLabel(str(text), label_start, self.pos))
+            else:
+                self._raise_header_error(name, bool(labels))
+            self.skip_line_blank()
+        header_end = self.pos
+        while header_end > start and self.text[header_end - 1] in " \t":
+            header_end -= 1
+        self.enter(self.pos)
+        self.pos += 1
+        block = SyntaxBlock(name, labels, SyntaxBody(), start, name_end, header_end)
+        body.blocks.append(block)
+        self.skip_line_blank()
+        line_end = LINE_END.match(self.text, self.pos)
+        if line_end is not None:
+            self.pos = line_end.end()
+        is_end_of_file = self._parse_items(block.body, block, is_one_line=line_end is None)
+        block.end = -1 if is_end_of_file else self.pos
+        self.depth -= 1
+
+    def _raise_header_error(self, name: str, has_labels: bool) -> NoReturn:
+        fix = ""
+        if self.starts_with("="):
+            fix = f"a block has no = after its labels: write {name[:80]} ... {{"
+        elif LINE_END.match(self.text, self.pos) is not None:
+            fix = f"for a block, write {{ on the line of {name[:80]}"
+            if has_labels:
+                fix += f"; for an argument, write {name[:80]} = ..."
+        elif not has_labels:
+            fix = f"= sets an argument: {name[:80]} = ..."
+        raise self.make_unexpected_error('a label or "{"', fix)
+
+    def _report_unclosed(self, body: SyntaxBody) -> None:
+        """Report the block without an end, and the first line whose indentation disagrees with the braces."""
+        unclosed: SyntaxBlock | None = None
+        suspicious: tuple[SyntaxBlock, int] | None = None
+        pending = [*body.blocks]
+        while pending:
+            block = pending.pop()
+            pending += block.body.blocks
+            if block.end < 0 and (unclosed is None or block.start > unclosed.start):
+                unclosed = block
+            indentation = self._measure_indentation(block.start)
+            offsets = [argument.name_start for argument in block.body.arguments.values()]
+            offsets += [inner.start for inner in block.body.blocks]
+            limits = [offset for offset in offsets if self._measure_indentation(offset) <= indentation]
+            if block.end > 0 and self._measure_indentation(block.end - 1) < indentation:
+                limits.append(block.end - 1)
+            # Items on the line of the header have its indentation.
+            header_line = self.source.get_line_start(block.start)[0]
+            limits = [offset for offset in limits if self.source.get_line_start(offset)[0] != header_line]
+            if limits and (suspicious is None or min(limits) < suspicious[1]):
+                suspicious = (block, min(limits))
+        if suspicious is not None:
+            block, offset = suspicious
+            related = (SourceRange(self.source, offset, offset + 1), "the first line whose indentation disagrees is")
+        elif unclosed is not None:
+            block, related = unclosed, None
+        else:
+            return
+        self._diagnostics.add(
+            self.source,
+            block.start,
+            block.header_end,
+            f"the block {block.type[:80]} has no closing brace",
+            "write } on a line of its own after its last argument",
+            related=related,
+        )
+
+    def _measure_indentation(self, offset: int) -> int:
+        start = self.source.get_line_start(offset)[1]
+        return _INDENTATION.match(self.text, start).end() - start  # type: ignore[union-attr]  # it always matches
+
+    # -- recovery
+
+    def _skip_item(self, start: int, error: ParseError) -> None:
+        """Skip the rest of an item with an error, so that the next item is parsed as if the error was not there."""
+        text = self.text
+        error_line_start = text.rfind("\n", 0, error.start) + 1
+        if error_line_start > start and _ITEM_START.match(text, error_line_start) is not None:
+            # The error is where the next item begins: the item before it is not complete.
+            self.pos = error_line_start
+            return
+        openings: list[str] = []
+        pos = start
+        while pos < len(text) and self._skippable_pieces > 0:
+            self._skippable_pieces -= 1
+            heredoc = HEREDOC_START.match(text, pos) if text.startswith("<<", pos) else None
+            if heredoc is not None and pos != error.start:
+                pos = self._skip_heredoc(heredoc)
+                continue
+            match = _SKIPPED.match(text, pos)
+            assert match is not None, "the pattern matches every character"
+            character = match[0]
+            if character in ("[", "(", "{"):
+                openings.append(character)
+            elif character in _OPENINGS:
+                if openings and openings[-1] == _OPENINGS[character]:
+                    openings.pop()
+                elif character == "}" and pos >= error.start:
+                    self.pos = pos  # This brace closes the block.
+                    return
+            elif character == "\n" and not openings and pos >= error.start:
+                self.pos = pos + 1
+                return
+            pos = match.end()
+        newline = text.find("\n", error.start)
+        self.pos = newline + 1 if newline >= 0 and (openings or pos < len(text)) else len(text)
+
+    def _skip_text_lines(self) -> None:
+        """Skip the lines that look like the rest of a string, not like an item, a comment or a closing brace."""
+        text = self.text
+        while self.pos < len(text) and self._skippable_pieces > 0:
+            self._skippable_pieces -= 1
+            newline = text.find("\n", self.pos)
+            if newline < 0 or _ITEM_LINE.match(text, self.pos) is not None:
+                return
+            self.pos = newline + 1
+
+    def _skip_heredoc(self, heredoc: re.Match[str]) -> int:
+        """Return the offset after a heredoc, or after its first line if it has no end."""
+        try:
+            return self._find_heredoc_end(heredoc.end(), heredoc[2], heredoc.start())[1]
+        except ParseError:
+            self._skippable_pieces = 0  # Searching again would read the whole rest again.
+            return heredoc.end()
+
+
+def is_json(text: str) -> bool:
+    """Return whether a document is in the JSON form: its first character that is no blank is a brace."""
+    return text.lstrip(" \t\r\n").startswith("{")

@@ -1,0 +1,290 @@
+"""What is wrong in a document, where, and how to fix it; and the text that users read.
+
+A parser and an evaluator collect `Diagnostic`s and raise them together as `DocumentErrors`, sorted by place.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from wharf.languages.graphemes import count_graphemes, split_graphemes
+from wharf.languages.source_locations import SourceLocation
+
+MAX_DIAGNOSTICS: Final = 20
+"""The diagnostics of one run. More would bury the first, which the author fixes first."""
+MAX_EXCERPT_CHARS: Final = 120
+"""The characters of a line that a diagnostic shows. A longer line is cut around the mark."""
+_SECRET_NAME: Final = re.compile(
+    r"passw|passphrase|secret|token|credential|private|api_?-?key|access_?-?key|auth(?!or)", re.IGNORECASE
+)
+
+
+FixSource: TypeAlias = str | Callable[[], str]
+HIDDEN: Final = "(hidden)"
+MIN_HIDDEN_CHARS: Final = 2
+"""A shorter part of a secret is a sign such as `=`, and shows nothing."""
+MAX_SECRET_LINES: Final = 200
+"""How many lines a value may span for its name to be found."""
+_ASSIGNED_NAME: Final = re.compile(
+    r'(?:"([^"\n]*+)"|(?<![\w\-])([\w\-]++))[ \t]*+[=:](?![=>])[ \t]*+((?:var|local)\.[\w.\-]++[ \t]*+$)?'
+)
+_ITEM_LINE: Final = re.compile(r'[ \t]*+(?:[\w\-]++[ \t]*+(?:"[^"\n]*+"[ \t]*+)*+\{|\}|$)')
+_VARIABLE_HEADER: Final = re.compile(r'variable"?[\s:{]*"?([\w\-]+)')
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable of this name probably holds a secret. No message shows its value."""
+    return _SECRET_NAME.search(name) is not None
+
+
+class SourceFile:
+    """The text of one source under the name that messages show. `is_file` is false for an argument without lines."""
+
+    __slots__ = ("_line_starts", "is_file", "name", "text")
+
+    def __init__(self, name: str, text: str, *, is_file: bool = True) -> None:
+        self.name = name
+        self.text = text
+        self.is_file = is_file
+        self._line_starts: list[int] | None = None
+
+    def get_line_start(self, offset: int) -> tuple[int, int]:
+        """Return the number of the line at an offset, from 1, and the offset where the line starts."""
+        starts = self._line_starts
+        if starts is None:
+            starts = self._line_starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        line = bisect_right(starts, offset)
+        return line, starts[line - 1]
+
+    def get_location(self, offset: int) -> SourceLocation:
+        """Return line and column of an offset. The column counts characters as users see them."""
+        line, start = self.get_line_start(offset)
+        return SourceLocation(line, count_graphemes(self.text[start:offset]) + 1)
+
+    def get_line_text(self, offset: int) -> str:
+        """Return the line at an offset, without its line end."""
+        _, start = self.get_line_start(offset)
+        end = self.text.find("\n", start)
+        return self.text[start : end if end >= 0 else len(self.text)].removesuffix("\r")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRange:
+    """A part of a source: the offsets of its start and of its end."""
+
+    source: SourceFile
+    start: int
+    end: int
+
+    @property
+    def location(self) -> SourceLocation:
+        return self.source.get_location(self.start)
+
+    def __str__(self) -> str:
+        if not self.source.is_file:
+            return self.source.name
+        location = self.location
+        return f"{self.source.name}:{location.line}:{location.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One error of a document.
+
+    `fix_source` is a sentence that says what to write, or a function that returns it: searching the nearest known name
+    takes long, and only a few errors are shown. `related` is a second place, with its description. A secret part shows no
+    excerpt of the source.
+    """
+
+    place: SourceRange
+    message: str
+    fix_source: FixSource = ""
+    related: tuple[SourceRange, str] | None = None
+    is_secret: bool = False
+
+    @property
+    def fix(self) -> str:
+        """How to fix the error, or an empty text."""
+        return self.fix_source if isinstance(self.fix_source, str) else self.fix_source()
+
+    def render(self) -> str:
+        """Return the text for users: place and message, the line with a mark, the second place, and the fix."""
+        message, fix = self.message, self.fix
+        is_secret = self.is_secret or is_secret_place(self.place)
+        if is_secret:
+            marked = self.place.source.text[self.place.start : self.place.end].strip()
+            if len(marked) >= MIN_HIDDEN_CHARS:
+                message, fix = message.replace(marked, HIDDEN), fix.replace(marked, HIDDEN)
+        lines = [_to_line(f"{self.place}: {message}")]
+        if not is_secret:
+            lines += _render_excerpt(self.place)
+        if self.related is not None:
+            place, description = self.related
+            lines.append(_to_line(f"   {description}: {place}"))
+            lines += _render_excerpt(place) if not is_secret_place(place) else []
+        if fix:
+            lines.append(_to_line(f"   {fix}"))
+        return "\n".join(lines)
+
+
+class DocumentErrors(Exception):
+    """The errors of one stage, sorted by place. At most `MAX_DIAGNOSTICS`; `omitted_count` were left out."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        in_order: dict[str, int] = {}
+        found = list(diagnostics)
+        for diagnostic in found:
+            in_order.setdefault(diagnostic.place.source.name, len(in_order))
+        unique = {(d.place.source.name, d.place.start, d.message): d for d in reversed(found)}
+        ordered = sorted(unique.values(), key=lambda d: (in_order[d.place.source.name], d.place.start))
+        self.diagnostics = tuple(ordered[:MAX_DIAGNOSTICS])
+        self.omitted_count = len(ordered) - len(self.diagnostics)
+        super().__init__(self.diagnostics)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """The text for users: all diagnostics, one below the other."""
+        parts = [diagnostic.render() for diagnostic in self.diagnostics]
+        if self.omitted_count:
+            parts.append(f"and {self.omitted_count} more errors")
+        return "\n".join(parts)
+
+
+class ExpressionError(Exception):
+    """An expression has no value. `start` and `end` are offsets in the source of the expression.
+
+    A fix that takes long to find, such as the nearest known name, is a function, because `try` and `can` discard errors.
+    Several operands may have errors: `errors` lists them. An error without a message is a consequence of an error that is
+    reported elsewhere, and is not reported again.
+    """
+
+    def __init__(self, message: str, start: int, end: int, fix: FixSource = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.start = start
+        self.end = end
+        self.fix_source = fix
+        self.errors: list[ExpressionError] = [self]
+
+    @property
+    def fix(self) -> str:
+        """How to fix the error."""
+        return self.fix_source if isinstance(self.fix_source, str) else self.fix_source()
+
+    @classmethod
+    def join(cls, errors: list["ExpressionError"]) -> "ExpressionError":
+        """Return one error that stands for several."""
+        if len(errors) == 1:
+            return errors[0]
+        joined = cls(errors[0].message, errors[0].start, errors[0].end)
+        joined.errors = [single for error in errors for single in error.errors][:MAX_DIAGNOSTICS]
+        return joined
+
+    def relocate(self, start: int, end: int) -> "ExpressionError":
+        """Return the same errors at another place."""
+        return ExpressionError.join([ExpressionError(e.message, start, end, e.fix_source) for e in self.errors])
+
+
+@dataclass(slots=True)
+class DiagnosticList:
+    """Collects the diagnostics of one stage."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def add(
+        self,
+        source: SourceFile,
+        start: int,
+        end: int,
+        message: str,
+        fix: FixSource = "",
+        *,
+        related: tuple[SourceRange, str] | None = None,
+        is_secret: bool = False,
+    ) -> None:
+        """Add a diagnostic for a part of a source."""
+        self.diagnostics.append(Diagnostic(SourceRange(source, start, end), message, fix, related, is_secret))
+
+    def add_evaluation_error(self, source: SourceFile, error: ExpressionError, *, is_secret: bool = False) -> None:
+        """Add the errors of an expression of this source, without consequences of other errors."""
+        for single in error.errors:
+            if single.message:
+                self.add(source, single.start, single.end, single.message, single.fix_source, is_secret=is_secret)
+
+    def raise_if_any(self) -> None:
+        """Raise `DocumentErrors` if a diagnostic was added."""
+        if self.diagnostics:
+            raise DocumentErrors(self.diagnostics)
+
+
+def is_secret_place(place: SourceRange) -> bool:
+    """Return whether the line at a place may show the value of a name that hints at a secret."""
+    source = place.source
+    if not source.is_file:
+        return is_secret_name(source.name)
+    offset = place.start
+    for count in range(MAX_SECRET_LINES):
+        _, start = source.get_line_start(offset)
+        line = source.get_line_text(offset)[:10_000]
+        names = [(match[1] or match[2] or "", match[3] is not None) for match in _ASSIGNED_NAME.finditer(line)]
+        if any(is_secret_name(name) and not is_reference for name, is_reference in names):
+            return True
+        if any(name in ("default", '"default"') for name, _ in names):
+            return _is_in_secret_variable(source.text, start + len(line))
+        if names or start == 0 or (count == 0 and _ITEM_LINE.match(line)):
+            return False
+        offset = start - 1  # The line continues a value that begins further up.
+    return False
+
+
+def _is_in_secret_variable(text: str, offset: int) -> bool:
+    """Return whether the nearest variable that is declared before an offset has the name of a secret."""
+    header = text.rfind("variable", max(0, offset - 10_000), offset)
+    match = _VARIABLE_HEADER.match(text, header) if header >= 0 else None
+    return match is not None and is_secret_name(match[1])
+
+
+def _render_excerpt(place: SourceRange) -> list[str]:
+    """Return the line of a place with a mark below the part, or nothing if the source has no lines."""
+    if not place.source.is_file:
+        return []
+    number, line_start = place.source.get_line_start(place.start)
+    line = place.source.get_line_text(place.start)
+    start = min(place.start - line_start, len(line))
+    end = max(start, min(place.end - line_start, len(line)))
+    cut_start, cut_end = 0, len(line)
+    if len(line) > MAX_EXCERPT_CHARS:
+        cut_start = max(0, min(start - MAX_EXCERPT_CHARS // 3, len(line) - MAX_EXCERPT_CHARS))
+        cut_end = cut_start + MAX_EXCERPT_CHARS
+    before, marked = line[cut_start:start], line[start : min(end, cut_end)]
+    lead, tail = "..." if cut_start else "", "..." if cut_end < len(line) else ""
+    blank = " " * len(lead) + "".join(
+        "\t" if char == "\t" else " " * _measure_width(char) for char in split_graphemes(before)
+    )
+    mark = "^" * max(1, sum(map(_measure_width, split_graphemes(marked))))
+    excerpt = _replace_controls(f"{lead}{line[cut_start:cut_end]}{tail}")
+    return [f"{number:>5} | {excerpt}", f"{'':>5} | {blank}{mark}"]
+
+
+def _to_line(text: str) -> str:
+    """Return a text on one line, without control characters."""
+    return _replace_controls(re.sub(r"[\r\n]+", " ", text))
+
+
+def _replace_controls(text: str) -> str:
+    """Replace control characters, which could change the terminal of the reader."""
+    return "".join(
+        "\ufffd" if unicodedata.category(char) in ("Cc", "Cf") and char != "\t" and char not in "\u200d\u200c" else char
+        for char in text
+    )
+
+
+def _measure_width(cluster: str) -> int:
+    """Return how many columns a terminal uses for a grapheme cluster."""
+    return 2 if unicodedata.east_asian_width(cluster[0]) in "WF" else 1

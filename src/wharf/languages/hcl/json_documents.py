@@ -1,0 +1,306 @@
+"""The JSON form of documents: blocks are objects, and labels are their keys. Strings are templates.
+
+JSON does not show which objects are blocks, so the tree is converted by a schema.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from wharf.languages.hcl.bodies import BlockLabel, SyntaxArgument, SyntaxBlock, SyntaxBody
+from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
+from wharf.languages.hcl.expression_parser import ExpressionParser
+from wharf.languages.hcl.nodes import LiteralNode, ObjectNode, RelocatedNode, SyntaxNode, TupleNode
+from wharf.languages.hcl.numerals import NumberError, parse_number
+from wharf.languages.hcl.reader import ParseError, SourceReader
+from wharf.languages.hcl.references import ReferenceNode
+from wharf.languages.hcl.schemas import BlockSchema, BodySchema
+from wharf.languages.hcl.values import Value, normalize_text
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*+")
+_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+(?![\w.])")
+_KEYWORD: Final = re.compile(r"(?:true|false|null)\b")
+_KEYWORDS: Final[Mapping[str, Value]] = {"true": True, "false": False, "null": None}
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_COMMENT_KEY: Final = "//"
+"""A key that holds a comment."""
+DYNAMIC: Final = "dynamic"
+_DYNAMIC_ATTRIBUTES: Final = ("for_each", "iterator", "labels")
+
+
+@dataclass(slots=True)
+class JsonScalar:
+    """A string, number, bool or null, with its offsets."""
+
+    value: Value
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class JsonArray:
+    """An array with its offsets."""
+
+    items: "list[JsonNode]"
+    start: int
+    end: int
+
+
+class JsonProperty(NamedTuple):
+    """A key of an object, with its offsets, and the value."""
+
+    key: str
+    start: int
+    end: int
+    value: "JsonNode"
+
+
+@dataclass(slots=True)
+class JsonObject:
+    """An object with its offsets. A key may occur twice."""
+
+    properties: list[JsonProperty]
+    start: int
+    end: int
+
+
+JsonNode = JsonScalar | JsonArray | JsonObject
+
+
+class JsonDocumentParser(SourceReader):
+    """Parses a JSON document into a tree with offsets. Raises `ParseError`."""
+
+    def parse_document(self) -> JsonObject:
+        """Return the object that is the whole document."""
+        self._skip()
+        if not self.starts_with("{"):
+            raise self.make_unexpected_error('"{"')
+        node = self._parse_object()
+        self._skip()
+        if self.pos < len(self.text):
+            raise self.make_unexpected_error("the end of the file")
+        return node
+
+    def _skip(self) -> None:
+        self.pos = _SPACE.match(self.text, self.pos).end()  # type: ignore[union-attr]  # it always matches
+
+    def _parse_value(self) -> JsonNode:
+        """Parse any JSON value."""
+        start = self.pos
+        character = self.text[start : start + 1]
+        if character == "{":
+            return self._parse_object()
+        if character == "[":
+            return self._parse_array()
+        if character == '"':
+            return JsonScalar(self._parse_string(), start, self.pos)
+        match = _KEYWORD.match(self.text, start)
+        if match is not None:
+            self.pos = match.end()
+            return JsonScalar(_KEYWORDS[match[0]], start, self.pos)
+        match = _NUMBER.match(self.text, start)
+        if match is None:
+            raise self.make_unexpected_error("a JSON value")
+        self.pos = match.end()
+        try:
+            return JsonScalar(parse_number(match[0]), start, self.pos)
+        except NumberError as error:
+            raise ParseError(str(error), start, self.pos) from None
+
+    def _parse_string(self) -> str:
+        start = self.pos
+        match = _STRING.match(self.text, start)
+        if match is None:
+            raise ParseError(
+                "this JSON string has no closing quote on its line, or an unknown escape", start, start + 1,
+                "the escapes are \\n \\r \\t \\b \\f \\\" \\\\ \\/ \\uNNNN",
+            )  # fmt: skip
+        self.pos = match.end()
+        raw = match[0]
+        text: str = json.loads(raw) if "\\" in raw else raw[1:-1]
+        if _SURROGATE.search(text):
+            raise ParseError(
+                "this string has half of a surrogate pair", start, self.pos, "characters above \\uffff need two escapes"
+            )
+        return text
+
+    def _parse_array(self) -> JsonArray:
+        start = self.pos
+        self.enter(start)
+        self.pos += 1
+        items: list[JsonNode] = []
+        self._skip()
+        while not self.starts_with("]"):
+            items.append(self._parse_value())
+            self._skip()
+            if self.starts_with(","):
+                self.pos += 1
+                self._skip()
+                if self.starts_with("]"):
+                    raise self.make_unexpected_error("a JSON value", "delete the comma before it")
+            elif not self.starts_with("]"):
+                raise self.make_unexpected_error('"," or "]"', "", (start, start + 1, "the list was opened at"))
+        self.pos += 1
+        self.depth -= 1
+        return JsonArray(items, start, self.pos)
+
+    def _parse_object(self) -> JsonObject:
+        start = self.pos
+        self.enter(start)
+        self.pos += 1
+        properties: list[JsonProperty] = []
+        self._skip()
+        while not self.starts_with("}"):
+            key_start = self.pos
+            if not self.starts_with('"'):
+                raise self.make_unexpected_error("a key in double quotes")
+            key = self._parse_string()
+            key_end = self.pos
+            self._skip()
+            if not self.starts_with(":"):
+                raise self.make_unexpected_error('":" after the key')
+            self.pos += 1
+            self._skip()
+            properties.append(JsonProperty(key, key_start, key_end, self._parse_value()))
+            self._skip()
+            if self.starts_with(","):
+                self.pos += 1
+                self._skip()
+                if self.starts_with("}"):
+                    raise self.make_unexpected_error("a key in double quotes", "delete the comma before it")
+            elif not self.starts_with("}"):
+                raise self.make_unexpected_error('"," or "}"', "", (start, start + 1, "the object was opened at"))
+        self.pos += 1
+        self.depth -= 1
+        return JsonObject(properties, start, self.pos)
+
+
+class JsonBodyBuilder:
+    """Converts JSON objects to bodies by a schema. Errors are added to the diagnostics."""
+
+    def __init__(self, source: SourceFile, diagnostics: DiagnosticList) -> None:
+        self._source = source
+        self._diagnostics = diagnostics
+
+    def build_body(self, nodes: Sequence[JsonNode], schema: BodySchema) -> SyntaxBody:
+        """Return the body that the objects describe together."""
+        body = SyntaxBody()
+        for node in nodes:
+            for property_ in self._list_properties(node):
+                if property_.key == _COMMENT_KEY:
+                    continue
+                if property_.key == DYNAMIC and schema.blocks and DYNAMIC not in schema.attributes:
+                    self._add_dynamic(body, property_, schema)
+                elif (block := schema.blocks.get(property_.key)) is not None:
+                    self._add_blocks(body, property_, property_.value, block, ())
+                else:
+                    self._add_argument(body, property_)
+        return body
+
+    def _list_properties(self, node: JsonNode) -> Iterator[JsonProperty]:
+        """Yield the properties of an object, or of all objects of a list."""
+        if isinstance(node, JsonObject):
+            yield from node.properties
+        elif isinstance(node, JsonArray):
+            for item in node.items:
+                yield from self._list_properties(item)
+        elif node.value is not None:
+            self._diagnostics.add(self._source, node.start, node.end, "expected a JSON object for this block")
+
+    def _add_argument(self, body: SyntaxBody, property_: JsonProperty) -> None:
+        """Add an argument. Its value is an expression."""
+        name = property_.key
+        if name in body.arguments:
+            first = body.arguments[name]
+            place = SourceRange(self._source, first.name_start, first.name_end)
+            self._diagnostics.add(
+                self._source, property_.start, property_.end, f'the argument "{name[:80]}" occurs twice',
+                "delete one of them", related=(place, "the first is at"),
+            )  # fmt: skip
+            return
+        references: list[ReferenceNode] = []
+        calls: list[SyntaxNode] = []
+        try:
+            value = self._build_expression(property_.value, references, calls)
+        except ParseError as error:
+            self._diagnostics.add(self._source, error.start, error.end, error.message, error.fix)
+            return
+        body.arguments[name] = SyntaxArgument(name, property_.start, property_.end, value, references, calls)
+
+    def _add_blocks(
+        self,
+        body: SyntaxBody,
+        header: JsonProperty,
+        node: JsonNode,
+        schema: BlockSchema,
+        labels: tuple[BlockLabel, ...],
+    ) -> None:
+        """Add the blocks of a property: one for each object, below the keys that are labels."""
+        if isinstance(node, JsonScalar):
+            if node.value is not None:
+                self._diagnostics.add(
+                    self._source, node.start, node.end, f'expected a JSON object for the block "{header.key[:80]}"',
+                    f'write "{header.key[:80]}": {{ ... }}',
+                )  # fmt: skip
+        elif isinstance(node, JsonArray):
+            for item in node.items:
+                self._add_blocks(body, header, item, schema, labels)
+        elif len(labels) < len(schema.labels):
+            for key, start, end, value in node.properties:
+                if key != _COMMENT_KEY:
+                    self._add_blocks(body, header, value, schema, (*labels, BlockLabel(key, start, end)))
+        else:
+            inner = self.build_body([node], schema.body)
+            end = labels[-1].end if labels else header.end
+            block = SyntaxBlock(header.key, labels, inner, labels[0].start if labels else header.start, header.end, end)
+            block.end = node.end
+            body.blocks.append(block)
+
+    def _add_dynamic(self, body: SyntaxBody, header: JsonProperty, schema: BodySchema) -> None:
+        """Add dynamic blocks, which are below their type."""
+        for kind in self._list_properties(header.value):
+            block = schema.blocks.get(kind.key)
+            content = BlockSchema(block.body if block is not None else BodySchema(is_free_form=True))
+            dynamic = BlockSchema(BodySchema(_DYNAMIC_ATTRIBUTES, {"content": content}))
+            label = BlockLabel(kind.key, kind.start, kind.end)
+            self._add_blocks(body, header, kind.value, BlockSchema(dynamic.body, ("type",)), (label,))
+
+    def _build_expression(self, node: JsonNode, references: list[ReferenceNode], calls: list[SyntaxNode]) -> SyntaxNode:
+        """Return the expression of a JSON value. Raises `ParseError`."""
+        if isinstance(node, JsonArray):
+            items = [self._build_expression(item, references, calls) for item in node.items]
+            return TupleNode(items, node.start, node.end)
+        if isinstance(node, JsonObject):
+            entries: list[tuple[str | SyntaxNode, SyntaxNode]] = []
+            for key, start, end, value in node.properties:
+                key_node = self._build_text(key, start, end, references, calls)
+                plain = key_node.value if isinstance(key_node, LiteralNode) else None
+                entries.append(
+                    (plain if isinstance(plain, str) else key_node, self._build_expression(value, references, calls))
+                )
+            return ObjectNode(entries, node.start, node.end)
+        if isinstance(node.value, str):
+            return self._build_text(node.value, node.start, node.end, references, calls)
+        return LiteralNode(node.value, node.start, node.end)
+
+    def _build_text(
+        self, text: str, start: int, end: int, references: list[ReferenceNode], calls: list[SyntaxNode]
+    ) -> SyntaxNode:
+        """Return the expression of a string, which is a template. Raises `ParseError`."""
+        if "${" not in text and "%{" not in text:
+            return LiteralNode(normalize_text(text), start, end)
+        parser = ExpressionParser(SourceFile(self._source.name, text))
+        try:
+            node = parser.parse_raw()
+        except ParseError as error:
+            raise ParseError(error.message, start, end, error.fix) from None
+        if isinstance(node, LiteralNode):
+            return LiteralNode(node.value, start, end)
+        for part in (*parser.references, *parser.calls):  # Errors of checks are at the string.
+            part.start, part.end = start, end
+        references += parser.references
+        calls += parser.calls
+        return RelocatedNode(node, start, end)

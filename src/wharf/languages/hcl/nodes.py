@@ -1,0 +1,270 @@
+"""The base of syntax trees of expressions, and literals, lists, objects and conditionals.
+
+The evaluation walks the tree. Every node has the offsets of its source text. Chains such as `a + b + c` and
+`a ? b : c ? d : e` are one node, so the walk is only as deep as brackets and templates nest, and the parser limits that.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from wharf.languages.hcl.budget import Budget
+from wharf.languages.hcl.calls import (
+    FunctionPorts,
+    FunctionTable,
+)
+from wharf.languages.hcl.conversions import (
+    ConversionError,
+    convert_value,
+    describe_pair,
+    to_bool,
+    to_text,
+    unify_types,
+)
+from wharf.languages.hcl.diagnostics import ExpressionError
+from wharf.languages.hcl.values import (
+    HclObject,
+    HclTuple,
+    Value,
+    ValueType,
+    get_type,
+    measure_value,
+)
+from wharf.languages.suggestions import find_nearest_name
+
+MAX_LISTED_NAMES: Final = 8
+"""The known names that an error lists."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """What the names of an expression stand for, and the limits of the evaluation.
+
+    `names` are the names of `for` and of dynamic blocks. A name in `failed` has an error that is already reported.
+    """
+
+    budget: Budget
+    functions: FunctionTable
+    ports: FunctionPorts
+    variables: Mapping[str, Value] = field(default_factory=dict)
+    locals: Mapping[str, Value] = field(default_factory=dict)
+    names: dict[str, Value] = field(default_factory=dict)
+    failed: frozenset[str] | set[str] = frozenset()
+
+    def with_names(self, names: Mapping[str, Value]) -> "Scope":
+        """Return a scope with further names."""
+        return Scope(
+            self.budget,
+            self.functions,
+            self.ports,
+            self.variables,
+            self.locals,
+            {**self.names, **names},
+            self.failed,
+        )
+
+
+class SyntaxNode:
+    """An expression. `evaluate` returns its value or raises `ExpressionError`."""
+
+    __slots__ = ("end", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+
+    def evaluate(self, scope: Scope) -> Value:
+        """Return the value of the expression. Raises `ExpressionError` and `BudgetExceeded`."""
+        raise NotImplementedError
+
+    def make_error(self, message: str, fix: str = "") -> ExpressionError:
+        """Return an error at this expression."""
+        return ExpressionError(message, self.start, self.end, fix)
+
+
+class LiteralNode(SyntaxNode):
+    """A number, a bool, null, or a text without a template."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value, start: int, end: int) -> None:
+        self.value = value
+        self.start = start
+        self.end = end
+
+    def evaluate(self, scope: Scope) -> Value:  # noqa: ARG002  # a literal needs no scope
+        return self.value
+
+
+class ParenthesizedNode(SyntaxNode):
+    """An expression in parentheses."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: SyntaxNode, start: int, end: int) -> None:
+        super().__init__(start, end)
+        self.inner = inner
+
+    def evaluate(self, scope: Scope) -> Value:
+        return self.inner.evaluate(scope)
+
+
+class RelocatedNode(SyntaxNode):
+    """An expression whose offsets belong to another text, such as a JSON string without its escapes."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: SyntaxNode, start: int, end: int) -> None:
+        super().__init__(start, end)
+        self.inner = inner
+
+    def evaluate(self, scope: Scope) -> Value:
+        try:
+            return self.inner.evaluate(scope)
+        except ExpressionError as error:
+            raise error.relocate(self.start, self.end) from None
+
+
+def evaluate_all(nodes: Iterable[SyntaxNode], scope: Scope) -> list[Value]:
+    """Return the values of all nodes. Raises the errors of all of them together."""
+    values: list[Value] = []
+    errors: list[ExpressionError] = []
+    for node in nodes:
+        try:
+            values.append(node.evaluate(scope))
+        except ExpressionError as error:
+            errors.append(error)
+    if errors:
+        raise ExpressionError.join(errors)
+    return values
+
+
+class TupleNode(SyntaxNode):
+    """A list literal: `[a, b]`."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Sequence[SyntaxNode], start: int, end: int) -> None:
+        super().__init__(start, end)
+        self.items = items
+
+    def evaluate(self, scope: Scope) -> Value:
+        scope.budget.use_bytes(8 * len(self.items))
+        return HclTuple(tuple(evaluate_all(self.items, scope)))
+
+
+class ObjectNode(SyntaxNode):
+    """An object literal. A key is a text, or a node that computes the key."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: Sequence[tuple[str | SyntaxNode, SyntaxNode]], start: int, end: int) -> None:
+        super().__init__(start, end)
+        self.entries = entries
+
+    def evaluate(self, scope: Scope) -> Value:
+        scope.budget.use_bytes(16 * len(self.entries))
+        entries: dict[str, Value] = {}
+        errors: list[ExpressionError] = []
+        for key, node in self.entries:
+            try:
+                name = key if isinstance(key, str) else evaluate_key(key, scope)
+                value = node.evaluate(scope)
+            except ExpressionError as error:
+                errors.append(error)
+            else:
+                entries[name] = value
+        if errors:
+            raise ExpressionError.join(errors)
+        return HclObject(entries)
+
+
+def evaluate_key(node: SyntaxNode, scope: Scope) -> str:
+    """Return the text of a computed key. Raises `ExpressionError`."""
+    value = node.evaluate(scope)
+    if value is None:
+        raise node.make_error("a key must not be null")
+    text: str = convert_result(node, value, to_text, "a key: ")
+    return text
+
+
+def convert_result(node: SyntaxNode, value: Value, convert: Callable[[Value], Any], context: str = "") -> Any:
+    """Convert the value of a node. Raises `ExpressionError` at the node."""
+    try:
+        return convert(value)
+    except ConversionError as error:
+        raise node.make_error(context + error.message, error.fix) from None
+
+
+class ConditionalNode(SyntaxNode):
+    """A chain `c1 ? v1 : c2 ? v2 : v3`: pairs of condition and value, and the last value."""
+
+    __slots__ = ("last", "pairs")
+
+    def __init__(self, pairs: Sequence[tuple[SyntaxNode, SyntaxNode]], last: SyntaxNode, start: int, end: int) -> None:
+        super().__init__(start, end)
+        self.pairs = pairs
+        self.last = last
+
+    def evaluate(self, scope: Scope) -> Value:
+        position = 0
+        for condition, _ in self.pairs:
+            if evaluate_condition(condition, scope):
+                break
+            position += 1
+        branches = [*(value for _, value in self.pairs), self.last]
+        chosen = branches[position].evaluate(scope)
+        common: ValueType | None = None
+        chosen_type: ValueType | None = None
+        for index in range(len(branches) - 1, -1, -1):
+            # Only the type of the other values matters, and one with an error has no type.
+            if index == position:
+                value = chosen
+            else:
+                try:
+                    value = branches[index].evaluate(scope)
+                except ExpressionError:
+                    continue
+            scope.budget.use_steps(measure_value(value) >> 4)
+            kind = get_type(value)
+            if index == position:
+                chosen_type = kind
+            if common is None:
+                common = kind
+                continue
+            unified = unify_types(kind, common)
+            if unified is None:
+                raise self.make_error(
+                    f"the values of a conditional need one type, but they are {describe_pair(kind, common)}",
+                    "convert one of them",
+                )
+            common = unified
+        if common is None or common == chosen_type:
+            return chosen
+        try:
+            return convert_value(chosen, common, scope.budget)
+        except ConversionError as error:
+            raise branches[position].make_error(error.message, error.fix) from None
+
+
+def evaluate_condition(node: SyntaxNode, scope: Scope) -> bool:
+    """Return the value of a condition. Raises `ExpressionError` if it is null or not a bool."""
+    value = node.evaluate(scope)
+    if value is None:
+        raise node.make_error("a condition must not be null")
+    if isinstance(value, bool):
+        return value
+    result: bool = convert_result(node, value, to_bool, "condition: ")
+    return result
+
+
+def suggest_name(name: str, known: Iterable[str], *, kind: str) -> str:
+    """Return a sentence with the known name that is nearest, or with some of the known names."""
+    names = list(known)
+    nearest = find_nearest_name(name, names[:1_000]) if names else None
+    if nearest is not None:
+        return f'did you mean "{nearest}"?'
+    if not names:
+        return f"there are no {kind}"
+    listed = ", ".join(sorted(names)[:MAX_LISTED_NAMES])
+    return f"the {kind} are {listed}{', ...' if len(names) > MAX_LISTED_NAMES else ''}"[:200]
