@@ -116,6 +116,8 @@ def test_an_http_1_0_request_waits_for_no_100_continue() -> None:
         (("X-Wharf: 1", "X-Wharfs-Name: 2"), ["X-Wharf: 1", "X-Wharfs-Name: 2"]),
         (("Connection: X-One, x-two", "X-One: 1", "X-TWO: 2", "X-Three: 3"), ["X-Three: 3"]),
         (("Connection: close, keep-alive, upgrade, , host", "X-One: 1"), ["X-One: 1"]),
+        (("Connection: authorization, cookie", "Authorization: a", "Cookie: b"), ["Authorization: a", "Cookie: b"]),
+        (("Connection: if-none-match, origin", "If-None-Match: a", "Origin: b"), ["If-None-Match: a", "Origin: b"]),
     ],
 )
 def test_a_request_is_forwarded_without_headers_for_the_gateway(headers: tuple[str, ...], forwarded: list[str]) -> None:

@@ -53,6 +53,26 @@ def test_a_credential_counts_by_address_until_the_service_has_accepted_it(tmp_pa
     run(tmp_path, scenario)
 
 
+def test_a_credential_in_an_escaped_parameter_is_not_applied_to_later_requests(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        with_token = await running.request(f"/things?priv%61te_token={ADA}")
+        without = await running.request("/things")
+
+        assert [reply.headers["x-ratelimit-limit"] for reply in (with_token, without)] == ["100", "30"]
+
+    run(tmp_path, scenario, more=OPAQUE + '[carriers]\nquery = ["private_token"]\n')
+
+
+def test_a_credential_that_connection_names_reaches_the_service(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        headers = ("Authorization: Bearer invented", "Connection: authorization")
+        replies = [await running.request("/api/user", *headers) for _ in range(2)]
+
+        assert [(reply.status, reply.headers["x-ratelimit-limit"]) for reply in replies] == [(401, "30"), (401, "30")]
+
+    run(tmp_path, scenario)
+
+
 def test_a_rejected_credential_counts_by_address_and_as_a_failed_login(tmp_path: Path) -> None:
     rules = RULES + '[[rule]]\nname = "failed_logins"\nceiling = { none = 2 }\n'
 

@@ -318,6 +318,15 @@ def test_requests_of_an_hour_in_which_nobody_hurries_fit_the_limits_of_one_addre
     assert {name: ceilings[name] >= count for name, count in per_minute.items()} == dict.fromkeys(per_minute, True)
 
 
+@pytest.mark.parametrize(("profile", "path"), [("gitea", "/user/login"), ("gitlab", "/users/sign_in")])
+def test_attempts_to_sign_in_are_limited_also_with_a_credential(profile: str, path: str) -> None:
+    plans = [BOOKS[profile].get_plan(RequestFacts("id", "POST", path, caller)) for caller in (a_user(), anonymous())]
+
+    charges = [next(charge for charge in plan.charges if charge.name == "sign_in") for plan in plans]
+
+    assert [charge.ceiling for charge in charges] == [30, 30]
+
+
 def test_forgejo_has_every_rule_of_gitea() -> None:
     names = {rule.name for rule in RULES["forgejo"].rules}
 

@@ -229,6 +229,13 @@ def test_a_workflow_token_is_raised_for_resources_of_an_enterprise_account(path:
     )
 
 
+@pytest.mark.parametrize(
+    "path", ["/repos/small/site", "/Repos/small/site", "/repos;x/small/site", "/repos%2Fsmall/site"]
+)
+def test_a_workflow_of_an_enterprise_account_is_not_raised_for_others_in_any_spelling(path: str) -> None:
+    assert recognize_valid("token ghs_workflow_acme", path=path).caller_class is CallerClass.WORKFLOW
+
+
 def test_a_workflow_of_an_enterprise_account_is_raised_if_the_path_names_no_account() -> None:
     assert recognize_valid("token ghs_workflow_acme").caller_class is CallerClass.WORKFLOW_ENTERPRISE
 

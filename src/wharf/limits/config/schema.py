@@ -414,7 +414,7 @@ SERVE: Final = TableSchema(
         KeySchema(
             "check_secret_file",
             TEXT,
-            "A file with the secret that proxies must send in the header `X-Wharf-Secret`, at least 20 characters. Only its "
+            "A file with the secret that proxies must send in the header `X-Check-Secret`, at least 20 characters. Only its "
             "owner may have access to it.",
             "no secret, on an address of this machine",
         ),

@@ -105,7 +105,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The address of the HTTP check endpoint; empty for none."""
     check_port: int = 0
     check_secret: str = ""
-    """What proxies must send in `X-Wharf-Secret` to the check endpoint; empty if nothing is needed."""
+    """What proxies must send in `X-Check-Secret` to the check endpoint; empty if nothing is needed."""
     certificate_file: Path | None = None
     key_file: Path | None = None
     client_ca_file: Path | None = None

@@ -110,9 +110,10 @@ class CallerResolver:
 
         A path outside of the API that looks like one of the API, such as a page of the user `repos`, becomes `/`.
         """
-        relative_path = find_path_below(self.api_path, path)
+        # In any case: a service may not distinguish it, and the owner in the path decides about a ceiling.
+        relative_path = find_path_below(self.api_path.lower(), path.lower())
         if relative_path is not None:
-            return relative_path
+            return path[len(self.api_path) :] or "/"
         return "/" if path.startswith(ACCOUNT_PREFIXES) else path
 
     def _resolve_any(
@@ -155,7 +156,8 @@ class CallerResolver:
     def _build_sender_key(self, unlisted: UnlistedCredentials, incoming: IncomingRequest) -> SenderKey | None:
         """Return the cache key of the sender of a request; `None` if it must not be cached, which limits memory."""
         names = unlisted.settings.carriers.query
-        if names and incoming.query and any(name in incoming.query for name in names):
+        # A query can spell the name of a carrier with escapes, so one with escapes may carry a credential too.
+        if names and any(text in incoming.query for text in ("%", "+", *names)):
             return None
         length = len(incoming.authorization or "") + sum(len(value) for _, value in incoming.carried)
         if self._has_proxies:

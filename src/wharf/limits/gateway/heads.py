@@ -64,7 +64,9 @@ another request than the one that was counted.
 """
 FORWARDED_PREFIX: Final = b"x-forwarded-"
 """All headers with this prefix, such as `X-Forwarded-Host`, are set by proxies only."""
-_OPTIONS_WITHOUT_HEADER: Final = frozenset({b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""})
+JUDGED_HEADERS: Final = frozenset({b"authorization", b"cookie", b"if-none-match", b"if-modified-since", b"origin"})
+"""Headers on which a decision depends. They are forwarded even if `Connection` names them: the service must see what was judged."""
+_OPTIONS_WITHOUT_HEADER: Final = JUDGED_HEADERS | {b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""}
 _SPECIAL_HEADERS: Final = (
     HOP_BY_HOP_HEADERS
     | ADDRESS_HEADERS
@@ -282,7 +284,7 @@ def _add_options(options: list[bytes], value: bytes) -> bool:
 def _drop_connection_headers(forwarded_lines: list[bytes], options: list[bytes]) -> None:
     """Remove the lines of headers that `Connection` names (`options`), because they are for one connection only.
 
-    The lines with the length of the body and the host always stay.
+    The lines with the length of the body, the host and `JUDGED_HEADERS` always stay.
     """
     dropped_names = set(options) - _OPTIONS_WITHOUT_HEADER
     if dropped_names:

@@ -133,13 +133,13 @@ def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | No
         tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
         tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
         head.has_origin,
-        carried=() if carriers is None else _find_carried(head, carriers),
+        carried=() if carriers is None else find_carried_lines(head, carriers),
         host="" if head.host is None else head.host.decode("ascii"),
         is_tls=is_tls,
     )
 
 
-def _find_carried(head: RequestHead, carriers: CarrierSettings) -> tuple[tuple[str, str], ...]:
+def find_carried_lines(head: RequestHead, carriers: CarrierSettings) -> tuple[tuple[str, str], ...]:
     """Return the configured headers and cookies of a request that carry credentials."""
     pairs = (line.rstrip(b"\r\n").partition(b":") for line in head.lines)
     return find_carried(((name.lower(), value) for name, _, value in pairs), carriers)

@@ -11,12 +11,14 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.callers.addresses import parse_address
+from wharf.limits.core.callers.carriers import CarrierSettings
 from wharf.limits.core.paths import BadPath, normalize_path
 from wharf.limits.core.responses import JSON_TYPE, Headers
 from wharf.limits.decisions.headers import EXPOSED_HEADERS
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import DecisionService
 from wharf.limits.gateway.heads import MAX_TARGET_BYTES, RequestHead
+from wharf.limits.gateway.proxied_request import find_carried_lines
 
 CHECK_PATH: Final = b"/check"
 """For proxies that pass on any refusal: Traefik and Caddy."""
@@ -46,8 +48,8 @@ class InvalidCheck(Exception):
         self.status = status
 
 
-def read_check(head: RequestHead, secret: str) -> IncomingRequest:
-    """Return the caller's request that a check describes. Raises `InvalidCheck`."""
+def read_check(head: RequestHead, secret: str, carriers: CarrierSettings | None = None) -> IncomingRequest:
+    """Return the caller's request that a check describes. `carriers`: what else carries credentials. Raises `InvalidCheck`."""
     path = head.target.partition(b"?")[0]
     names = _DESCRIBING_HEADERS.get(path)
     if names is None:
@@ -78,6 +80,7 @@ def read_check(head: RequestHead, secret: str) -> IncomingRequest:
         forwarded_for=others,
         forwarded=tuple(value.decode("latin-1") for value in head.forwarded),
         has_origin=head.has_origin,
+        carried=() if carriers is None else find_carried_lines(head, carriers),
     )
 
 

@@ -105,7 +105,11 @@ class CheckServer:
         if path in (ALIVE_PATH.encode(), READY_PATH.encode()):
             return self._build_health_page(path.decode())
         try:
-            return await check_request(self.decision_service, read_check(head, self.settings.check_secret), path)
+            return await check_request(
+                self.decision_service,
+                read_check(head, self.settings.check_secret, self.decision_service.carriers),
+                path,
+            )
         except InvalidCheck as problem:
             self.invalid_requests += 1
             self._log_problem(str(problem))

@@ -4,6 +4,7 @@ This module decides the class of a caller. Rules decide the ceiling of each clas
 """
 
 import hmac
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
@@ -19,7 +20,8 @@ from wharf.limits.core.callers.credentials import (
     PresentedToken,
 )
 from wharf.limits.core.callers.directory import App, Directory, DirectoryToken
-from wharf.limits.core.paths import read_segments
+from wharf.limits.core.paths import list_readings, read_segments
+from wharf.limits.core.rule import PathRules
 
 ACCOUNT_PREFIXES: Final = ("/repos/", "/orgs/", "/enterprises/")
 """The beginnings of the API's paths whose second segment is the account that owns the resource."""
@@ -260,12 +262,15 @@ def _make_workflow_caller(
     repository = directory.find_repository(repository_name)
     if repository is None:
         return UnrecognizedCredential()
-    # The owner of the requested resource decides. Other paths belong to the token's own repository.
-    account = get_path_owner(path) or repository.owner
+    # The owner of the requested resource decides. Other paths belong to the token's own repository. If services read the
+    # path differently, the account of each reading must be raised, so that no spelling chooses the ceiling.
+    accounts = {
+        get_segments_owner(reading.segments) or repository.owner for reading in list_readings(path, PathRules())
+    }
     return Caller(
         kind=CredentialKind.WORKFLOW_TOKEN,
         caller_class=CallerClass.WORKFLOW_ENTERPRISE
-        if is_enterprise_account(account, directory)
+        if all(is_enterprise_account(account, directory) for account in accounts)
         else CallerClass.WORKFLOW,
         owner=f"repository:{repository.name}",
         address=build_address_scope(address),
@@ -284,11 +289,15 @@ def is_enterprise_account(name: str, directory: Directory) -> bool:
 
 def get_path_owner(path: str) -> str | None:
     """Return the account that owns the requested resource, or `None` if the path, in normal form, names no account."""
-    segments = read_segments(path)
+    return get_segments_owner(read_segments(path))
+
+
+def get_segments_owner(segments: Sequence[str]) -> str | None:
+    """Return the account that owns the resource that the segments of a path name, or `None` if they name no account."""
     if len(segments) >= 2 and f"/{segments[0]}/" in ACCOUNT_PREFIXES:
         return segments[1]
     # Git and large files: /acme/site.git/info/refs, /acme/site/info/lfs/objects/batch.
     is_git = len(segments) >= 3 and segments[1].endswith(".git")
     if is_git and (len(segments) >= 4 or segments[2].startswith("git-")):
         return segments[0]
-    return segments[0] if len(segments) >= 5 and segments[2:4] == ("info", "lfs") else None
+    return segments[0] if len(segments) >= 5 and tuple(segments[2:4]) == ("info", "lfs") else None
