@@ -330,3 +330,19 @@ def test_a_chunked_body_whose_end_the_server_does_not_report_is_refused_if_the_d
     reply = site.request(path, method="POST", body=QUERY, CONTENT_LENGTH=None, HTTP_TRANSFER_ENCODING="chunked")
 
     assert reply.status == status
+
+
+def test_the_time_of_a_reply_that_streams_is_not_measured_as_work(site: Site) -> None:
+    measured: list[tuple[float, float]] = []
+
+    def stream() -> Iterator[bytes]:
+        (admitted,) = site.service.running_requests.values()
+        now_s = site.service.world.monotonic_s()
+        measured.append((admitted.compute_work_ms(now_s), admitted.compute_work_ms(now_s + 600)))
+        yield b"hello"
+
+    site.body = stream()
+    site.request()
+
+    ((at_once, after_ten_minutes),) = measured
+    assert after_ten_minutes == at_once

@@ -247,6 +247,8 @@ class _WsgiCall:
     def start_response(self, status: str, headers: Headers, *exc_info: object) -> Callable[[bytes], object]:
         """Start the reply with the rate limit headers. The application calls this."""
         admitted = self._admitted
+        # From here on the reply may stream for as long as the caller reads, which costs no CPU time.
+        admitted.finish_work(self._decision_service.world.monotonic_s())
         passed, marks = filter_reply_headers(
             ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers),
             replaces_limits=admitted.decision is not None,
