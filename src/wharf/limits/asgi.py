@@ -84,11 +84,7 @@ class LimitsMiddleware:
             body, receive = await _read_body(receive)
             if not body and decision_service.can_lack_body(incoming):
                 body = None
-        if (
-            decision_service.is_local
-            and not decision_service.takes_long(incoming, body)
-            and not decision_service.must_wait(incoming)
-        ):
+        if decision_service.can_admit_locally(incoming, body):
             result = decision_service.admit_locally(incoming, body)
         else:
             result = await decision_service.admit(incoming, body)

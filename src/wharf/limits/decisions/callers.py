@@ -11,12 +11,7 @@ import msgspec
 
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.acceptance import CredentialProof
-from wharf.limits.core.callers.addresses import (
-    Address,
-    ProxySettings,
-    find_address,
-    parse_address,
-)
+from wharf.limits.core.callers.addresses import Address, ProxySettings, find_address, parse_address
 from wharf.limits.core.callers.caller import Caller, CredentialKind
 from wharf.limits.core.callers.credentials import TWO_CREDENTIALS, PresentedClient, PresentedToken, read_credential
 from wharf.limits.core.callers.directory import Directory
@@ -136,15 +131,13 @@ class CallerResolver:
         sender = self._senders.get(key) if key is not None else None
         if sender is not None and (sender.valid_until_ms is None or now_ms < sender.valid_until_ms):
             return sender
+        address = self._find_address(incoming)
         if incoming.authorization == TWO_CREDENTIALS:
             credentials: tuple[RequestCredential, ...] = ()
             listed: Caller | UnrecognizedCredential | None = UnrecognizedCredential()
         else:
             credentials = unlisted.read(incoming)
-            listed = self._find_listed(
-                credentials, self._find_address(incoming), self._get_contract_path(incoming.path), now_ms
-            )
-        address = self._find_address(incoming)
+            listed = self._find_listed(credentials, address, self._get_contract_path(incoming.path), now_ms)
         valid_until_ms = listed.expires_ms if isinstance(listed, Caller) else None
         sender = _Sender(address, make_anonymous_caller(address), credentials, listed, valid_until_ms)
         # The class of a workflow token depends on the path of the request.

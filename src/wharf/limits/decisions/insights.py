@@ -5,6 +5,7 @@ members about other resources are not included. The format is GitHub's, with fur
 """
 
 import datetime
+import functools
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
@@ -50,15 +51,10 @@ class InsightsPage(msgspec.Struct, frozen=True):
     page_count: int = 1
 
 
-class _Reading(msgspec.Struct, frozen=True):
-    """What describes the rows of a report: the directory, for the numeric ids of users."""
-
-    directory: Directory
-
-    def find_user_id(self, user: str | None) -> int | None:
-        """Return the numeric id of a user such as `user:ada`; `None` if the directory has none."""
-        record = self.directory.find_user(user.partition(":")[2]) if user is not None else None
-        return None if record is None else record.id
+def _find_user_id(directory: Directory, user: str | None) -> int | None:
+    """Return the numeric id of a user such as `user:ada`; `None` if the directory has none."""
+    record = directory.find_user(user.partition(":")[2]) if user is not None else None
+    return None if record is None else record.id
 
 
 def compute_insights(
@@ -78,10 +74,9 @@ def compute_insights_page(
     """
     record = directory.find_organization(organization)
     login = organization if record is None else record.login
-    reading = _Reading(directory)
     rows = [row for row in activity_rows if row.resource and get_organization(row.resource) == login]
     report_name, *actor_path = path.strip("/").split("/")
-    rows = _filter_by_actor(rows, actor_path, reading)
+    rows = _filter_by_actor(rows, actor_path, directory)
     if report_name == "summary-stats":
         return InsightsPage(_sum_counts(rows))
     match report_name:
@@ -94,11 +89,13 @@ def compute_insights_page(
             groups = _group_rows(matching_rows, lambda row: row.endpoint, _describe_route)
         case "subject-stats":
             groups = _group_rows(
-                rows, lambda row: _get_visible_owner(row.caller), _bind_reading(_describe_subject, reading)
+                rows,
+                lambda row: _get_visible_owner(row.caller),
+                functools.partial(_describe_subject, directory=directory),
             )
             groups = _select_by_name(groups, "subject_name", query)
         case "user-stats":
-            groups = _group_rows(rows, _build_actor_key, _bind_reading(_describe_actor, reading))
+            groups = _group_rows(rows, _build_actor_key, functools.partial(_describe_actor, directory=directory))
             groups = _select_by_name(groups, "actor_name", query)
         case "resource-stats":
             groups = _select_by_name(
@@ -114,27 +111,20 @@ def compute_insights_page(
     return _select_page(groups, query)
 
 
-def _bind_reading(
-    describe: Callable[[list[ActivityRow], _Reading], dict[str, Any]], reading: _Reading
-) -> Callable[[list[ActivityRow]], dict[str, Any]]:
-    """Return the description of rows as a function of the rows alone."""
-    return lambda rows: describe(rows, reading)
-
-
 def _select_by_name(groups: list[dict[str, Any]], field: str, query: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the groups whose name contains the text of the parameter `<field>_substring`; all without this parameter."""
     part = query.get(f"{field}_substring", "")
     return [group for group in groups if part in group[field]] if part else groups
 
 
-def _filter_by_actor(rows: list[ActivityRow], actor_path: list[str], reading: _Reading) -> list[ActivityRow]:
+def _filter_by_actor(rows: list[ActivityRow], actor_path: list[str], directory: Directory) -> list[ActivityRow]:
     """Return the rows of one actor, or all rows if the path names no actor.
 
     `actor_path` is `["users", user]`, `[actor type, actor id]`, `[user]` or empty. A user is a numeric id or a login.
     """
     match actor_path:
         case ["users", user] | [user]:
-            return _filter_by_user(rows, user, reading)
+            return _filter_by_user(rows, user, directory)
         case [actor_type, actor]:
             return [
                 row
@@ -145,11 +135,13 @@ def _filter_by_actor(rows: list[ActivityRow], actor_path: list[str], reading: _R
             return rows
 
 
-def _filter_by_user(rows: list[ActivityRow], name: str, reading: _Reading) -> list[ActivityRow]:
+def _filter_by_user(rows: list[ActivityRow], name: str, directory: Directory) -> list[ActivityRow]:
     """Return the rows of a user. A number is an id; if no user in these rows has it, it is read as a login."""
     if name.isascii() and name.isdigit():
         users = {row.caller.user for row in rows}
-        found = {user for user in users if (user_id := reading.find_user_id(user)) is not None and str(user_id) == name}
+        found = {
+            user for user in users if (user_id := _find_user_id(directory, user)) is not None and str(user_id) == name
+        }
         if found:
             return [row for row in rows if row.caller.user in found]
     return [row for row in rows if row.caller.user == f"user:{name}"]
@@ -209,11 +201,11 @@ def _get_visible_owner(caller: Caller) -> str:
     return ANONYMOUS_OWNER if caller.is_anonymous else caller.owner
 
 
-def _describe_subject(rows: list[ActivityRow], reading: _Reading) -> dict[str, Any]:
+def _describe_subject(rows: list[ActivityRow], directory: Directory) -> dict[str, Any]:
     """Return the reply's fields about the owner of the counters, such as a user; it is the same in all rows."""
     caller = rows[0].caller
     subject_type, _, name = _get_visible_owner(caller).partition(":")
-    user_id = reading.find_user_id(caller.user) if subject_type == "user" else None
+    user_id = _find_user_id(directory, caller.user) if subject_type == "user" else None
     return {
         "subject_type": subject_type,
         "subject_name": name,
@@ -249,7 +241,7 @@ def _get_actor(caller: Caller) -> str:
     return caller.installation or caller.app or caller.token or _get_visible_owner(caller)
 
 
-def _describe_actor(rows: list[ActivityRow], reading: _Reading) -> dict[str, Any]:
+def _describe_actor(rows: list[ActivityRow], directory: Directory) -> dict[str, Any]:
     """Return the reply's fields about the actor of these rows, which all have the same one."""
     caller = rows[0].caller
     actor = _get_actor(caller)
@@ -262,7 +254,7 @@ def _describe_actor(rows: list[ActivityRow], reading: _Reading) -> dict[str, Any
         "integration_id": None if is_oauth else app,
         "oauth_application_id": app if is_oauth else None,
         "user_name": None if caller.user is None else caller.user.partition(":")[2],
-        "user_id": reading.find_user_id(caller.user),
+        "user_id": _find_user_id(directory, caller.user),
         **_find_last_times(rows),
     }
 

@@ -265,6 +265,10 @@ class DecisionService:
         endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
         return endpoint.interface is Interface.GRAPHQL
 
+    def can_admit_locally(self, incoming: IncomingRequest, body: bytes | None) -> bool:
+        """Return whether `admit_locally` may decide the request; otherwise `admit` must be awaited."""
+        return self.is_local and not self.takes_long(incoming, body) and not self.must_wait(incoming)
+
     def must_wait(self, incoming: IncomingRequest) -> bool:
         """Return whether `admit` must be awaited, although the counters are in this process.
 
@@ -310,7 +314,7 @@ class DecisionService:
     def admit_locally(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
         """Return the request as admitted, or the reply that refuses it, without awaiting: the counters are in this process.
 
-        `body` is required if `needs_body` returns true for the request. Use `admit` if `takes_long` returns true.
+        `body` is required if `needs_body` returns true for the request. Use `admit` if `can_admit_locally` returns false.
         """
         now_ms = self.world.now_ns() // 1_000_000
         request_id = self.make_request_id(now_ms)

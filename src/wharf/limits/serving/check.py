@@ -148,7 +148,7 @@ async def _decide(service: DecisionService, incoming: IncomingRequest) -> Admitt
     except BadPath as error:
         return await service.render_error(msgspec.structs.replace(incoming, path="/"), error.status, str(error))
     judged = incoming if normal_path == incoming.path else msgspec.structs.replace(incoming, path=normal_path)
-    if service.is_local and not service.takes_long(judged, None) and not service.must_wait(judged):
+    if service.can_admit_locally(judged, None):
         return service.admit_locally(judged)
     return await service.admit(judged)
 

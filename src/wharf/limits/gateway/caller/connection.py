@@ -321,11 +321,7 @@ class CallerConnection(asyncio.Protocol):
         decision_service = self._environment.decision_service
         if self._environment.is_bare:
             self._forwarder.forward(request)
-        elif (
-            decision_service.is_local
-            and not decision_service.takes_long(request.incoming, body)
-            and not decision_service.must_wait(request.incoming)
-        ):
+        elif decision_service.can_admit_locally(request.incoming, body):
             self._apply_decision(request, decision_service.admit_locally(request.incoming, body))
         else:
             self._is_deciding = True
