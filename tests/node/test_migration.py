@@ -161,7 +161,7 @@ def list_ready_nodes(node: NodeProcess) -> list[dict[str, Any]]:
 SCRIPT = """
 trap 'sleep 1; echo "end of $VERSION" >>$WHARF_ALLOC_DIR/data/shared; exit 0' INT
 cat $WHARF_ALLOC_DIR/data/shared
-echo begun >$WHARF_TASK_DIR/own
+[ -e $WHARF_TASK_DIR/own ] || echo begun >$WHARF_TASK_DIR/own
 while :; do sleep 0.1; done
 """
 
