@@ -103,7 +103,8 @@ class LimitsMiddleware:
                 await call.send_server_error()
             raise
         finally:
-            call.stop()
+            if call.disconnect_task is not None:
+                call.disconnect_task.cancel()
             if not result.is_ended:
                 await decision_service.end_request(result)
 
@@ -248,8 +249,8 @@ class _AsgiCall:
     """
 
     __slots__ = (
-        *("_admitted", "_decision_service", "_disconnect_task", "_incoming", "_is_body_read", "_is_receiving"),
-        *("_now_s", "_receive", "_send", "has_reply_begun"),
+        *("_admitted", "_decision_service", "_incoming", "_is_body_read", "_is_receiving", "_now_s", "_receive"),
+        *("_send", "disconnect_task", "has_reply_begun"),
     )
 
     def __init__(
@@ -268,15 +269,16 @@ class _AsgiCall:
         self._send = send
         self._is_body_read = False
         self._is_receiving = False
-        self._disconnect_task: asyncio.Task[Message] | None = None
+        self.disconnect_task: asyncio.Task[Message] | None = None
+        """The task that waits for the caller's disconnect, if one was started."""
         self._now_s = decision_service.world.monotonic_s
         if admitted.decision is not None:
             admitted.on_long_running = self._watch_disconnect
 
     async def receive(self) -> Message:
         """Receive a message for the application. The time spent waiting for the caller does not count as work."""
-        if self._disconnect_task is not None:
-            return await asyncio.shield(self._disconnect_task)
+        if self.disconnect_task is not None:
+            return await asyncio.shield(self.disconnect_task)
         self._admitted.pause_work(self._now_s())
         self._is_receiving = True
         try:
@@ -292,8 +294,8 @@ class _AsgiCall:
 
     def _watch_disconnect(self) -> None:
         """Start to wait for the caller's disconnect, because many applications do not while they handle a long request."""
-        if self._is_body_read and not self._is_receiving and self._disconnect_task is None:
-            self._disconnect_task = self._decision_service.world.start_task(
+        if self._is_body_read and not self._is_receiving and self.disconnect_task is None:
+            self.disconnect_task = self._decision_service.world.start_task(
                 self._receive_disconnect(), name="limits: wait for the caller's disconnect"
             )
 
@@ -305,11 +307,6 @@ class _AsgiCall:
         await self._receive()
         await self._decision_service.end_request(self._admitted)
         return {"type": "http.disconnect"}
-
-    def stop(self) -> None:
-        """Stop waiting for the caller's disconnect."""
-        if self._disconnect_task is not None:
-            self._disconnect_task.cancel()
 
     async def send(self, message: Message) -> None:
         """Send a message of the application, with the rate limit headers, and end the request with the last one.

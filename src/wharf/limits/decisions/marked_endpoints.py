@@ -32,19 +32,19 @@ class MarkedEndpoints:
     """The patterns of the endpoints with marks. Beyond the maximum, the pattern whose last mark is oldest is dropped."""
 
     def __init__(self) -> None:
-        self._patterns: OrderedDict[str, None] = OrderedDict()
+        self.patterns: Final[OrderedDict[str, None]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._patterns)
+        return len(self.patterns)
 
     def __contains__(self, name: str) -> bool:
         """Return whether an endpoint with the same pattern as this one has a mark."""
-        return derive_pattern(name) in self._patterns
+        return derive_pattern(name) in self.patterns
 
     def add(self, name: str) -> None:
         """Store the pattern of an endpoint, because a request to it was marked."""
         pattern = derive_pattern(name)
-        self._patterns[pattern] = None
-        self._patterns.move_to_end(pattern)
-        if len(self._patterns) > MAX_MARKED_ENDPOINTS:
-            self._patterns.popitem(last=False)
+        self.patterns[pattern] = None
+        self.patterns.move_to_end(pattern)
+        if len(self.patterns) > MAX_MARKED_ENDPOINTS:
+            self.patterns.popitem(last=False)

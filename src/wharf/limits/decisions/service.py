@@ -137,6 +137,7 @@ class DecisionService:
         self.caller_resolver.api_path = evaluator.rules.api_path
         self.unlisted: Final = unlisted
         """Credentials that the directory does not list; `None` if they are rejected."""
+        self._revocation_path = self.settings.credentials.revocation_path
         carriers = self.settings.credentials.carriers
         self.carriers: Final = carriers if carriers.has_extra else None
         """Headers and cookies that carry credentials; `None` if only `Authorization` does."""
@@ -244,10 +245,9 @@ class DecisionService:
         It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
         body of a GET.
         """
-        if path == self.settings.credentials.revocation_path and method == "POST":
+        if self.evaluator.limiter.rulebook.get_endpoint(method, path).needs_body:
             return True
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, path)
-        return endpoint.is_batch or endpoint.interface is Interface.GRAPHQL
+        return path == self._revocation_path and method == "POST"
 
     def takes_long(self, incoming: IncomingRequest, body: bytes | None) -> bool:
         """Return whether the event loop must not wait until body and query are read, because one of them is long."""
@@ -267,6 +267,8 @@ class DecisionService:
 
     def can_admit_locally(self, incoming: IncomingRequest, body: bytes | None) -> bool:
         """Return whether `admit_locally` may decide the request; otherwise `admit` must be awaited."""
+        if body is None and not incoming.query and self.unlisted is None:
+            return self.is_local  # The usual case, checked first: nothing to read, and no credential to ask about.
         return self.is_local and not self.takes_long(incoming, body) and not self.must_wait(incoming)
 
     def must_wait(self, incoming: IncomingRequest) -> bool:
@@ -326,10 +328,11 @@ class DecisionService:
         if self.unlisted is not None and run_immediately(self._is_login_refused(incoming, caller)):
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
-        if body is None and not self._has_graphql_query(incoming):
+        if body is None and not (incoming.query and self._has_graphql_query(incoming)):
+            has_marks = bool(self._marked_endpoints.patterns)
             request = RequestFacts(
                 *(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection),
-                bool(self._marked_endpoints) and self._may_create_content(incoming),
+                has_marks and self._may_create_content(incoming),
             )
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
@@ -395,9 +398,12 @@ class DecisionService:
             incoming.is_conditional,
             now_s,
             now_s if is_timed else None,
-            is_timed=is_timed,
-            method=incoming.method,
-            path=incoming.path,
+            *(0.0, 0, None),  # Nothing was worked, charged or measured yet.
+            is_timed,
+            None,
+            False,
+            incoming.method,
+            incoming.path,
         )
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
@@ -410,12 +416,12 @@ class DecisionService:
             return ""
         directory = self.caller_resolver.directory
         try:
-            if (
-                owner
-                and (organization := directory.find_organization(owner)) is not None
-                and organization.login == owner
-            ):
-                return resource  # The usual spelling: nothing else to look up.
+            if owner:
+                organization = directory.find_organization(owner)
+                if organization is None:
+                    return ""
+                if organization.login == owner:
+                    return resource  # The usual spelling: nothing else to look up.
             return select_organization_resource(resource, caller, directory)
         except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
             left_out = self._directory_failures.count_event()
@@ -573,7 +579,8 @@ class DecisionService:
 
     def is_own_path(self, path: str) -> bool:
         """Return whether the limiter, and not the service, replies to GET and HEAD requests for this path."""
-        return self._find_page_path(path) is not None
+        api_path = self.evaluator.limiter.rulebook.rules.api_path
+        return self._find_page_path(path) is not None if api_path else self.pages.is_own_path(path)
 
     def _find_page_path(self, path: str) -> str | None:
         """Return the path of one of the limiter's own pages, relative to the base path; `None` for any other path."""
