@@ -308,34 +308,52 @@ class _AsgiCall:
         await self._decision_service.end_request(self._admitted)
         return {"type": "http.disconnect"}
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers, and end the request with the last one.
 
-        The time after the start of the reply does not count as work.
+        The time after the start of the reply does not count as work. This is no coroutine of its own if nothing must be
+        awaited before or after the message: most replies are two messages, and a coroutine for each costs time.
         """
-        decision_service, admitted = self._decision_service, self._admitted
-        is_last = False
         if message["type"] == "http.response.start":
+            admitted = self._admitted
             admitted.finish_work(self._now_s())
             status = message["status"]
             if admitted.proof is not None:
-                decision_service.on_reply_status(admitted, status)
+                self._decision_service.on_reply_status(admitted, status)
             if status == 304 or status >= 500:
-                await decision_service.on_status(admitted, status)
+                return self._refund_then_send(message, status)
             headers, has_content = self._build_headers(message)
             if has_content:
-                await decision_service.on_content_created(admitted)
+                return self._charge_then_send(message, headers)
             self.has_reply_begun = True
-            message = {**message, "headers": headers}
-        else:
-            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            return self._send({**message, "headers": headers})
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            return self._send_last(message)
+        return self._send(message)
+
+    async def _refund_then_send(self, message: Message, status: int) -> None:
+        """Send the start of a reply with the status 304 or 5xx, after its refund."""
+        await self._decision_service.on_status(self._admitted, status)
+        headers, has_content = self._build_headers(message)
+        if has_content:
+            await self._decision_service.on_content_created(self._admitted)
+        self.has_reply_begun = True
+        await self._send({**message, "headers": headers})
+
+    async def _charge_then_send(self, message: Message, headers: list[HeaderPair]) -> None:
+        """Send the start of a reply with these headers, after charging the content that the application created."""
+        await self._decision_service.on_content_created(self._admitted)
+        self.has_reply_begun = True
+        await self._send({**message, "headers": headers})
+
+    async def _send_last(self, message: Message) -> None:
+        """Send the last message of a reply, and end the request."""
         await self._send(message)
-        if not is_last:
-            return
+        decision_service = self._decision_service
         if decision_service.is_local:
-            decision_service.end_request_locally(admitted)
+            decision_service.end_request_locally(self._admitted)
         else:
-            await decision_service.end_request(admitted)
+            await decision_service.end_request(self._admitted)
 
     def _build_headers(self, message: Message) -> tuple[list[HeaderPair], bool]:
         """Return a pair: the headers of the reply with the limiter's own, and whether the application created content.
