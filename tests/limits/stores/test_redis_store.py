@@ -515,21 +515,6 @@ def test_with_full_memory_charges_are_still_undone_refunded_returned_and_release
 # -- operations that can wait --------------------------------------------------------------------------------------
 
 
-def test_a_release_shares_the_batch_of_the_next_request(place: Place) -> None:
-    async def scenario(process: Process) -> tuple[int, list[int]]:
-        first, second = process.call(path="/free"), process.call(path="/free")
-        await process.store.take(first)
-        sent_before = process.store.batches.sent_batches
-        releases = process.store.start_release(first.id)
-        await process.store.take(second)
-        await asyncio.gather(*releases)
-        sent = process.store.batches.sent_batches - sent_before
-        return sent, await process.used("slots")
-
-    # On a cluster, the request itself needs three batches: for the ban, and for the limits of the owner and of the address.
-    assert run(place, scenario) == (1 if place.kind is RedisKind.SINGLE else 3, [1])
-
-
 def test_a_release_without_further_requests_is_sent_by_itself(place: Place) -> None:
     async def scenario(process: Process) -> list[int]:
         call = process.call()
