@@ -329,11 +329,9 @@ class DecisionService:
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
         if body is None and not (incoming.query and self._has_graphql_query(incoming)):
-            has_marks = bool(self._marked_endpoints.patterns)
-            request = RequestFacts(
-                *(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection),
-                has_marks and self._may_create_content(incoming),
-            )
+            request = RequestFacts(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection)
+            if self._marked_endpoints.patterns and self._may_create_content(incoming):
+                request = msgspec.structs.replace(request, may_create_content=True)
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
             request, problem = self._read_facts(request_id, incoming, caller, body)
@@ -385,8 +383,9 @@ class DecisionService:
                 decision, caller, now_ms, self._find_resource(incoming.method, incoming.path, caller)
             )
             return self._build_refusal_reply(request_id, build_refusal(decision, caller, self.evaluator.rules), caller)
-        self.decision_log.record_admission(request_id, now_ms, incoming.method, incoming.path, decision, caller)
-        self.activity.record_admission(decision, caller, self._find_resource(incoming.method, incoming.path, caller))
+        method, path = incoming.method, incoming.path
+        self.decision_log.record_admission(request_id, now_ms, method, path, decision, caller)
+        self.activity.record_admission(decision, caller, self._find_resource(method, path, caller))
         if self.alerts is not None:
             self.alerts.check_usage(decision, caller)
         now_s = self.world.monotonic_s()
@@ -398,12 +397,14 @@ class DecisionService:
             incoming.is_conditional,
             now_s,
             now_s if is_timed else None,
-            *(0.0, 0, None),  # Nothing was worked, charged or measured yet.
+            0.0,
+            0,
+            None,
             is_timed,
             None,
             False,
-            incoming.method,
-            incoming.path,
+            method,
+            path,
         )
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
