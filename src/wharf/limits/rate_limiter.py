@@ -93,8 +93,8 @@ class RateLimiter:
         self._connect_shared_state()
         service = self.decision_service
         try:
-            service.stream = build_stream(
-                settings.sinks, world, folder=settings.data_folder / SPOOL_FOLDER, source=service.source
+            service.records.stream = build_stream(
+                settings.sinks, world, folder=settings.data_folder / SPOOL_FOLDER, source=service.records.source
             )
         except SpoolError as error:
             raise LimiterStartError(f"cannot start the limiter: {error}") from None
@@ -167,11 +167,11 @@ class RateLimiter:
                 await self.stores.open()
                 exits.push_async_callback(self.stores.close)
                 self.decision_service.open()
-                self.decision_service.stream.open()
+                self.decision_service.records.stream.open()
                 self.watcher.open()
                 exits.pop_all()
         except BaseException as problem:
-            self.decision_service.stream.close_spools()
+            self.decision_service.records.stream.close_spools()
             if not isinstance(problem, _START_PROBLEMS):
                 raise
             raise LimiterStartError(f"cannot start the limiter: {problem}") from None

@@ -195,8 +195,9 @@ def test_without_the_keys_of_the_issuer_tokens_are_opaque(tmp_path: Path) -> Non
 def test_a_revocation_of_a_user_ends_the_tokens_that_were_issued_before(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway, _issuer: Issuer) -> None:
         service = running.decision_service
+        assert service.revoker is not None
         await running.request("/page", sign())
-        await service.revoke_credentials(["user:bob"])
+        await service.revoker.revoke(["user:bob"])
         headers = [sign(), sign({"iat": service.now_ms() // 1_000 + 1})]
 
         assert [get_limit(await running.request("/page", header))[1] for header in headers] == ["30", "100"]

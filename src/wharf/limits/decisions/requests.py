@@ -110,6 +110,29 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
         return (self.work_s + running_s) * 1_000
 
 
+class RequestIds:
+    """Makes the request ids of one process. `prefix` is random and identifies the process."""
+
+    def __init__(self, random_bytes: bytes) -> None:
+        """Nine bytes make the prefix."""
+        digits = random_bytes.hex().upper()
+        self.prefix: Final = f"{digits[:4]}:{digits[4:10]}:{digits[10:]}"
+        self._number = 0
+        self._second = 0
+        self._suffix = ""
+
+    def make(self, now_ms: int) -> str:
+        """Return a new request id: five groups of hexadecimal digits, as existing clients expect.
+
+        The first three identify this process, the fourth is a number, and the last is the Unix time in seconds.
+        """
+        self._number += 1
+        second = now_ms // 1_000
+        if second != self._second:
+            self._second, self._suffix = second, f"{second:X}"
+        return f"{self.prefix}:{self._number:04X}:{self._suffix}"
+
+
 MIN_CHARGE_MS: Final = 10
 """Smaller amounts of work are added up for each owner until they reach this size, which saves calls of the store."""
 MIN_SLICE_MS: Final = 5_000
