@@ -30,13 +30,14 @@ from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.decisions.activity import ActivityCounts
 from wharf.limits.decisions.alerts import Alert, AlertQueue
 from wharf.limits.decisions.callers import CallerResolver
+from wharf.limits.decisions.cpu_meter import CpuMeter, plan_take_back
 from wharf.limits.decisions.decision_log import DecisionLog, LoggedDecision
 from wharf.limits.decisions.evaluator import LimitEvaluator
 from wharf.limits.decisions.marked_endpoints import MarkedEndpoints
 from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.record_publisher import RecordPublisher
 from wharf.limits.decisions.replies import ReplyRenderer
-from wharf.limits.decisions.requests import AdmittedRequest, CpuMeter, IncomingRequest, LocalReply, RequestIds
+from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply, RequestIds
 from wharf.limits.decisions.revocations import CredentialRevoker
 from wharf.limits.decisions.shared_records import SharedRecords
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
@@ -519,11 +520,10 @@ class DecisionService:
         if decision is None:
             return
         due_ms = self._cpu_meter.take_due_ms(admitted, decision, self.world.monotonic_s())
-        if due_ms:
-            try:
-                await self.evaluator.charge_cpu(decision, due_ms)
-            except StoreUnavailable:
-                log.debug("charging CPU time failed: store unavailable owner=%s", admitted.caller.owner)
+        try:
+            await self._settle_cpu(admitted, decision, due_ms)
+        except StoreUnavailable:
+            log.debug("charging CPU time failed: store unavailable owner=%s", admitted.caller.owner)
         await self.evaluator.release(admitted.id)
 
     def end_request_locally(self, admitted: AdmittedRequest) -> None:
@@ -543,9 +543,20 @@ class DecisionService:
         now_s = 0.0 if admitted.working_since_s is None else self.world.monotonic_s()
         due_ms = self._cpu_meter.take_due_ms(admitted, decision, now_s)
         now_ms = self.world.now_ns() // 1_000_000
-        if due_ms:
+        if due_ms > 0:
             counters.add_usage(decision.plan.meter_charges, due_ms, now_ms)
+        elif due_ms:
+            for charges, excess_ms in plan_take_back(admitted, -due_ms, now_ms):
+                counters.add_usage(charges, -excess_ms, now_ms)
         counters.release(admitted.id, now_ms, should_remember=False)
+
+    async def _settle_cpu(self, admitted: AdmittedRequest, decision: LimitDecision, due_ms: int) -> None:
+        """Charge CPU time, or take back what was charged too much if the amount is below 0. Raises `StoreUnavailable`."""
+        if due_ms > 0:
+            await self.evaluator.charge_cpu(decision, due_ms)
+        elif due_ms:
+            for charges, excess_ms in plan_take_back(admitted, -due_ms, self.now_ms()):
+                await self.evaluator.take_back_cpu(charges, excess_ms)
 
     def end_request_later(self, admitted: AdmittedRequest) -> None:
         """End a request from code that cannot await: at once if the counters are in this process, else in a task."""
@@ -597,9 +608,11 @@ class DecisionService:
             if admitted.on_long_running is not None and now_s - admitted.started_s >= LONG_REQUEST_S:
                 callback, admitted.on_long_running = admitted.on_long_running, None
                 callback()
-            slice_ms = self._cpu_meter.take_slice_ms(admitted, now_s)
+            if admitted.is_ended:
+                continue  # It has ended while an earlier one was charged, and so was all of its work.
+            slice_ms = self._cpu_meter.take_slice_ms(admitted, now_s, now_ms)
             if slice_ms and admitted.decision is not None:
-                await self.evaluator.charge_cpu(admitted.decision, slice_ms)
+                await self._settle_cpu(admitted, admitted.decision, slice_ms)
         if should_renew:
             leased_ids = [
                 p.id for p in self.running_requests.values() if p.decision is not None and p.decision.plan.lease_indexes
