@@ -103,6 +103,8 @@ class DecisionService:
         )
         self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies, unlisted)
         self.caller_resolver.api_path = evaluator.rules.api_path
+        if unlisted is not None:
+            unlisted.set_rules(evaluator.rules)
         self.unlisted: Final = unlisted
         """Credentials that the directory does not list; `None` if they are rejected."""
         carriers = self.settings.credentials.carriers
@@ -194,6 +196,8 @@ class DecisionService:
         """Replace the rules by those in `text`, the content of the file `file`. Raises an error if they are invalid."""
         await self.evaluator.reload_rules(text, file)
         self.caller_resolver.api_path = self.evaluator.rules.api_path
+        if self.unlisted is not None:
+            self.unlisted.set_rules(self.evaluator.rules)
         self.replies.apply_rules()
 
     # -- deciding --------------------------------------------------------------------------------------------------
