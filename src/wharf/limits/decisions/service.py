@@ -124,7 +124,7 @@ class DecisionService:
         request_ids = RequestIds(world.token_bytes(9))
         self.make_request_id: Final = request_ids.make
         decisions = self.settings.decisions
-        self.shared_records: Final = SharedRecords(self.activity, request_ids.prefix, kept_ms=decisions.kept_ms)
+        self.shared_records: Final = SharedRecords(self.activity, request_ids.prefix, world, kept_ms=decisions.kept_ms)
         self.decision_log: Final = DecisionLog(
             folder, decisions, self.shared_records.record_decision, lambda logged: self.records.queue_decision(logged)
         )
