@@ -44,7 +44,7 @@ def test_all_keys_of_opaque_credentials_are_read() -> None:
         ("private_token",),
     )
     assert carriers.basic == (BasicForm.TOKEN_PASSWORD,)
-    assert (opaque.accepted_on[0].text, opaque.accepted_ms, opaque.accepted_most, opaque.new_most) == (
+    assert (opaque.accepted_on[0], opaque.accepted_ms, opaque.accepted_most, opaque.new_most) == (
         "* /api/*",
         3_600_000,
         7,

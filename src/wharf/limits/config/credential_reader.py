@@ -19,7 +19,7 @@ from wharf.limits.config.credential_settings import (
 from wharf.limits.config.schema import CARRIERS, CLAIM_KEYS, OPAQUE, RESOLVER, REVOCATION, TOKENS
 from wharf.limits.config.settings import StoreKind
 from wharf.limits.core.callers.carriers import CarrierSettings
-from wharf.limits.core.route import BadPattern, RoutePattern, parse_pattern
+from wharf.limits.core.route import BadPattern, parse_pattern
 from wharf.limits.rules.document import TableEntry, TomlDocument
 from wharf.world.addresses import is_loopback
 
@@ -107,16 +107,16 @@ class CredentialReader:
     def _read_opaque(self, entry: TableEntry) -> OpaqueSettings:
         """Return how opaque credentials count."""
         values = entry.values
-        patterns: list[RoutePattern] = []
-        for text in values.get("accepted_on", ()):
+        patterns = tuple(values.get("accepted_on", ()))
+        for text in patterns:
             try:
-                patterns.append(parse_pattern(text))
+                parse_pattern(text)
             except BadPattern as problem:
                 self._add_problem(entry, "accepted_on", str(problem))
         fields = {name: values[name] for name in ("accepted_most", "new_most") if name in values}
         if "accepted_for" in values:
             fields["accepted_ms"] = values["accepted_for"]
-        return OpaqueSettings(accepted_on=tuple(patterns), **fields)
+        return OpaqueSettings(accepted_on=patterns, **fields)
 
     def _read_resolver(self, entry: TableEntry) -> ResolverSettings | None:
         """Return who is asked; `None` without questions."""

@@ -127,7 +127,7 @@ OPAQUE: Final = TableSchema(
         KeySchema(
             "accepted_on",
             TEXTS,
-            "Patterns of method and path, as for a rule. Only replies to these requests prove a credential. Name paths that "
+            "Patterns of method and path, as for a rule: below the base path of the API, or with `outside:`. Only replies to these requests prove a credential. Name paths that "
             "need a login if the service answers other paths to everybody.",
             "every request",
         ),
