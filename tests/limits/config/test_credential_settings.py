@@ -83,6 +83,10 @@ JWT = 'credentials = "opaque"\n[jwt]\nissuer = "x"\n'
             "carriers.headers: 'authorization' cannot be used",
         ),
         (
+            'credentials = "opaque"\n[carriers]\nheaders = "X_Forwarded_For"',
+            "carriers.headers: 'x_forwarded_for' cannot be used",
+        ),
+        (
             'credentials = "opaque"\n[carriers]\nbasic = "x"',
             'carriers.basic: "x" is not known: known are token_password',
         ),

@@ -89,6 +89,18 @@ def test_a_rejected_credential_counts_by_address_and_as_a_failed_login(tmp_path:
     run(tmp_path, scenario, rules=rules)
 
 
+@pytest.mark.parametrize("name", ["X-Api-Key", "X_Api_Key", "x_api-key", "X.Api.Key"])
+def test_no_spelling_of_a_header_with_a_credential_avoids_the_limit_of_failed_logins(tmp_path: Path, name: str) -> None:
+    rules = RULES + '[[rule]]\nname = "failed_logins"\nceiling = { none = 2 }\n'
+
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        guesses = [await running.request("/api/things", f"{name}: guess-{number}") for number in range(4)]
+
+        assert [reply.status for reply in guesses] == [401, 401, 403, 403]
+
+    run(tmp_path, scenario, more=OPAQUE + '[carriers]\nheaders = ["X-Api-Key"]\n', rules=rules)
+
+
 def test_a_credential_that_the_service_no_longer_accepts_counts_by_address_again(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway, host: CodeHost) -> None:
         for _ in range(2):

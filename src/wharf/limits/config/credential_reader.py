@@ -18,7 +18,7 @@ from wharf.limits.config.credential_settings import (
 )
 from wharf.limits.config.schema import CARRIERS, CLAIM_KEYS, OPAQUE, RESOLVER, REVOCATION, TOKENS
 from wharf.limits.config.settings import StoreKind
-from wharf.limits.core.callers.carriers import CarrierSettings
+from wharf.limits.core.callers.carriers import CarrierSettings, normalize_header_name
 from wharf.limits.core.route import BadPattern, RoutePattern, parse_pattern
 from wharf.limits.rules.document import TableEntry, TomlDocument
 from wharf.world.addresses import is_loopback
@@ -99,7 +99,12 @@ class CredentialReader:
         values = entry.values
         headers = tuple(name.lower() for name in values.get("headers", ()))
         for name in headers:
-            if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum() or name in SET_BY_GATEWAY:
+            similar_name = normalize_header_name(name.encode("latin-1", "replace")).decode()
+            if (
+                not name.isascii()
+                or not name.replace("-", "").replace("_", "").isalnum()
+                or similar_name in SET_BY_GATEWAY
+            ):
                 self._add_problem(entry, "headers", f"{name!r} cannot be used: name a header such as PRIVATE-TOKEN")
         fields = {name: values[name] for name in ("cookies", "query", "basic") if name in values}
         return CarrierSettings(headers=headers, **fields)

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.core.callers.carriers import normalize_header_name
 from wharf.limits.decisions.headers import NO_MARKS, ReplyMarks, read_mark
 
 MAX_TARGET_BYTES: Final = 8_192
@@ -22,7 +23,6 @@ _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _REQUEST_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e]*+\r\n)*+")
 _PLAIN_HEADERS: Final = re.compile(rb"(?:[-0-9A-Za-z]++:[\t\x20-\x7e]*+\r\n)*+")
-_REPLACED_SIGN: Final = re.compile(rb"[^-0-9a-z]")
 _LINES: Final = re.compile(rb"(([^:]++):([^\r]*+)\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\0]*+))?\r\n")
 _REPLY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[^\r\n\0]*+\r\n)*+")
@@ -197,7 +197,7 @@ def _check_name(name: bytes) -> None:
     they cannot tell `X_Forwarded_For` from `X-Forwarded-For`. Raises `BadHead`.
     """
     lower = name.lower()
-    similar_name = _REPLACED_SIGN.sub(b"-", lower)
+    similar_name = normalize_header_name(lower)
     if similar_name != lower and (
         similar_name in _SPECIAL_HEADERS or similar_name[:8] == b"x-wharf-" or similar_name[:12] == FORWARDED_PREFIX
     ):
