@@ -161,6 +161,14 @@ class RateLimiter:
 
     async def open(self) -> None:
         """Open the store and start all background tasks. Raises `LimiterStartError`."""
+        unlisted = self.decision_service.unlisted
+        if unlisted is not None and unlisted.lacks_service:
+            path = "" if self.settings.credentials.resolver is None else self.settings.credentials.resolver.url
+            raise LimiterStartError(
+                f'the limiter cannot ask who owns a credential: `url` in `[resolver]` is the path "{path}", and it is not known of '
+                f'which service. Write the whole URL, such as url = "http://127.0.0.1:3000{path}", or set `upstream` in '
+                "`[gateway]`"
+            )
         try:
             self.settings.data_folder.mkdir(parents=True, exist_ok=True)
             async with contextlib.AsyncExitStack() as exits:

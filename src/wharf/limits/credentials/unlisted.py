@@ -140,6 +140,11 @@ class UnlistedCredentials:
         if self.resolver is not None and self.settings.resolver is not None:
             self.resolver.question = build_question(self.settings.resolver, upstream, self._upstream_ca_file)
 
+    @property
+    def lacks_service(self) -> bool:
+        """Whether the question has only a path, and the service is not known: then nobody could be asked."""
+        return self.resolver is not None and not self.resolver.question.has_address
+
     # -- beginning and end -----------------------------------------------------------------------------------------
 
     def open(self, now_ms: int) -> None:
