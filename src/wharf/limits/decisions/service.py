@@ -580,6 +580,11 @@ class DecisionService:
         relative_path = find_path_below(self.evaluator.rules.api_path, path)
         return relative_path if relative_path is not None and self.pages.is_own_path(relative_path) else None
 
+    def has_page(self, incoming: IncomingRequest) -> bool:
+        """Return whether `render_page` returns a page for an admitted request."""
+        path = self._find_page_path(incoming.path) if incoming.method in ("GET", "HEAD") else None
+        return path is not None and (not self.overrides.is_off or self.pages.render_while_off(path) is not None)
+
     async def render_page(self, incoming: IncomingRequest, admitted: AdmittedRequest) -> LocalReply | None:
         """Return one of the limiter's own pages as the reply, or `None` if the service must reply.
 
