@@ -259,7 +259,9 @@ LIMITER_HEADERS = (
     *("ratelimit", "ratelimit-policy", "retry-after", "x-github-request-id", "x-oauth-scopes", "www-authenticate"),
     *("access-control-expose-headers", "content-type", "cache-control", "link", "x-wharf-reply", "x-wharf-admitted"),
 )
-_MASKED = re.compile(r"[0-9A-F]{4}:[0-9A-F]{6}:[0-9A-F]{8}:[0-9A-F]+:[0-9A-F]+|(?<=t=)\d+|(?<=Wait )\d+|\b1\d{9}\b|35\d\d|3600")
+_MASKED = re.compile(
+    r"[0-9A-F]{4}:[0-9A-F]{6}:[0-9A-F]{8}:[0-9A-F]+:[0-9A-F]+|(?<=t=)\d+|(?<=Wait )\d+|\b1\d{9}\b|35\d\d|3600"
+)
 """Request ids, times and durations, which differ in each run."""
 
 

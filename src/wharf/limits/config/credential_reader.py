@@ -73,12 +73,12 @@ class CredentialReader:
             )
         carriers = self._read_carriers(entries["carriers"])
         opaque = self._read_opaque(entries["opaque"])
-        if carriers.cookies and mode is CredentialMode.OPAQUE and not opaque.accepted_on:
+        if carriers.cookies and mode is CredentialMode.OPAQUE and not opaque.sessions_accepted_on:
             self._add_problem(
                 entries["carriers"],
                 "cookies",
-                "cannot be proved, because services answer unknown sessions as visitors without one: set `accepted_on` in "
-                '`[opaque]` to paths that need a login, or `credentials = "resolved"`',
+                "cannot be proved, because services answer unknown sessions as visitors without one: set "
+                '`sessions_accepted_on` in `[opaque]` to paths that need a login, or `credentials = "resolved"`',
             )
         return CredentialSettings(
             mode=mode,
@@ -112,16 +112,24 @@ class CredentialReader:
     def _read_opaque(self, entry: TableEntry) -> OpaqueSettings:
         """Return how opaque credentials count."""
         values = entry.values
-        patterns: list[RoutePattern] = []
-        for text in values.get("accepted_on", ()):
-            try:
-                patterns.append(parse_pattern(text))
-            except BadPattern as problem:
-                self._add_problem(entry, "accepted_on", str(problem))
         fields = {name: values[name] for name in ("accepted_most", "new_most") if name in values}
         if "accepted_for" in values:
             fields["accepted_ms"] = values["accepted_for"]
-        return OpaqueSettings(accepted_on=tuple(patterns), **fields)
+        return OpaqueSettings(
+            accepted_on=self._read_patterns(entry, "accepted_on"),
+            sessions_accepted_on=self._read_patterns(entry, "sessions_accepted_on"),
+            **fields,
+        )
+
+    def _read_patterns(self, entry: TableEntry, key: str) -> tuple[RoutePattern, ...]:
+        """Return the patterns of method and path at a key."""
+        patterns: list[RoutePattern] = []
+        for text in entry.values.get(key, ()):
+            try:
+                patterns.append(parse_pattern(text))
+            except BadPattern as problem:
+                self._add_problem(entry, key, str(problem))
+        return tuple(patterns)
 
     def _read_resolver(self, entry: TableEntry) -> ResolverSettings | None:
         """Return who is asked; `None` without questions."""

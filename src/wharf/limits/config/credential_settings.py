@@ -56,7 +56,9 @@ class OpaqueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How credentials are counted whose owner is not known."""
 
     accepted_on: tuple[RoutePattern, ...] = ()
-    """The requests whose replies prove a credential; all if it is empty."""
+    """The requests whose replies prove a credential that is not a session; all if it is empty."""
+    sessions_accepted_on: tuple[RoutePattern, ...] = ()
+    """The requests whose replies prove a session cookie; none if it is empty."""
     accepted_ms: int = 24 * 3_600_000
     """How long a credential is accepted after its last proof."""
     accepted_most: int = 100_000

@@ -363,7 +363,8 @@ class UnlistedCredentials:
                 self.resolver is not None and self.resolver.is_exhausted(entry.credential, address.address, now_ms)
             )
         )
-        return CredentialProof(entry.key, address, can_prove, now_ms)
+        is_session = all(other.credential.is_cookie for other in credentials)
+        return CredentialProof(entry.key, address, can_prove, now_ms, is_session=is_session)
 
     def build_resolved_proof(
         self, credentials: tuple[RequestCredential, ...], address: Caller, now_ms: int
@@ -378,9 +379,10 @@ class UnlistedCredentials:
 
     def _is_proving_request(self, incoming: "IncomingRequest", entry: RequestCredential) -> bool:
         """Return whether the service looks at the credential of such a request, as far as the settings say."""
-        patterns = self.settings.opaque.accepted_on
+        opaque, is_cookie = self.settings.opaque, entry.credential.is_cookie
+        patterns = opaque.sessions_accepted_on if is_cookie else opaque.accepted_on
         if not patterns:
-            return not entry.credential.is_cookie
+            return not is_cookie
         segments = read_segments(incoming.path)
         return any(pattern.matches_method(incoming.method) and pattern.matches_path(segments) for pattern in patterns)
 
@@ -391,10 +393,11 @@ class UnlistedCredentials:
                 self.resolver.distrust(proof.key, now_ms)
             return False
         if status == UNAUTHORIZED:
-            if self.accepted.remove(proof.key):
+            # A path that cannot prove a session may be one where the service takes no sessions.
+            if (proof.can_prove or not proof.is_session) and self.accepted.remove(proof.key):
                 self._write_shared(proof.key, 0, 0)
-            return True
-        if not proof.can_prove or not proves_credential(status):
+            return not proof.is_session
+        if not proof.can_prove or not proves_credential(status, is_session=proof.is_session):
             return False
         if proof.began_ms <= self.revocations.get_ms(name_credential(proof.key)):
             return False  # The service may have replied before the revocation.

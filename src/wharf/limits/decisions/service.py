@@ -481,8 +481,11 @@ class DecisionService:
     # -- unlisted credentials --------------------------------------------------------------------------------------
 
     async def _is_login_refused(self, incoming: IncomingRequest, caller: Caller) -> bool:
-        """Return whether an unproved credential is refused, because its address has sent too many wrong ones."""
-        if not caller.is_anonymous or not self.caller_resolver.has_credentials(incoming, self.now_ms()):
+        """Return whether an unproved credential is refused, because its address has sent too many wrong ones.
+
+        A session cookie is not refused: visitors have one too, also to sign in.
+        """
+        if not caller.is_anonymous or not self.caller_resolver.has_login(incoming, self.now_ms()):
             return False
         return await self.evaluator.is_login_refused(caller)
 

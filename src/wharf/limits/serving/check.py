@@ -242,9 +242,7 @@ def _expose_headers(reply: LocalReply, *, has_origin: bool) -> LocalReply:
     """Return a reply whose headers scripts of other origins may read, if one of them has sent the request."""
     if not has_origin:
         return reply
-    return msgspec.structs.replace(
-        reply, headers=(*reply.headers, ("access-control-expose-headers", EXPOSED_HEADERS))
-    )
+    return msgspec.structs.replace(reply, headers=(*reply.headers, ("access-control-expose-headers", EXPOSED_HEADERS)))
 
 
 def _encode_reply(reply: LocalReply) -> LocalReply:
