@@ -150,16 +150,25 @@ def run_limiter(folder: Path, file: str, command: Sequence[str] = ("limits", "se
             process.stdout.close()
 
 
+TOKEN_OF_ADA = "token-of-ada-0123456789"
+"""A token that only the service knows."""
+
+
 class _OrdersHandler(BaseHTTPRequestHandler):
     """A service that replies with the method and the path of each request.
 
-    It replies with 403 at /forbidden, and at /limited with limits of its own.
+    It replies with 403 at /forbidden, and at /limited with limits of its own. At /api/v1/user it names the owner of one token.
     """
 
     def _reply(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
         body = f"{self.command} {self.path}".encode("latin-1")
-        self.send_response(403 if self.path == "/forbidden" else 200)
+        if self.path == "/api/v1/user":
+            is_known = self.headers.get("authorization") == f"Bearer {TOKEN_OF_ADA}"
+            self.send_response(200 if is_known else 401)
+            body = b'{"login": "ada", "id": 5}' if is_known else b"{}"
+        else:
+            self.send_response(403 if self.path == "/forbidden" else 200)
         self.send_header("content-length", str(len(body)))
         self.send_header("content-type", "text/plain")
         if self.path == "/limited":

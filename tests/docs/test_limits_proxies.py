@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from tests.docs.limits_proxies import (
     ROOT,
     RULES,
+    TOKEN_OF_ADA,
     fetch,
     list_differences,
     read_files,
@@ -27,6 +28,7 @@ from tests.docs.limits_proxies import (
     run_service,
     send_raw,
 )
+from tests.docs.test_limits import read_blocks
 from tests.limits.decision_services import ADA, DIRECTORY
 from tests.ports import free_ports
 from wharf.limits.config.settings import StoreKind
@@ -40,6 +42,7 @@ name = "core"
 ceiling = { credential = 3, none = 2 }
 status = 429
 """
+CREDENTIALS_PAGE = ROOT / "docs" / "limits-credentials.md"
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "limits.yaml"
 
 
@@ -153,6 +156,19 @@ def test_nginx_passes_the_credential_to_the_limiter(nginx: int) -> None:
 def test_nginx_refuses_a_wrong_credential_with_401(nginx: int) -> None:
     reply = fetch(nginx, authorization="Bearer wrong")
     assert (reply.status, json.loads(reply.body)["message"]) == (401, "Bad credentials")
+
+
+@pytest.mark.needs_program("nginx")
+def test_behind_nginx_the_limiter_asks_the_service_who_owns_a_credential(tmp_path: Path) -> None:
+    check, port = free_ports(2)
+    with run_service() as service:
+        settings = dict(read_blocks(CREDENTIALS_PAGE))["checks.toml"]
+        (tmp_path / "limits.toml").write_text(replace_ports(settings, {8082: check, 3000: service}))
+        (tmp_path / "rules.toml").write_text(FEW)
+        with run_limiter(tmp_path, "limits.toml"), run_nginx(tmp_path, check=check, port=port, service=service):
+            tokens = (TOKEN_OF_ADA, "unknown-0123456789012345", TOKEN_OF_ADA)
+            limits = [fetch(port, authorization=f"Bearer {token}").headers["ratelimit"] for token in tokens]
+    assert [limit.partition(";t=")[0] for limit in limits] == ['"core";r=2', '"core";r=1', '"core";r=1']
 
 
 @pytest.mark.needs_program("nginx")
