@@ -131,15 +131,44 @@ def test_envoy_adds_the_headers_of_the_limiter(envoy: int) -> None:
         lambda: found if "ratelimit" in (found := fetch(envoy, x_user="ada")).headers else None,
         what="Envoy has asked the limiter",
     )
-    assert '"shop_path_orders_user";q=2;w=10' in reply.headers["ratelimit-policy"]
+    assert '"shop_route_orders_user";q=2;w=10' in reply.headers["ratelimit-policy"]
     assert 'w=60;name="shop_remote_address"' in reply.headers["x-ratelimit-limit"]
 
 
 def test_envoy_refuses_with_the_reply_of_the_limiter(envoy: int) -> None:
     reply = ask_until_limited(envoy, x_user="guest")
     assert reply.headers["content-type"] == "application/json; charset=utf-8"
-    assert json.loads(reply.body)["limit"]["name"] in ("shop_path_orders_user_guest", "shop_remote_address")
+    assert json.loads(reply.body)["limit"]["name"] in ("shop_route_orders_user_guest", "shop_remote_address")
     assert int(reply.headers["retry-after"]) > 0
+
+
+SPELLINGS = (
+    *(b"/orders?x=%d" % number for number in range(3)),
+    *(b"/orders/", b"/orders/7", b"//orders", b"/x/../orders", b"/./orders", b"/%6frders", b"/Orders", b"/ORDERS?x=1"),
+    *(b"/orders;a=b", b"/orders/?", b"/x/%2e%2e/orders", b"http://shop.example/orders?x=1"),
+)
+FEW = """
+[[domain]]
+name = "shop"
+[[domain.descriptors]]
+key = "route"
+value = "orders"
+ceiling = 1
+descriptors = [{ key = "user", ceiling = 1 }]
+"""
+
+
+@pytest.mark.parametrize("headers", [(), (b"X-User: ada",)])
+def test_no_spelling_of_a_path_avoids_a_limit_in_envoy(tmp_path: Path, headers: tuple[bytes, ...]) -> None:
+    with run_envoy(tmp_path, FEW, load_yaml("envoy.yaml")) as port:
+        wait_until(lambda: send_raw(port, b"GET /orders", *headers).status == 429 or None, what="a refusal of the proxy")
+        statuses = {spelling: send_raw(port, b"GET " + spelling, *headers).status for spelling in SPELLINGS}
+        others = [send_raw(port, b"GET " + path, *headers).status for path in (b"/", b"/ordersx", b"/items?x=/orders")]
+    assert (set(statuses.values()), others) == ({429}, [200, 200, 200])
+
+
+def test_envoy_refuses_paths_with_escaped_slashes(envoy: int) -> None:
+    assert send_raw(envoy, b"GET /x%2forders").status == 400
 
 
 def test_a_long_header_does_not_avoid_a_limit_in_envoy(envoy: int) -> None:
