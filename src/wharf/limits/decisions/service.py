@@ -424,8 +424,11 @@ class DecisionService:
     # -- unlisted credentials --------------------------------------------------------------------------------------
 
     async def _is_login_refused(self, incoming: IncomingRequest, caller: Caller) -> bool:
-        """Return whether an unproved credential is refused, because its address has sent too many wrong ones."""
-        if not caller.is_anonymous or not self.caller_resolver.has_credentials(incoming, self.now_ms()):
+        """Return whether an unproved credential is refused, because its address has sent too many wrong ones.
+
+        A session cookie is not refused: visitors have one too, also to sign in.
+        """
+        if not caller.is_anonymous or not self.caller_resolver.has_login(incoming, self.now_ms()):
             return False
         return await self.evaluator.is_login_refused(caller)
 
@@ -458,6 +461,10 @@ class DecisionService:
         return await revoker.serve(incoming, body)
 
     # -- pages -----------------------------------------------------------------------------------------------------
+
+    def has_page(self, incoming: IncomingRequest) -> bool:
+        """Return whether `render_page` returns a page for an admitted request."""
+        return self.replies.has_page(incoming)
 
     async def render_page(self, incoming: IncomingRequest, admitted: AdmittedRequest) -> LocalReply | None:
         """Return one of the limiter's own pages as the reply, or `None` if the service must reply.
