@@ -151,7 +151,7 @@ class LimitsMiddleware:
         decision_service = self._get_decision_service()
         carriers = decision_service.carriers
         try:
-            path = _normalize_path(environ, decision_service.evaluator.rules.paths)
+            path = _normalize_path(environ, decision_service.evaluator.limiter.rulebook.unforwarded_paths)
         except BadPath as error:
             incoming = _read_incoming_request(environ, "/", carriers)
             reply = self._run(decision_service.render_error(incoming, error.status, str(error)))

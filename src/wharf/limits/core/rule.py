@@ -134,7 +134,7 @@ class SegmentTreatment(Enum):
     REFUSE = "refuse"
     """The request is refused with 400."""
     REMOVE = "remove"
-    """The segments are removed before the path is judged and forwarded."""
+    """The gateway removes the segments before it judges and forwards the path. Other entry points refuse the request."""
     KEEP = "keep"
     """The segments are text like all others."""
 
@@ -175,6 +175,21 @@ class PathRules(msgspec.Struct, frozen=True, kw_only=True):
     """Whether uppercase and lowercase letters differ (`EXACT`)."""
     formats: tuple[str, ...] = ("*",)
     """The formats that a service may cut from the end of a path, such as `json`; `*` for any."""
+
+    def replace_removal(self) -> "PathRules":
+        """Return these rules for requests that the limiter does not forward: they refuse the segments instead of removing them.
+
+        The service receives such a request as its caller sent it, so no other path may be judged (decision record 0134).
+        """
+        return msgspec.structs.replace(
+            self,
+            dot_segments=_replace_removal(self.dot_segments),
+            empty_segments=_replace_removal(self.empty_segments),
+        )
+
+
+def _replace_removal(treatment: SegmentTreatment) -> SegmentTreatment:
+    return SegmentTreatment.REFUSE if treatment is SegmentTreatment.REMOVE else treatment
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,6 +116,8 @@ class Rulebook:
         self._endpoints_by_content: BoundedCache[_ContentKey, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         self._marked_endpoints: BoundedCache[EndpointCost, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         """Copies of endpoints for requests with `may_create_content`."""
+        self.unforwarded_paths = rules.paths.replace_removal()
+        """How paths are treated of requests that the limiter judges and does not forward."""
         self._normal_paths: BoundedCache[str | bytes, str] = BoundedCache(MAX_CACHED_PATHS)
         self._templates: BoundedCache[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = BoundedCache(
             MAX_CACHED_TEMPLATES
@@ -127,11 +129,12 @@ class Rulebook:
     def normalize_path(self, path: str | bytes) -> str:
         """Return the normal form of a path, from the cache if possible: of a text that a server has decoded, or of raw bytes.
 
-        Requests to the same path share one text, which saves memory. Raises `BadPath` if the path is refused.
+        The request is not forwarded by the limiter, so no segment is removed. Requests to the same path share one text, which
+        saves memory. Raises `BadPath` if the path is refused.
         """
         normal_path = self._normal_paths.get(path)
         if normal_path is None:
-            rules = self.rules.paths
+            rules = self.unforwarded_paths
             normal_path = (
                 normalize_decoded_path(path, rules) if isinstance(path, str) else normalize_raw_path(path, rules)
             )

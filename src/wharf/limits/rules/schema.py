@@ -309,15 +309,17 @@ PATHS: Final = TableSchema(
         KeySchema(
             "dot_segments",
             make_choice_kind(SegmentTreatment),
-            "Segments `.` and `..`: `refuse` replies with 400, `remove` resolves them before the request is counted and "
-            "forwarded, `keep` leaves them as they are.",
+            "Segments `.` and `..`: `refuse` replies with 400, `keep` leaves them as they are. With `remove`, `wharf gateway` "
+            "resolves them before it counts and forwards the request; the middlewares and the check endpoint do not change "
+            "requests, so they reply with 400.",
             '`"refuse"`',
         ),
         KeySchema(
             "empty_segments",
             make_choice_kind(SegmentTreatment),
-            "Empty segments, as in `//`: `refuse` replies with 400, `remove` writes one slash before the request is "
-            "counted and forwarded, `keep` leaves them as they are.",
+            "Empty segments, as in `//`: `refuse` replies with 400, `keep` leaves them as they are. With `remove`, `wharf "
+            "gateway` writes one slash before it counts and forwards the request; the middlewares and the check endpoint do "
+            "not change requests, so they reply with 400.",
             '`"refuse"`',
         ),
         KeySchema(

@@ -142,9 +142,12 @@ async def check_request(service: DecisionService, incoming: IncomingRequest, pat
 
 
 async def _decide(service: DecisionService, incoming: IncomingRequest) -> AdmittedRequest | LocalReply:
-    """Return the decision on the request of a caller. A path that services read differently is refused."""
+    """Return the decision on the request of a caller. A path that services read differently is refused.
+
+    The proxy forwards the path as its caller sent it, so segments cannot be removed.
+    """
     try:
-        normal_path = normalize_path(incoming.path, service.evaluator.rules.paths)
+        normal_path = normalize_path(incoming.path, service.evaluator.limiter.rulebook.unforwarded_paths)
     except BadPath as error:
         return await service.render_error(msgspec.structs.replace(incoming, path="/"), error.status, str(error))
     judged = incoming if normal_path == incoming.path else msgspec.structs.replace(incoming, path=normal_path)
