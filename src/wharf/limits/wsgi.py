@@ -15,7 +15,13 @@ from typing import Any, Final, TypeVar
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.paths import BadPath, normalize_decoded_path
 from wharf.limits.core.rule import PathRules
-from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers, get_reason_phrase
+from wharf.limits.decisions.headers import (
+    EXPOSED_HEADERS,
+    HeaderPair,
+    ReplyMarks,
+    filter_reply_headers,
+    get_reason_phrase,
+)
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter
@@ -194,7 +200,7 @@ class LimitsMiddleware:
         return page
 
     def build_headers(
-        self, decision_service: DecisionService, admitted: AdmittedRequest, status: int, *, is_content: bool
+        self, decision_service: DecisionService, admitted: AdmittedRequest, status: int, marks: ReplyMarks
     ) -> list[HeaderPair]:
         """Refund a 304 or 5xx reply, charge created content, and return the rate limit headers for the reply."""
 
@@ -202,11 +208,11 @@ class LimitsMiddleware:
             """Refund and charge what depends on the reply, then build the headers. Runs in the limiter's thread."""
             decision_service.on_reply_status(admitted, status)
             await decision_service.on_status(admitted, status)
-            if is_content:
-                await decision_service.on_content_created(admitted)
+            if marks.is_content:
+                await decision_service.on_content_created(admitted, marks.content_route)
             return decision_service.build_header_pairs(admitted)
 
-        if admitted.proof is not None or is_content or status == 304 or status >= 500:
+        if admitted.proof is not None or marks.is_content or status == 304 or status >= 500:
             return self._run(charge_and_build())
         return decision_service.build_header_pairs(admitted)
 
@@ -256,9 +262,7 @@ class _WsgiCall:
         )
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms
-        passed += self._middleware.build_headers(
-            self._decision_service, admitted, int(status[:3]), is_content=marks.is_content
-        )
+        passed += self._middleware.build_headers(self._decision_service, admitted, int(status[:3]), marks)
         lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in passed]
         if self._has_origin:
             lines.append(("access-control-expose-headers", EXPOSED_HEADERS))

@@ -206,14 +206,18 @@ def find_path_below(prefix: str, path: str) -> str | None:
     return rest if rest.startswith("/") else None
 
 
+def is_identifier(segment: str) -> bool:
+    """Return whether a segment of a path looks like the id of an object: a number, a hash or a UUID."""
+    return _IDENTIFIER.fullmatch(segment) is not None
+
+
 def derive_endpoint_name(method: str, segments: Sequence[str]) -> str:
     """Return the endpoint name of a path that matches no template: segments that look like ids become `*`.
 
     Paths with equal first segments share a name, if it would be longer than `MAX_NAME_CHARACTERS`.
     """
     texts = (
-        "*" if _IDENTIFIER.fullmatch(segment) else encode_segment(segment)
-        for segment in segments[: MAX_NAME_CHARACTERS + 1]
+        "*" if is_identifier(segment) else encode_segment(segment) for segment in segments[: MAX_NAME_CHARACTERS + 1]
     )
     name = f"{get_counted_method(method)} /{'/'.join(texts)}"
     return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - 3]}..."

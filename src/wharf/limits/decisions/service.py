@@ -329,7 +329,7 @@ class DecisionService:
         if body is None and not self._has_graphql_query(incoming):
             request = RequestFacts(
                 *(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection),
-                bool(self._marked_endpoints) and self._may_create_content(incoming),
+                bool(self._marked_endpoints) and self._may_create_content(incoming, caller, now_ms),
             )
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
@@ -356,16 +356,17 @@ class DecisionService:
             problem = str(error)
         request = RequestFacts(
             *(request_id, incoming.method, incoming.path, caller, query, objects, incoming.connection),
-            self._may_create_content(incoming),
+            bool(self._marked_endpoints) and self._may_create_content(incoming, caller, self.now_ms()),
         )
         return request, problem
 
-    def _may_create_content(self, incoming: IncomingRequest) -> bool:
-        """Return whether the service has marked an earlier request to the same endpoint as one that created content."""
-        marked_endpoints = self._marked_endpoints
-        if not marked_endpoints:
-            return False
-        return self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path).name in marked_endpoints
+    def _may_create_content(self, incoming: IncomingRequest, caller: Caller, now_ms: int) -> bool:
+        """Return whether the service has marked an earlier request of the same action as one that created content."""
+        rulebook, method, path = self.evaluator.limiter.rulebook, incoming.method, incoming.path
+        endpoint = rulebook.get_endpoint(method, path)
+        return self._marked_endpoints.may_create_content(
+            caller.owner, method, path, endpoint.name, rules=rulebook.rules.paths, now_ms=now_ms
+        )
 
     def _apply_decision(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
@@ -630,17 +631,23 @@ class DecisionService:
             await self.evaluator.refund(admitted.decision, RefundReason.GONE)
         await self.end_request(admitted)
 
-    async def on_content_created(self, admitted: AdmittedRequest) -> None:
+    async def on_content_created(self, admitted: AdmittedRequest, route: str = "") -> None:
         """Charge the content limits, because the service reported in its reply that the request created content.
 
-        From now on, requests to the same endpoint are refused while a content limit of their caller is full.
+        `route` is the route that the service named, such as `/{owner}/{repository}/wiki/{page}`; empty if it named none. From
+        now on, requests of the same action are refused while a content limit of their caller is full.
         """
         if admitted.decision is None:
             return
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(admitted.method, admitted.path)
-        if not endpoint.content:
-            self._marked_endpoints.add(endpoint.name)
-        await self.evaluator.charge_content(admitted.decision, admitted.caller, endpoint)
+        rulebook, caller, now_ms = self.evaluator.limiter.rulebook, admitted.caller, self.now_ms()
+        method, path = admitted.method, admitted.path
+        endpoint = rulebook.get_endpoint(method, path)
+        was_unknown = not endpoint.content and self._marked_endpoints.add(
+            caller.owner, method, path, endpoint.name, route=route, rules=rulebook.rules.paths, now_ms=now_ms
+        )
+        await self.evaluator.charge_content(admitted.decision, caller, endpoint)
+        if was_unknown and await self.evaluator.is_content_exceeded(caller, endpoint):
+            self._marked_endpoints.add_unexpected_mark(caller.owner, now_ms)
 
     def build_header_pairs(self, admitted: AdmittedRequest) -> list[tuple[bytes, bytes]]:
         """Return the rate limit, request id and token headers of the reply as pairs; none if the request was not evaluated."""
