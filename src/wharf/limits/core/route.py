@@ -90,6 +90,16 @@ class RoutePattern(msgspec.Struct, frozen=True):
             _segment_matches(pattern, segment) for pattern, segment in zip(self.segments, segments, strict=False)
         )
 
+    def count_any_segments(self, segments: Sequence[str]) -> int:
+        """Return how many segments of a path `**` stands for, at least. The path must match the pattern, which has `**`."""
+        at = self.segments.index(ANY_SEGMENTS)
+        after = self.segments[at + 1 :]
+        last = len(segments) - len(after) - at - self.has_wildcard
+        for count in range(1 if self.has_wildcard else last, last):
+            if all(map(_segment_matches, after, segments[at + count : at + count + len(after)])):
+                return count
+        return last
+
     def _replace_any_segments(self, at: int, count: int) -> "RoutePattern":
         """Return the pattern with `**`, the segment number `at`, replaced by a number of single segments."""
         segments = (*self.segments[:at], *(("{any}",) * count), *self.segments[at + 1 :])

@@ -407,6 +407,7 @@ def hash_rules(rules: RuleSet) -> str:
         ),
     )
     plain = msgspec.to_builtins(without_locations, str_keys=True)
+    del plain["owner_paths"]  # They change no counter, and the hash is that of versions without them.
     if not rules.domains:
         del plain["domains"], plain["descriptors"]  # Then the hash is that of versions without descriptors.
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]

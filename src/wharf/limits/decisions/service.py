@@ -29,7 +29,7 @@ from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.request import QueryFacts, RequestFacts
-from wharf.limits.core.resources import ResourceFinder, select_organization_resource
+from wharf.limits.core.resources import NO_RESOURCES, build_finder, select_organization_resource
 from wharf.limits.core.responses import JSON_TYPE, Headers, RefusalResponse, build_headers, build_refusal
 from wharf.limits.core.route import find_path_below
 from wharf.limits.core.rule import READ_METHODS, Interface
@@ -129,12 +129,11 @@ class DecisionService:
         self.world: Final = world
         self.activity: Final = ActivityCounts()
         self._directory_failures = LogLimit(world)
-        self._resource_finder = ResourceFinder(self.settings.owner_paths)
         self.overrides: Final = OperatorOverrides(
             folder, self.now_ms, lambda grants: self.evaluator.limiter.set_grants(grants)
         )
         self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies, unlisted)
-        self.caller_resolver.api_path = evaluator.rules.api_path
+        self.caller_resolver.resource_finder = build_finder(evaluator.rules, self.settings.owner_paths)
         self.unlisted: Final = unlisted
         """Credentials that the directory does not list; `None` if they are rejected."""
         carriers = self.settings.credentials.carriers
@@ -220,7 +219,7 @@ class DecisionService:
     async def set_rules(self, text: str, file: str) -> None:
         """Replace the rules by those in `text`, the content of the file `file`. Raises an error if they are invalid."""
         await self.evaluator.reload_rules(text, file)
-        self.caller_resolver.api_path = self.evaluator.rules.api_path
+        self.caller_resolver.resource_finder = build_finder(self.evaluator.rules, self.settings.owner_paths)
         self.header_writer = HeaderWriter(self.evaluator.rules, self.settings.request_id_header)
 
     # -- request ids -----------------------------------------------------------------------------------------------
@@ -406,18 +405,15 @@ class DecisionService:
 
     def _find_resource(self, method: str, path: str, caller: Caller) -> str:
         """Return the resource of an organization that a request is about, such as `acme/site`; empty without one."""
-        owner, resource = self._resource_finder.find_name(method, path)
-        if not owner and caller.installation is None and caller.repository is None:
+        names = self.caller_resolver.resource_finder.find_names(method, path)
+        if names is NO_RESOURCES and caller.installation is None and caller.repository is None:
             return ""
-        directory = self.caller_resolver.directory
+        directory, first = self.caller_resolver.directory, names[0]
         try:
-            if (
-                owner
-                and (organization := directory.find_organization(owner)) is not None
-                and organization.login == owner
-            ):
-                return resource  # The usual spelling: nothing else to look up.
-            return select_organization_resource(resource, caller, directory)
+            organization = directory.find_organization(first.owner) if first.owner else None
+            if organization is not None and organization.login == first.owner:
+                return first.resource  # The usual spelling: nothing else to look up.
+            return select_organization_resource(names, caller, directory)
         except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
             left_out = self._directory_failures.count_event()
             if left_out is not None:
