@@ -13,7 +13,7 @@ from typing import Any, Final
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.paths import BadPath
 from wharf.limits.core.rule import ConnectionClass
-from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers
+from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, ReplyMarks, filter_reply_headers
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter
@@ -356,9 +356,9 @@ class _AsgiCall:
                 decision_service.on_reply_status(admitted, status)
             if status == 304 or status >= 500:
                 await decision_service.on_status(admitted, status)
-            headers, has_content = self._build_headers(message)
-            if has_content:
-                await decision_service.on_content_created(admitted)
+            headers, marks = self._build_headers(message)
+            if marks.is_content:
+                await decision_service.on_content_created(admitted, marks.content_route)
             self.has_reply_begun = True
             message = {**message, "headers": headers}
         else:
@@ -371,8 +371,8 @@ class _AsgiCall:
         else:
             await decision_service.end_request(admitted)
 
-    def _build_headers(self, message: Message) -> tuple[list[HeaderPair], bool]:
-        """Return a pair: the headers of the reply with the limiter's own, and whether the application created content.
+    def _build_headers(self, message: Message) -> tuple[list[HeaderPair], ReplyMarks]:
+        """Return a pair: the headers of the reply with the limiter's own, and what the application reports in it.
 
         The CPU time that the application reports is stored in the admitted request.
         """
@@ -385,7 +385,7 @@ class _AsgiCall:
         headers += self._decision_service.build_header_pairs(admitted)
         if self._incoming.has_origin:
             headers.append((b"access-control-expose-headers", EXPOSED_HEADERS.encode()))
-        return headers, marks.is_content
+        return headers, marks
 
     async def send_server_error(self) -> None:
         """Reply with 500 instead of the application."""

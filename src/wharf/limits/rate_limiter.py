@@ -164,7 +164,10 @@ class RateLimiter:
     def _find_misplaced_pattern(self, rules: RuleSet) -> str:
         """Return which pattern of the settings these rules make useless, and why; empty if there is none."""
         opaque = self.settings.credentials.opaque
-        for key, patterns in (("accepted_on", opaque.accepted_on), ("sessions_accepted_on", opaque.sessions_accepted_on)):
+        for key, patterns in (
+            ("accepted_on", opaque.accepted_on),
+            ("sessions_accepted_on", opaque.sessions_accepted_on),
+        ):
             if problem := find_misplaced_pattern(patterns, rules):
                 return f"{key} in [opaque]: {problem}"
         return ""

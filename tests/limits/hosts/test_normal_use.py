@@ -308,9 +308,7 @@ def test_with_the_settings_of_the_page_an_hour_of_an_office_has_no_refusal(tmp_p
 
 def test_without_pages_that_prove_sessions_an_office_shares_the_limit_of_its_address(tmp_path: Path) -> None:
     settings = read_settings_of_page(tmp_path, "gitea")
-    opaque = msgspec.structs.replace(
-        settings.credentials.opaque, sessions_accepted_on=("GET outside:/user/settings",)
-    )
+    opaque = msgspec.structs.replace(settings.credentials.opaque, sessions_accepted_on=("GET outside:/user/settings",))
     credentials = msgspec.structs.replace(settings.credentials, opaque=opaque)
     without = msgspec.structs.replace(settings, credentials=credentials)
     refused, owners = count_refusals(without, "gitea", until_s=120)

@@ -78,9 +78,9 @@ ROOT: Final = TableSchema(
         KeySchema(
             "owner_paths",
             TEXTS,
-            "Patterns of the paths that name the owner of a resource, such as `* /teams/{owner}/{repository}/*`. They decide "
-            "to which organization a request belongs in its activity. They replace the default.",
-            "the paths of code hosts, such as `* /repos/{owner}/{repository}/*`",
+            "Patterns of the complete paths that name the owner of a resource, such as `* /teams/{owner}/{repository}/*`. They "
+            "replace the `owner_paths` of the rules.",
+            "those of the rules",
         ),
         KeySchema("request_id_header", TEXT, "The reply header with the request id.", "`x-github-request-id`"),
     ),

@@ -108,6 +108,8 @@ class Rulebook:
         self._endpoints_by_content: BoundedCache[_ContentKey, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         self._marked_endpoints: BoundedCache[EndpointCost, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         """Copies of endpoints for requests with `may_create_content`."""
+        self.unforwarded_paths = rules.paths.replace_removal()
+        """How paths are treated of requests that the limiter judges and does not forward."""
         self._normal_paths: BoundedCache[str | bytes, str] = BoundedCache(MAX_CACHED_PATHS)
         self._templates: BoundedCache[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = BoundedCache(
             MAX_CACHED_TEMPLATES
@@ -119,11 +121,12 @@ class Rulebook:
     def normalize_path(self, path: str | bytes) -> str:
         """Return the normal form of a path, from the cache if possible: of a text that a server has decoded, or of raw bytes.
 
-        Requests to the same path share one text, which saves memory. Raises `BadPath` if the path is refused.
+        The request is not forwarded by the limiter, so no segment is removed. Requests to the same path share one text, which
+        saves memory. Raises `BadPath` if the path is refused.
         """
         normal_path = self._normal_paths.get(path)
         if normal_path is None:
-            rules = self.rules.paths
+            rules = self.unforwarded_paths
             normal_path = (
                 normalize_decoded_path(path, rules) if isinstance(path, str) else normalize_raw_path(path, rules)
             )
@@ -387,6 +390,7 @@ def hash_rules(rules: RuleSet) -> str:
         ),
     )
     plain = msgspec.to_builtins(without_locations, str_keys=True)
+    del plain["owner_paths"]  # They change no counter, and the hash is that of versions without them.
     if not rules.domains:
         del plain["domains"], plain["descriptors"]  # Then the hash is that of versions without descriptors.
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]

@@ -24,7 +24,7 @@ from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.request import QueryFacts, RequestFacts
-from wharf.limits.core.resources import ResourceFinder, select_organization_resource
+from wharf.limits.core.resources import NO_RESOURCES, build_finder, select_organization_resource
 from wharf.limits.core.rule import READ_METHODS, Interface
 from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.decisions.activity import ActivityCounts
@@ -97,12 +97,11 @@ class DecisionService:
         self.world: Final = world
         self.activity: Final = ActivityCounts()
         self._directory_failures = LogLimit(world)
-        self._resource_finder = ResourceFinder(self.settings.owner_paths)
         self.overrides: Final = OperatorOverrides(
             folder, self.now_ms, lambda grants: self.evaluator.limiter.set_grants(grants)
         )
         self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies, unlisted)
-        self.caller_resolver.api_path = evaluator.rules.api_path
+        self.caller_resolver.resource_finder = build_finder(evaluator.rules, self.settings.owner_paths)
         if unlisted is not None:
             unlisted.set_rules(evaluator.rules)
         self.unlisted: Final = unlisted
@@ -195,7 +194,7 @@ class DecisionService:
     async def set_rules(self, text: str, file: str) -> None:
         """Replace the rules by those in `text`, the content of the file `file`. Raises an error if they are invalid."""
         await self.evaluator.reload_rules(text, file)
-        self.caller_resolver.api_path = self.evaluator.rules.api_path
+        self.caller_resolver.resource_finder = build_finder(self.evaluator.rules, self.settings.owner_paths)
         if self.unlisted is not None:
             self.unlisted.set_rules(self.evaluator.rules)
         self.replies.apply_rules()
@@ -293,7 +292,7 @@ class DecisionService:
         if body is None and not self._has_graphql_query(incoming):
             request = RequestFacts(
                 *(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection),
-                bool(self._marked_endpoints) and self._may_create_content(incoming),
+                bool(self._marked_endpoints) and self._may_create_content(incoming, caller, now_ms),
             )
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
@@ -320,16 +319,17 @@ class DecisionService:
             problem = str(error)
         request = RequestFacts(
             *(request_id, incoming.method, incoming.path, caller, query, objects, incoming.connection),
-            self._may_create_content(incoming),
+            bool(self._marked_endpoints) and self._may_create_content(incoming, caller, self.now_ms()),
         )
         return request, problem
 
-    def _may_create_content(self, incoming: IncomingRequest) -> bool:
-        """Return whether the service has marked an earlier request to the same endpoint as one that created content."""
-        marked_endpoints = self._marked_endpoints
-        if not marked_endpoints:
-            return False
-        return self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path).name in marked_endpoints
+    def _may_create_content(self, incoming: IncomingRequest, caller: Caller, now_ms: int) -> bool:
+        """Return whether the service has marked an earlier request of the same action as one that created content."""
+        rulebook, method, path = self.evaluator.limiter.rulebook, incoming.method, incoming.path
+        endpoint = rulebook.get_endpoint(method, path)
+        return self._marked_endpoints.may_create_content(
+            caller.owner, method, path, endpoint.name, rules=rulebook.rules.paths, now_ms=now_ms
+        )
 
     def _apply_decision(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
@@ -369,18 +369,15 @@ class DecisionService:
 
     def _find_resource(self, method: str, path: str, caller: Caller) -> str:
         """Return the resource of an organization that a request is about, such as `acme/site`; empty without one."""
-        owner, resource = self._resource_finder.find_name(method, path)
-        if not owner and caller.installation is None and caller.repository is None:
+        names = self.caller_resolver.resource_finder.find_names(method, path)
+        if names is NO_RESOURCES and caller.installation is None and caller.repository is None:
             return ""
-        directory = self.caller_resolver.directory
+        directory, first = self.caller_resolver.directory, names[0]
         try:
-            if (
-                owner
-                and (organization := directory.find_organization(owner)) is not None
-                and organization.login == owner
-            ):
-                return resource  # The usual spelling: nothing else to look up.
-            return select_organization_resource(resource, caller, directory)
+            organization = directory.find_organization(first.owner) if first.owner else None
+            if organization is not None and organization.login == first.owner:
+                return first.resource  # The usual spelling: nothing else to look up.
+            return select_organization_resource(names, caller, directory)
         except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
             left_out = self._directory_failures.count_event()
             if left_out is not None:
@@ -500,17 +497,23 @@ class DecisionService:
             await self.evaluator.refund(admitted.decision, RefundReason.GONE)
         await self.end_request(admitted)
 
-    async def on_content_created(self, admitted: AdmittedRequest) -> None:
+    async def on_content_created(self, admitted: AdmittedRequest, route: str = "") -> None:
         """Charge the content limits, because the service reported in its reply that the request created content.
 
-        From now on, requests to the same endpoint are refused while a content limit of their caller is full.
+        `route` is the route that the service named, such as `/{owner}/{repository}/wiki/{page}`; empty if it named none. From
+        now on, requests of the same action are refused while a content limit of their caller is full.
         """
         if admitted.decision is None:
             return
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(admitted.method, admitted.path)
-        if not endpoint.content:
-            self._marked_endpoints.add(endpoint.name)
-        await self.evaluator.charge_content(admitted.decision, admitted.caller, endpoint)
+        rulebook, caller, now_ms = self.evaluator.limiter.rulebook, admitted.caller, self.now_ms()
+        method, path = admitted.method, admitted.path
+        endpoint = rulebook.get_endpoint(method, path)
+        was_unknown = not endpoint.content and self._marked_endpoints.add(
+            caller.owner, method, path, endpoint.name, route=route, rules=rulebook.rules.paths, now_ms=now_ms
+        )
+        await self.evaluator.charge_content(admitted.decision, caller, endpoint)
+        if was_unknown and await self.evaluator.is_content_exceeded(caller, endpoint):
+            self._marked_endpoints.add_unexpected_mark(caller.owner, now_ms)
 
     async def end_request(self, admitted: AdmittedRequest) -> None:
         """Charge the CPU time of a request and free its concurrency slots.
