@@ -337,6 +337,7 @@ class Rulebook:
             secondary_rules=tuple(rule for rule in self.rules.rules if rule.name in secondary_names),
             other_primary_rules=tuple(tuple(by_name[rule] for rule in names) for names in primary_names[1:]),
             is_batch=is_batch,
+            needs_body=is_batch or bool(interfaces and interfaces[0] is Interface.GRAPHQL),
             is_waiting=all(rule is not None and rule.waiting for rule in endpoint_rules),
             may_create_content=any(rule is not None and rule.content_marked for rule in endpoint_rules),
         )

@@ -114,7 +114,8 @@ class ReplyRenderer:
 
     def is_own_path(self, path: str) -> bool:
         """Return whether the limiter, and not the service, replies to GET and HEAD requests for this path."""
-        return self._find_page_path(path) is not None
+        api_path = self._evaluator.rules.api_path
+        return self._find_page_path(path) is not None if api_path else self._pages.is_own_path(path)
 
     def _find_page_path(self, path: str) -> str | None:
         """Return the path of one of the limiter's own pages, relative to the base path; `None` for any other path."""

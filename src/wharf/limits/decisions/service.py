@@ -106,6 +106,7 @@ class DecisionService:
             unlisted.set_rules(evaluator.rules)
         self.unlisted: Final = unlisted
         """Credentials that the directory does not list; `None` if they are rejected."""
+        self._revocation_path = self.settings.credentials.revocation_path
         carriers = self.settings.credentials.carriers
         self.carriers: Final = carriers if carriers.has_extra else None
         """Headers and cookies that carry credentials; `None` if only `Authorization` does."""
@@ -207,10 +208,9 @@ class DecisionService:
         It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
         body of a GET.
         """
-        if path == self.settings.credentials.revocation_path and method == "POST":
+        if self.evaluator.limiter.rulebook.get_endpoint(method, path).needs_body:
             return True
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, path)
-        return endpoint.is_batch or endpoint.interface is Interface.GRAPHQL
+        return path == self._revocation_path and method == "POST"
 
     def takes_long(self, incoming: IncomingRequest, body: bytes | None) -> bool:
         """Return whether the event loop must not wait until body and query are read, because one of them is long."""
@@ -230,6 +230,8 @@ class DecisionService:
 
     def can_admit_locally(self, incoming: IncomingRequest, body: bytes | None) -> bool:
         """Return whether `admit_locally` may decide the request; otherwise `admit` must be awaited."""
+        if body is None and not incoming.query and self.unlisted is None:
+            return self.is_local  # The usual case, checked first: nothing to read, and no credential to ask about.
         return self.is_local and not self.takes_long(incoming, body) and not self.must_wait(incoming)
 
     def must_wait(self, incoming: IncomingRequest) -> bool:
@@ -289,7 +291,7 @@ class DecisionService:
         if self.unlisted is not None and run_immediately(self._is_login_refused(incoming, caller)):
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
-        if body is None and not self._has_graphql_query(incoming):
+        if body is None and not (incoming.query and self._has_graphql_query(incoming)):
             request = RequestFacts(
                 *(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection),
                 bool(self._marked_endpoints) and self._may_create_content(incoming, caller, now_ms),
@@ -359,9 +361,12 @@ class DecisionService:
             incoming.is_conditional,
             now_s,
             now_s if is_timed else None,
-            is_timed=is_timed,
-            method=incoming.method,
-            path=incoming.path,
+            *(0.0, 0, None, None),  # Nothing was worked, charged or measured yet.
+            is_timed,
+            None,
+            False,
+            incoming.method,
+            incoming.path,
         )
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
