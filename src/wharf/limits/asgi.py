@@ -7,13 +7,13 @@ only for GraphQL requests and for batches of large files.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.paths import BadPath
 from wharf.limits.core.rule import ConnectionClass
-from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers
+from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, ReplyMarks, filter_reply_headers
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter
@@ -203,27 +203,58 @@ class LimitsMiddleware:
             await _refuse_websocket(result, scope, send)
             return
         result.finish_work(decision_service.world.monotonic_s())
+        has_received = has_reply_begun = False
 
         async def send_with_headers(message: Message) -> None:
             """Send a message of the application; add the rate limit headers, and end the request when it closes."""
+            nonlocal has_reply_begun
             if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-                rate_headers = decision_service.build_header_pairs(result)
-                message = {**message, "headers": [*message.get("headers", ()), *rate_headers]}
+                has_reply_begun = True
+                headers = await self._charge_handshake(result, message.get("status", 101), message.get("headers", ()))
+                message = {**message, "headers": headers}
             elif message["type"] == "websocket.close":
+                has_reply_begun = True
                 await decision_service.end_request(result)
             await send(message)
 
         async def receive_until_disconnect() -> Message:
             """Receive a message for the application; end the request when the caller has disconnected."""
+            nonlocal has_received
             message = await receive()
+            has_received = True
             if message["type"] == "websocket.disconnect":
                 await decision_service.end_request(result)
             return message
 
         try:
             await self._application(scope, receive_until_disconnect, send_with_headers)
+        except Exception:
+            if not has_reply_begun and not result.is_ended:
+                # The server would reply without the rate limit headers: reply first, then raise again.
+                await decision_service.on_status(result, 500)
+                reply = await decision_service.render_error(incoming, 500, "Server Error", result)
+                if not has_received:
+                    await receive()  # A reply is allowed only after the message `websocket.connect` was received.
+                await _refuse_websocket(reply, scope, send)
+            raise
         finally:
             await decision_service.end_request(result)
+
+    async def _charge_handshake(
+        self, admitted: AdmittedRequest, status: int, headers: Iterable[HeaderPair]
+    ) -> list[HeaderPair]:
+        """Apply the application's reply to a handshake to the limits, and return its headers with the limiter's own."""
+        decision_service = self._decision_service
+        if admitted.proof is not None:
+            decision_service.on_reply_status(admitted, status)
+        if status >= 500:
+            await decision_service.on_status(admitted, status)
+        passed, marks = filter_reply_headers(headers, replaces_limits=admitted.decision is not None, status=status)
+        if marks.measured_ms is not None:
+            admitted.measured_ms = marks.measured_ms
+        if marks.is_content:
+            await decision_service.on_content_created(admitted)
+        return [*passed, *decision_service.build_header_pairs(admitted)]
 
 
 async def _answer_lifespan(limits: RateLimiter, receive: Receive, send: Send) -> None:
@@ -322,9 +353,9 @@ class _AsgiCall:
                 self._decision_service.on_reply_status(admitted, status)
             if status == 304 or status >= 500:
                 return self._refund_then_send(message, status)
-            headers, has_content = self._build_headers(message)
-            if has_content:
-                return self._charge_then_send(message, headers)
+            headers, marks = self._build_headers(message)
+            if marks.is_content:
+                return self._charge_then_send(message, headers, marks)
             self.has_reply_begun = True
             return self._send({**message, "headers": headers})
         if message["type"] == "http.response.body" and not message.get("more_body"):
@@ -334,15 +365,15 @@ class _AsgiCall:
     async def _refund_then_send(self, message: Message, status: int) -> None:
         """Send the start of a reply with the status 304 or 5xx, after its refund."""
         await self._decision_service.on_status(self._admitted, status)
-        headers, has_content = self._build_headers(message)
-        if has_content:
-            await self._decision_service.on_content_created(self._admitted)
+        headers, marks = self._build_headers(message)
+        if marks.is_content:
+            await self._decision_service.on_content_created(self._admitted, marks.content_route)
         self.has_reply_begun = True
         await self._send({**message, "headers": headers})
 
-    async def _charge_then_send(self, message: Message, headers: list[HeaderPair]) -> None:
+    async def _charge_then_send(self, message: Message, headers: list[HeaderPair], marks: ReplyMarks) -> None:
         """Send the start of a reply with these headers, after charging the content that the application created."""
-        await self._decision_service.on_content_created(self._admitted)
+        await self._decision_service.on_content_created(self._admitted, marks.content_route)
         self.has_reply_begun = True
         await self._send({**message, "headers": headers})
 
@@ -355,8 +386,8 @@ class _AsgiCall:
         else:
             await decision_service.end_request(self._admitted)
 
-    def _build_headers(self, message: Message) -> tuple[list[HeaderPair], bool]:
-        """Return a pair: the headers of the reply with the limiter's own, and whether the application created content.
+    def _build_headers(self, message: Message) -> tuple[list[HeaderPair], ReplyMarks]:
+        """Return a pair: the headers of the reply with the limiter's own, and what the application reports in it.
 
         The CPU time that the application reports is stored in the admitted request.
         """
@@ -369,7 +400,7 @@ class _AsgiCall:
         headers += self._decision_service.build_header_pairs(admitted)
         if self._incoming.has_origin:
             headers.append((b"access-control-expose-headers", EXPOSED_HEADERS.encode()))
-        return headers, marks.is_content
+        return headers, marks
 
     async def send_server_error(self) -> None:
         """Reply with 500 instead of the application."""

@@ -41,6 +41,8 @@ MARK_PREFIX: Final = b"x-wharf-"
 """A mark is a reply header with this prefix, by which the service reports usage to the limiter; it is never forwarded."""
 CPU_MARK_HEADER: Final = b"x-wharf-cpu-ms"
 CONTENT_MARK_HEADER: Final = b"x-wharf-content"
+MAX_ROUTE_BYTES: Final = 512
+"""A longer route is ignored; limits memory. The mark counts."""
 MAX_PLAIN_NAMES: Final = 1_024
 """Names of reply headers that are remembered as plain; limits memory."""
 MAX_PLAIN_NAME_BYTES: Final = 64
@@ -190,6 +192,8 @@ class ReplyMarks(msgspec.Struct, frozen=True, gc=False):
     """The CPU time of the request."""
     is_content: bool = False
     """Whether the request created content."""
+    content_route: str = ""
+    """The route of the request, if the service names it: requests of the same route create content too."""
 
 
 NO_MARKS: Final = ReplyMarks()
@@ -203,7 +207,9 @@ def read_mark(marks: ReplyMarks, name: bytes, value: bytes) -> ReplyMarks:
     if name == CPU_MARK_HEADER and value.isdigit() and len(value) <= MAX_CPU_DIGITS:
         return msgspec.structs.replace(marks, measured_ms=int(value))
     if name == CONTENT_MARK_HEADER:
-        return msgspec.structs.replace(marks, is_content=value == b"1")
+        is_route = value.startswith(b"/")
+        route = value.decode() if is_route and len(value) <= MAX_ROUTE_BYTES and value.isascii() else ""
+        return msgspec.structs.replace(marks, is_content=is_route or value == b"1", content_route=route)
     return marks
 
 

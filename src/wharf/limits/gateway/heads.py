@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.caches import BoundedCache
+from wharf.limits.core.callers.carriers import normalize_header_name
 from wharf.limits.decisions.headers import NO_MARKS, ReplyMarks, read_mark
 
 MAX_TARGET_BYTES: Final = 8_192
@@ -26,8 +27,8 @@ MAX_KNOWN_BYTES: Final = 2_048
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _REQUEST_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e]*+\r\n)*+")
+_ANY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*+")
 _PLAIN_HEADERS: Final = re.compile(rb"(?:[-0-9A-Za-z]++:[\t\x20-\x7e]*+\r\n)*+")
-_REPLACED_SIGN: Final = re.compile(rb"[^-0-9a-z]")
 _LINES: Final = re.compile(rb"(([^:]++):([^\r]*+)\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\0]*+))?\r\n")
 _REPLY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[^\r\n\0]*+\r\n)*+")
@@ -152,10 +153,11 @@ class ReplyHead(msgspec.Struct, gc=False):
     has_date: bool = False
 
 
-def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead:
+def read_request_head(data: bytes, end: int, *, max_headers: int, is_ascii: bool = True) -> RequestHead:
     """Return the head of the request at the start of `data`. `end` is the position after its empty line.
 
-    Raises `BadHead` if it is malformed, ambiguous, too long or not supported.
+    `is_ascii`: whether the values of headers must be ASCII. Raises `BadHead` if the head is malformed, ambiguous, too long or
+    not supported.
     """
     line = _REQUEST_LINE.match(data, 0, end)
     if line is None:
@@ -172,7 +174,7 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
     checked = _PLAIN_HEADERS.match(data, start, end - 2)
     are_names_plain = checked is not None and checked.end() == end - 2
     if not are_names_plain:
-        checked = _REQUEST_HEADERS.match(data, start, end - 2)
+        checked = (_REQUEST_HEADERS if is_ascii else _ANY_HEADERS).match(data, start, end - 2)
     if checked is None or checked.end() != end - 2:
         raise BadHead(
             "A header is malformed: it must be a name, a colon and a value in ASCII, on one line that ends with CR LF."
@@ -245,7 +247,7 @@ def _check_name(name: bytes) -> None:
     they cannot tell `X_Forwarded_For` from `X-Forwarded-For`. Raises `BadHead`.
     """
     lower = name.lower()
-    similar_name = _REPLACED_SIGN.sub(b"-", lower)
+    similar_name = normalize_header_name(lower)
     if similar_name != lower and (
         similar_name in _SPECIAL_HEADERS or similar_name[:8] == b"x-wharf-" or similar_name[:12] == FORWARDED_PREFIX
     ):

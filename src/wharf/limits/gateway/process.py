@@ -43,8 +43,8 @@ async def run_gateway(
     stop_event = stop_event or asyncio.Event()
     _require_connections(settings)
     limits = RateLimiter(settings, world)
-    await limits.open()
     gateway = Gateway(limits, upstream, world, is_bare=is_bare)
+    await limits.open()
     admin = AdminServer(limits, world, gateway)
     try:
         try:
