@@ -226,7 +226,7 @@ class _SilentTransport:
 
 
 async def hold(count: int) -> None:
-    """Measure a gateway with so many connections without sockets, and print the figures as JSON."""
+    """Measure a gateway with `count` connections without sockets, and print the figures as JSON."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_settings(folder, count // ADDRESS_COUNT)

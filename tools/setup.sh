@@ -49,10 +49,12 @@ if ! cmp -s "$lock" "$installed/dev.txt"; then
     cp "$lock" "$installed/dev.txt"
 fi
 
-if ! cmp -s pyproject.toml "$installed/pyproject.toml"; then
+compiled=src/wharf/limits/core/counting/usual_calls.c
+if ! cmp -s pyproject.toml "$installed/pyproject.toml" || ! cmp -s "$compiled" "$installed/usual_calls.c"; then
     echo "Installing the package itself (editable) ..."
     # --no-index: the build tools are among the locked dependencies, so this needs no network.
     "$python" -m pip install --quiet --disable-pip-version-check --no-input \
         --no-index --no-deps --no-build-isolation --editable .
     cp pyproject.toml "$installed/pyproject.toml"
+    cp "$compiled" "$installed/usual_calls.c"
 fi

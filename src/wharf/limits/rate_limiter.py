@@ -15,6 +15,7 @@ from wharf.limits.config.file_watcher import FileWatcher, WatchedFile
 from wharf.limits.config.settings import LimiterSettings, StoreKind
 from wharf.limits.config.settings_file import read_settings
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
+from wharf.limits.core.counting.compiled import USUAL_CALLS
 from wharf.limits.core.placed_routes import find_misplaced_pattern
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.rulebook import hash_rules
@@ -201,7 +202,12 @@ class RateLimiter:
                 raise
             raise LimiterStartError(f"cannot start the limiter: {problem}") from None
         rules = self.decision_service.evaluator.rules
-        log.info("limiter started rules=%d rules_hash=%s", len(rules.rules) + len(rules.descriptors), hash_rules(rules))
+        log.info(
+            "limiter started rules=%d rules_hash=%s has_compiled_counters=%s",
+            len(rules.rules) + len(rules.descriptors),
+            hash_rules(rules),
+            USUAL_CALLS is not None,
+        )
 
     async def close(self) -> None:
         """Stop all tasks and close the store."""

@@ -1,11 +1,5 @@
 """Counters with compiled functions do the same as those in Python, for any history of calls."""
 
-import importlib.machinery
-import importlib.util
-import shutil
-import subprocess
-import sysconfig
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.limits.builders import NOON_MS, InMemoryLimiter, a_user, anonymous
+from tests.limits.compiled_counters import build_usual_calls
 from wharf.limits.core.callers.caller import Caller
-from wharf.limits.core.counting import compiled
 from wharf.limits.core.counting.compiled import UsualCalls
 from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.counting.leases import LEASE_TTL_MS, ConcurrencyLeases
@@ -22,7 +16,6 @@ from wharf.limits.core.counting.segmented_dict import MAX_UNSPLIT_KEYS
 from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.store_calls import StoreCall
 
-SOURCE = Path(compiled.__file__).with_name("usual_calls.c")
 CALLERS = (a_user("ada"), a_user("bob"), anonymous("192.0.2.1"), anonymous("192.0.2.2"))
 PATHS = ("/x", "/y", "/free")
 RULES = """
@@ -68,20 +61,14 @@ free = true
 
 
 @pytest.fixture(scope="module")
-def usual_calls(tmp_path_factory: pytest.TempPathFactory) -> UsualCalls:
-    """Return the compiled functions of this checkout, built for this interpreter."""
-    compiler = shutil.which("gcc")
-    assert compiler is not None
-    target = tmp_path_factory.mktemp("built") / "_usual_calls.so"
-    include = sysconfig.get_paths()["include"]
-    command = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-shared", "-fPIC"]
-    subprocess.run([*command, f"-I{include}", str(SOURCE), "-o", str(target)], check=True)
-    loader = importlib.machinery.ExtensionFileLoader("_usual_calls", str(target))
-    spec = importlib.util.spec_from_loader("_usual_calls", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return compiled.configure(module)
+def usual_calls() -> UsualCalls:
+    return build_usual_calls()
+
+
+class _Unfit:
+    """A class with an attribute that is no slot."""
+
+    id = ""
 
 
 class CountedCalls:
@@ -223,6 +210,13 @@ def test_a_compiled_module_rejects_classes_of_another_version(usual_calls: Usual
         module.configure((StoreCall,), LEASE_TTL_MS)
     with pytest.raises(AttributeError):
         module.configure((Counters,) * 12, LEASE_TTL_MS)
+    with pytest.raises(TypeError, match="id is not a slot"):
+        module.configure((_Unfit,) * 12, LEASE_TTL_MS)
+
+    pair = Pair(usual_calls)
+    for number in range(2):
+        pair.take(pair.call(f"r{number}"))
+    assert pair.counted.charged == 1  # Nothing has changed.
 
 
 def test_counters_without_compiled_functions_charge_usual_calls_too() -> None:

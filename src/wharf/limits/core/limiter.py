@@ -84,6 +84,8 @@ class Limiter:
 
     def decide(self, call: StoreCall, result: TakeResult) -> LimitDecision:
         """Return the decision that follows from the result of a store call."""
+        if result.is_admitted:  # The usual case. This saves a call.
+            return LimitDecision(call.id, Verdict.ADMITTED, call.plan, call.charges, result)
         return build_decision(call.id, call.plan, call.charges, result)
 
     def build_unread_refusal(

@@ -292,9 +292,9 @@ class DecisionService:
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
         if body is None and not (incoming.query and self._has_graphql_query(incoming)):
+            may_create = bool(self._marked_endpoints) and self._may_create_content(incoming, caller, now_ms)
             request = RequestFacts(
-                *(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection),
-                bool(self._marked_endpoints) and self._may_create_content(incoming, caller, now_ms),
+                request_id, incoming.method, incoming.path, caller, None, None, incoming.connection, may_create
             )
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
@@ -348,8 +348,9 @@ class DecisionService:
                 decision, caller, now_ms, self._find_resource(incoming.method, incoming.path, caller)
             )
             return self.replies.build_refusal(request_id, decision, caller)
-        self.decision_log.record_admission(request_id, now_ms, incoming.method, incoming.path, decision, caller)
-        self.activity.record_admission(decision, caller, self._find_resource(incoming.method, incoming.path, caller))
+        method, path = incoming.method, incoming.path
+        self.decision_log.record_admission(request_id, now_ms, method, path, decision, caller)
+        self.activity.record_admission(decision, caller, self._find_resource(method, path, caller))
         if self.alerts is not None:
             self.alerts.check_usage(decision, caller)
         now_s = self.world.monotonic_s()
@@ -361,12 +362,15 @@ class DecisionService:
             incoming.is_conditional,
             now_s,
             now_s if is_timed else None,
-            *(0.0, 0, None, None),  # Nothing was worked, charged or measured yet.
+            0.0,
+            0,
+            None,
+            None,
             is_timed,
             None,
             False,
-            incoming.method,
-            incoming.path,
+            method,
+            path,
         )
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
@@ -382,6 +386,8 @@ class DecisionService:
             organization = directory.find_organization(first.owner) if first.owner else None
             if organization is not None and organization.login == first.owner:
                 return first.resource  # The usual spelling: nothing else to look up.
+            if organization is None and first.owner and len(names) == 1:
+                return ""  # An account that is no organization: nothing else to look up.
             return select_organization_resource(names, caller, directory)
         except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
             left_out = self._directory_failures.count_event()

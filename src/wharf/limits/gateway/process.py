@@ -81,8 +81,7 @@ def _require_connections(settings: LimiterSettings) -> None:
     limit = require_open_files(needed)
     if limit < needed:
         log.warning(
-            "too few open files for all connections: raise the limit of the process or lower connections_most "
-            "limit=%d needed=%d connections_most=%d",
+            "limit of open files too low for connections_most limit=%d needed=%d connections_most=%d",
             limit,
             needed,
             gateway.connections_most,

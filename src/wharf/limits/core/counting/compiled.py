@@ -37,7 +37,8 @@ class UsualCalls(Protocol):
 
 
 def configure(module: Any) -> UsualCalls:
-    """Pass the classes of the counters to the compiled module, and return it. Raises `TypeError` if they do not fit."""
+    """Pass the classes of the counters to the compiled module, and return it. Raises `TypeError` or `AttributeError` if they
+    do not fit; then nothing has changed."""
     module.configure(
         (
             *(StoreCall, ChargePlan, Charge, FixedWindow, SlidingWindow, SegmentedDict),
@@ -52,7 +53,7 @@ def _load_usual_calls() -> UsualCalls | None:
     """Return the compiled functions, or `None` if they were not built or do not fit the classes of this version."""
     try:
         return configure(importlib.import_module(MODULE))
-    except (ImportError, TypeError):
+    except (ImportError, AttributeError, TypeError):
         return None
 
 

@@ -121,8 +121,8 @@ class Counters:
     def __init__(
         self, rules: Sequence[Rule] = (), *, max_keys: int = 1_000_000, usual_calls: UsualCalls | None = USUAL_CALLS
     ) -> None:
-        """`usual_calls`: compiled functions for usual calls, if there are any. Without them, Python does the same."""
-        self._usual_calls = usual_calls
+        self.usual_calls = usual_calls
+        """Compiled functions for usual calls; `None` if they were not built. Without them, Python does the same."""
         self.tables: dict[str, CounterTable] = {}
         self.bans: Final = BanRecords()
         self._rules: dict[str, Rule] = {}
@@ -185,8 +185,8 @@ class Counters:
         A request is refused if an enforced limit is exceeded or its caller is banned. The result is stored by request
         id: a repeated call with the same id returns it and charges nothing.
         """
-        if self._usual_calls is not None:
-            usual_result = self._usual_calls.take_usual(self.tables, self.bans, self._results, call, now_ms)
+        if self.usual_calls is not None:
+            usual_result = self.usual_calls.take_usual(self.tables, self.bans, self._results, call, now_ms)
             if usual_result is not None:
                 return usual_result
         request_id = call.id
@@ -352,8 +352,8 @@ class Counters:
         Without `should_remember` nothing is stored about the ended request, which is faster. Use it only if no later
         call can have the same id.
         """
-        if self._usual_calls is not None and not should_remember:
-            return self._usual_calls.release_usual(self.tables, self._results, request_id)
+        if self.usual_calls is not None and not should_remember:
+            return self.usual_calls.release_usual(self.tables, self._results, request_id)
         entry = self._running.pop(request_id, None)
         if entry is None:
             return False

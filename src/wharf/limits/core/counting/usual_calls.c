@@ -12,7 +12,7 @@
 #define MAX_CHARGES 32
 
 /* Offsets of attributes in their objects. */
-typedef struct { PyTypeObject *type; Py_ssize_t at[8]; int count; } Layout;
+typedef struct { PyTypeObject *type; Py_ssize_t at[8]; } Layout;
 enum { CALL_ID, CALL_PLAN, CALL_CHARGES };
 enum { PLAN_BAN_SUBJECT, PLAN_IS_FREE, PLAN_LEASES };
 enum { CHARGE_NAME, CHARGE_KEY, CHARGE_CEILING, CHARGE_COST, CHARGE_REQUIRED, CHARGE_OVERFLOW };
@@ -45,20 +45,24 @@ static inline long long number(PyObject *value, int *is_bad) {
     if (overflow || result > (1LL << 61) || result < -(1LL << 61)) *is_bad = 1;
     return result;
 }
-/* Return the value of a key in a SegmentedDict, borrowed; NULL without an error if it has none. */
-static PyObject *find(PyObject *table, PyObject *key) {
+/* Return the value of a key in a SegmentedDict, borrowed; NULL if it has none. Sets `*is_bad` if it is no SegmentedDict. */
+static PyObject *find(PyObject *table, PyObject *key, int *is_bad) {
+    *is_bad = 1;
+    if (table == NULL || key == NULL || !PyUnicode_CheckExact(key) || !PyObject_TypeCheck(table, dict_layout.type)) return NULL;
     PyObject *segments = get(table, &dict_layout, DICT_SEGMENTS);
     PyObject *mask = get(table, &dict_layout, DICT_MASK);
-    if (segments == NULL || !PyList_CheckExact(segments) || mask == NULL) return NULL;
+    if (segments == NULL || !PyList_CheckExact(segments) || mask == NULL || !PyLong_CheckExact(mask)) return NULL;
     long bits = PyLong_AsLong(mask);
-    Py_ssize_t index = 0;
-    if (bits) {
-        Py_hash_t hash = PyObject_Hash(key);
-        index = (Py_ssize_t)((hash >> 48) & bits);
-    }
+    if (bits < 0) { PyErr_Clear(); return NULL; }
+    Py_ssize_t index = bits ? (Py_ssize_t)((PyObject_Hash(key) >> 48) & bits) : 0;
     if (index >= PyList_GET_SIZE(segments)) return NULL;
     PyObject *segment = PyList_GET_ITEM(segments, index);
-    return PyDict_CheckExact(segment) ? PyDict_GetItemWithError(segment, key) : NULL;
+    if (!PyDict_CheckExact(segment)) return NULL;
+    *is_bad = 0;
+    return PyDict_GetItemWithError(segment, key);
+}
+static inline int is_empty(PyObject *text) {
+    return text != NULL && PyUnicode_CheckExact(text) && !PyUnicode_GET_LENGTH(text);
 }
 
 enum Kind { FIXED, SLIDING, LEASE };
@@ -84,7 +88,7 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
         if (has) Py_RETURN_NONE;
     }
     if (is_bad || !size || size > MAX_CHARGES || get(plan, &plan_layout, PLAN_IS_FREE) != Py_False) Py_RETURN_NONE;
-    if (find(bans, get(plan, &plan_layout, PLAN_BAN_SUBJECT)) != NULL) Py_RETURN_NONE;
+    if (find(bans, get(plan, &plan_layout, PLAN_BAN_SUBJECT), &is_bad) != NULL || is_bad) Py_RETURN_NONE;
     if (PyErr_Occurred()) return NULL;
     Step steps[MAX_CHARGES];
     for (Py_ssize_t index = 0; index < size; index++) {
@@ -97,8 +101,9 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
         step->key = key;
         step->cost = number(get(charge, &charge_layout, CHARGE_COST), &is_bad);
         long long before = 0;
+        int is_wrong = 0;
         if (Py_TYPE(table) == fixed_table.type) {
-            PyObject *window = find(get(table, &fixed_table, TABLE_COUNTERS), key);
+            PyObject *window = find(get(table, &fixed_table, TABLE_COUNTERS), key, &is_wrong);
             if (window == NULL || Py_TYPE(window) != fixed_layout.type) { if (PyErr_Occurred()) return NULL; Py_RETURN_NONE; }
             long long window_end_ms = number(get(window, &fixed_layout, FIXED_END), &is_bad);
             long long length_ms = number(get(window, &fixed_layout, FIXED_LENGTH), &is_bad);
@@ -107,11 +112,12 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
             step->kind = FIXED; step->window = window;
         } else if (Py_TYPE(table) == sliding_table.type) {
             if (!index) Py_RETURN_NONE;
-            PyObject *window = find(get(table, &sliding_table, TABLE_COUNTERS), key);
+            PyObject *window = find(get(table, &sliding_table, TABLE_COUNTERS), key, &is_wrong);
+            if (is_wrong) Py_RETURN_NONE;
             if (window == NULL) {
                 if (PyErr_Occurred()) return NULL;
                 /* Only a meter is charged later. A new counter may need room in the table. */
-                if (step->cost || PyUnicode_GET_LENGTH(get(charge, &charge_layout, CHARGE_OVERFLOW))) Py_RETURN_NONE;
+                if (step->cost || !is_empty(get(charge, &charge_layout, CHARGE_OVERFLOW))) Py_RETURN_NONE;
             } else {
                 if (Py_TYPE(window) != sliding_layout.type) Py_RETURN_NONE;
                 long long retention_ms = number(get(window, &sliding_layout, SLIDING_RETENTION), &is_bad);
@@ -136,7 +142,7 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
             PyObject *leases = PyDict_GetItemWithError(by_key, key);
             if (leases == NULL) {
                 if (PyErr_Occurred()) return NULL;
-                if (PyUnicode_GET_LENGTH(get(charge, &charge_layout, CHARGE_OVERFLOW))) Py_RETURN_NONE;
+                if (!is_empty(get(charge, &charge_layout, CHARGE_OVERFLOW))) Py_RETURN_NONE;
             } else {
                 Py_ssize_t position = 0;
                 PyObject *first_id, *first_until;
@@ -191,8 +197,8 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
         }
         const Layout *layout = step->kind == FIXED ? &fixed_layout : &sliding_layout;
         int place = step->kind == FIXED ? (int)FIXED_COUNT : (int)SLIDING_COUNT;
-        int is_wrong = 0;
-        PyObject *value = PyLong_FromLongLong(number(get(step->window, layout, place), &is_wrong) + step->cost);
+        int is_no_number = 0; /* It was read before. */
+        PyObject *value = PyLong_FromLongLong(number(get(step->window, layout, place), &is_no_number) + step->cost);
         if (value == NULL) goto failed;
         set(step->window, layout, place, value);
     }
@@ -243,7 +249,6 @@ failed:
 static int read_layout(Layout *layout, PyObject *type, const char *const *names) {
     if (!PyType_Check(type)) { PyErr_SetString(PyExc_TypeError, "a class was expected"); return -1; }
     layout->type = (PyTypeObject *)type;
-    Py_INCREF(type);
     for (int i = 0; names[i] != NULL; i++) {
         PyObject *found = PyObject_GetAttrString(type, names[i]);
         if (found == NULL) return -1;
@@ -277,11 +282,18 @@ static const struct { Layout *layout; const char *const *names; } classes[] = {
 
 static PyObject *configure(PyObject *self, PyObject *args) {
     PyObject *types;
-    if (!PyArg_ParseTuple(args, "O!L", &PyTuple_Type, &types, &lease_ttl_ms)) return NULL;
+    long long ttl_ms;
+    if (!PyArg_ParseTuple(args, "O!L", &PyTuple_Type, &types, &ttl_ms)) return NULL;
     Py_ssize_t count = (Py_ssize_t)(sizeof classes / sizeof *classes);
     if (PyTuple_GET_SIZE(types) != count) { PyErr_Format(PyExc_TypeError, "%zd classes were expected", count); return NULL; }
+    Layout found[sizeof classes / sizeof *classes]; /* Nothing changes if one of the classes does not fit. */
     for (Py_ssize_t i = 0; i < count; i++)
-        if (read_layout(classes[i].layout, PyTuple_GET_ITEM(types, i), classes[i].names) < 0) return NULL;
+        if (read_layout(&found[i], PyTuple_GET_ITEM(types, i), classes[i].names) < 0) return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_INCREF(found[i].type); /* The module lives as long as the process, and so do its classes. */
+        *classes[i].layout = found[i];
+    }
+    lease_ttl_ms = ttl_ms;
     Py_RETURN_NONE;
 }
 
