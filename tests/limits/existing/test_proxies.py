@@ -161,7 +161,9 @@ descriptors = [{ key = "user", ceiling = 1 }]
 @pytest.mark.parametrize("headers", [(), (b"X-User: ada",)])
 def test_no_spelling_of_a_path_avoids_a_limit_in_envoy(tmp_path: Path, headers: tuple[bytes, ...]) -> None:
     with run_envoy(tmp_path, FEW, load_yaml("envoy.yaml")) as port:
-        wait_until(lambda: send_raw(port, b"GET /orders", *headers).status == 429 or None, what="a refusal of the proxy")
+        wait_until(
+            lambda: send_raw(port, b"GET /orders", *headers).status == 429 or None, what="a refusal of the proxy"
+        )
         statuses = {spelling: send_raw(port, b"GET " + spelling, *headers).status for spelling in SPELLINGS}
         others = [send_raw(port, b"GET " + path, *headers).status for path in (b"/", b"/ordersx", b"/items?x=/orders")]
     assert (set(statuses.values()), others) == ({429}, [200, 200, 200])
