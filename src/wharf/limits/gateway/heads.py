@@ -145,11 +145,11 @@ class ReplyHead(msgspec.Struct, gc=False):
     has_date: bool = False
 
 
-def read_request_head(data: bytes, end: int, *, max_headers: int, is_ascii: bool = True) -> RequestHead:
+def read_request_head(data: bytes, end: int, *, max_headers: int, is_strict: bool = True) -> RequestHead:
     """Return the head of the request at the start of `data`. `end` is the position after its empty line.
 
-    `is_ascii`: whether the values of headers must be ASCII. Raises `BadHead` if the head is malformed, ambiguous, too long or
-    not supported.
+    `is_strict`: whether values of headers must be ASCII, and no name may resemble one that the gateway interprets. Raises
+    `BadHead` if the head is malformed, ambiguous, too long or not supported.
     """
     line = _REQUEST_LINE.match(data, 0, end)
     if line is None:
@@ -166,13 +166,13 @@ def read_request_head(data: bytes, end: int, *, max_headers: int, is_ascii: bool
     checked = _PLAIN_HEADERS.match(data, start, end - 2)
     are_names_plain = checked is not None and checked.end() == end - 2
     if not are_names_plain:
-        checked = (_REQUEST_HEADERS if is_ascii else _ANY_HEADERS).match(data, start, end - 2)
+        checked = (_REQUEST_HEADERS if is_strict else _ANY_HEADERS).match(data, start, end - 2)
     if checked is None or checked.end() != end - 2:
         raise BadHead(
             "A header is malformed: it must be a name, a colon and a value in ASCII, on one line that ends with CR LF."
         )
     lines = _LINES.findall(data, start, end - 2)
-    if not are_names_plain:
+    if is_strict and not are_names_plain:
         for _, name, _ in lines:
             _check_name(name)
     head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[], proxy_lines=[])
