@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from tests.limits.decision_services import DIRECTORY
-from wharf.limits.config.credential_settings import CredentialSettings
 from wharf.limits.config.settings import LimiterSettings, ServeSettings, StoreSettings
 from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.rate_limiter import RateLimiter
@@ -36,7 +35,7 @@ SETTINGS = ServeSettings(check_host="127.0.0.1", drain_ms=200)
 
 @asynccontextmanager
 async def running_check(
-    folder: Path, *, proxies: ProxySettings | None = None, credentials: CredentialSettings | None = None, **fields: Any
+    folder: Path, *, proxies: ProxySettings | None = None, **fields: Any
 ) -> AsyncIterator[CheckServer]:
     """Run a check server on a free port."""
     rules, directory = folder / "rules.toml", folder / "people.toml"
@@ -48,7 +47,6 @@ async def running_check(
         data_folder=folder / "data",
         store=StoreSettings(is_saved=False),
         proxies=proxies or ProxySettings(),
-        credentials=credentials or CredentialSettings(),
         serve=msgspec.structs.replace(SETTINGS, **fields),
     )
     world = RealWorld()
