@@ -44,8 +44,8 @@ def test_all_keys_of_opaque_credentials_are_read() -> None:
         ("private_token",),
     )
     assert carriers.basic == (BasicForm.TOKEN_PASSWORD,)
-    assert [pattern.text for pattern in opaque.sessions_accepted_on] == ["GET /user/*"]
-    assert (opaque.accepted_on[0].text, opaque.accepted_ms, opaque.accepted_most, opaque.new_most) == (
+    assert ("GET /user/*",) == opaque.sessions_accepted_on
+    assert (opaque.accepted_on[0], opaque.accepted_ms, opaque.accepted_most, opaque.new_most) == (
         "* /api/*",
         3_600_000,
         7,

@@ -9,7 +9,14 @@ import pytest
 
 from tests.limits.decision_services import ADA, REVOKED, encode_basic
 from tests.limits.gateway.code_host import BOB, BOB_SECOND_TOKEN, BOB_SESSION, BOB_TOKEN, EVE, CodeHost
-from tests.limits.gateway.running_gateway import ReceivedRequest, Reply, RunningGateway, run_gateway, run_scenario
+from tests.limits.gateway.running_gateway import (
+    ReceivedRequest,
+    Reply,
+    RunningGateway,
+    reply_hello,
+    run_gateway,
+    run_scenario,
+)
 from tests.limits.stores.redis_server import running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.limits.core.callers.acceptance import HOUR_MS
@@ -347,6 +354,93 @@ def test_an_accepted_credential_ends_without_use(tmp_path: Path) -> None:
     run(tmp_path, scenario, more=OPAQUE + '[opaque]\naccepted_for = "2h"\n')
 
 
+BELOW_A_BASE_PATH = 'base_path = "/api/v1"\n' + RULES
+
+
+@pytest.mark.parametrize(
+    ("pattern", "target", "is_proved"),
+    [
+        ("* /user", "/api/v1/user", True),
+        ("* /user", "/user", False),
+        ("* /user", "/api/v1/user/", True),
+        ("* outside:/{owner}/{name}.git/*", "/bob/site.git/info/refs", True),
+        ("* outside:/{owner}/{name}.git/*", "/api/v1/site.git/x", False),
+        ("GET /*", "/api/v1/user", True),
+        ("POST /*", "/api/v1/user", False),
+    ],
+)
+def test_a_proving_request_is_named_as_in_a_rule(tmp_path: Path, pattern: str, target: str, is_proved: bool) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        running.service.handler = reply_hello
+        await running.request(target, BOB)
+
+        limit = get_limit(await running.request("/api/v1/other", BOB))[1]
+        assert limit == ("100" if is_proved else "30")
+
+    more = OPAQUE + f'[opaque]\naccepted_on = "{pattern}"\n'
+    run(tmp_path, scenario, more=more, rules=BELOW_A_BASE_PATH)
+
+
+@pytest.mark.parametrize(
+    ("case", "target", "is_proved"),
+    [("ignore", "/USER", True), ("exact", "/USER", False), ("both", "/USER", False), ("both", "/user", True)],
+)
+def test_a_proving_request_is_one_however_the_service_reads_its_path(
+    tmp_path: Path, case: str, target: str, is_proved: bool
+) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        running.service.handler = reply_hello
+        await running.request(target, BOB)
+
+        assert get_limit(await running.request("/other", BOB))[1] == ("100" if is_proved else "30")
+
+    rules = RULES + f'[paths]\ncase = "{case}"\n'
+    run(tmp_path, scenario, more=OPAQUE + '[opaque]\naccepted_on = "* /user"\n', rules=rules)
+
+
+def test_changed_rules_move_the_proving_requests(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        running.service.handler = reply_hello
+        await running.decision_service.set_rules(RULES, "rules.toml")
+        await running.request("/user", BOB)
+
+        assert get_limit(await running.request("/user", BOB))[1] == "100"
+
+    run(tmp_path, scenario, more=OPAQUE + '[opaque]\naccepted_on = "* /user"\n', rules=BELOW_A_BASE_PATH)
+
+
+@pytest.mark.needs_program("redis-server")
+def test_gateways_on_one_redis_count_new_credentials_of_an_address_together(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 32)
+    (tmp_path / "key").chmod(0o600)
+
+    async def scenario(address: str) -> list[str]:
+        store = f'[store]\nkind = "redis"\naddresses = ["{address}"]\nwait_ms = 2000\n'
+        more = f'{OPAQUE}credential_key_file = "{tmp_path / "key"}"\n{store}[opaque]\nnew_most = 3\n'
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        async with (
+            run_gateway(tmp_path / "a", rules=RULES, more=more) as first,
+            run_gateway(tmp_path / "b", rules=RULES, more=more) as second,
+        ):
+            gateways = [first, second]
+            headers = [f"Authorization: Bearer invented-{number}" for number in range(6)]
+            for number, header in enumerate(headers):
+                await gateways[number % 2].request("/page", header)
+                unlisted = gateways[number % 2].decision_service.unlisted
+                assert unlisted is not None
+                await wait_on_loop_until(lambda u=unlisted: not u.has_writes, what="the proof is stored")  # type: ignore[misc]
+            return [
+                get_limit(await gateways[(number + 1) % 2].request("/page", header))[1]
+                for number, header in enumerate(headers)
+            ]
+
+    with running_redis(tmp_path) as redis:
+        limits = asyncio.run(scenario(redis.address))
+
+    assert limits == ["100", "100", "100", "30", "30", "30"]
+
+
 @pytest.mark.needs_program("redis-server")
 def test_gateways_on_one_redis_share_accepted_credentials_and_their_end(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("k" * 32)
@@ -406,6 +500,12 @@ class LostStore:
 
     async def remove(self, key: str) -> None:
         raise StoreUnavailable(f"no reply about {key}")
+
+    async def add_new(self, group: str, key: str, *, most: int, lifetime_ms: int) -> bool:
+        raise StoreUnavailable(f"no reply about {key} {group} {most} {lifetime_ms}")
+
+    async def count_new(self, group: str) -> int:
+        raise StoreUnavailable(f"no reply about {group}")
 
 
 def test_a_gateway_whose_shared_store_is_lost_accepts_credentials_by_itself(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.limits.decision_services import AdvancingWorld, encode_basic
 from tests.limits.hosts.code_host import EVENTS, SESSION, TOKEN, RunningHost, run_code_host
 from wharf.limits.config.settings import LimiterSettings
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
-from wharf.limits.core.route import parse_pattern
 from wharf.limits.decisions.requests import IncomingRequest, LocalReply
 from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.limits.rules.rules_file import read_profile
@@ -309,9 +308,7 @@ def test_with_the_settings_of_the_page_an_hour_of_an_office_has_no_refusal(tmp_p
 
 def test_without_pages_that_prove_sessions_an_office_shares_the_limit_of_its_address(tmp_path: Path) -> None:
     settings = read_settings_of_page(tmp_path, "gitea")
-    opaque = msgspec.structs.replace(
-        settings.credentials.opaque, sessions_accepted_on=(parse_pattern("GET /user/settings"),)
-    )
+    opaque = msgspec.structs.replace(settings.credentials.opaque, sessions_accepted_on=("GET outside:/user/settings",))
     credentials = msgspec.structs.replace(settings.credentials, opaque=opaque)
     without = msgspec.structs.replace(settings, credentials=credentials)
     refused, owners = count_refusals(without, "gitea", until_s=120)

@@ -19,7 +19,7 @@ from wharf.limits.config.credential_settings import (
 from wharf.limits.config.schema import CARRIERS, CLAIM_KEYS, OPAQUE, RESOLVER, REVOCATION, TOKENS
 from wharf.limits.config.settings import StoreKind
 from wharf.limits.core.callers.carriers import CarrierSettings, normalize_header_name
-from wharf.limits.core.route import BadPattern, RoutePattern, parse_pattern
+from wharf.limits.core.route import BadPattern, parse_pattern
 from wharf.limits.rules.document import TableEntry, TomlDocument
 from wharf.world.addresses import is_loopback
 
@@ -121,15 +121,15 @@ class CredentialReader:
             **fields,
         )
 
-    def _read_patterns(self, entry: TableEntry, key: str) -> tuple[RoutePattern, ...]:
-        """Return the patterns of method and path at a key."""
-        patterns: list[RoutePattern] = []
-        for text in entry.values.get(key, ()):
+    def _read_patterns(self, entry: TableEntry, key: str) -> tuple[str, ...]:
+        """Return the patterns of method and path at a key, and report those that cannot be read."""
+        patterns = tuple(entry.values.get(key, ()))
+        for text in patterns:
             try:
-                patterns.append(parse_pattern(text))
+                parse_pattern(text)
             except BadPattern as problem:
                 self._add_problem(entry, key, str(problem))
-        return tuple(patterns)
+        return patterns
 
     def _read_resolver(self, entry: TableEntry) -> ResolverSettings | None:
         """Return who is asked; `None` without questions."""

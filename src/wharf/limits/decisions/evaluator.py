@@ -137,6 +137,10 @@ class LimitEvaluator:
         """Add CPU time to the limits on CPU time of an admitted request."""
         await self.store.add_usage(decision.plan.meter_charges, cpu_ms)
 
+    async def take_back_cpu(self, charges: Iterable[Charge], cpu_ms: int) -> None:
+        """Subtract CPU time from limits that were charged too much."""
+        await self.store.add_usage(charges, -cpu_ms)
+
     async def charge_content(
         self, decision: LimitDecision, caller: Caller, endpoint: EndpointCost | None = None
     ) -> None:
@@ -147,6 +151,15 @@ class LimitEvaluator:
         is_charged = any(charge.rule.counts is CountedUnit.CONTENT and charge.cost for charge in decision.charges)
         if not is_charged:
             await self.store.add_usage(self.limiter.rulebook.list_content_charges(caller, endpoint), 1)
+
+    async def is_content_exceeded(self, caller: Caller, endpoint: EndpointCost) -> bool:
+        """Return whether more content was created than an enforced limit admits, of those that match the endpoint."""
+        charges = self.limiter.rulebook.list_content_charges(caller, endpoint)
+        readings = await self.store.peek(charges) if charges else ()
+        return any(
+            charge.is_enforced and reading.used > charge.ceiling
+            for charge, reading in zip(charges, readings, strict=True)
+        )
 
     async def render_status(self, caller: Caller) -> bytes:
         """Return the JSON body of the rate limit status page for a caller. Nothing is charged."""

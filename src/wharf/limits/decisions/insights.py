@@ -16,6 +16,7 @@ from wharf.limits.core.callers.directory import Directory
 from wharf.limits.core.resources import get_organization
 from wharf.limits.core.rule import MINUTE_MS
 from wharf.limits.decisions.activity import ActivityRow
+from wharf.limits.decisions.activity_folding import OTHERS, is_others
 
 ACTOR_TYPES: Final = {
     CredentialKind.PERSONAL_TOKEN: "classic_pat",
@@ -24,7 +25,12 @@ ACTOR_TYPES: Final = {
     CredentialKind.APP_USER_TOKEN: "github_app_user_to_server",
     CredentialKind.INSTALLATION_TOKEN: "installation",
     CredentialKind.WORKFLOW_TOKEN: "installation",
+    CredentialKind.OPAQUE: "opaque",
+    CredentialKind.RESOLVED: "resolved",
+    CredentialKind.NONE: "none",
+    CredentialKind.MACHINE: "none",
 }
+"""The type of an actor in reports and in paths that select one."""
 ANONYMOUS_OWNER: Final = "address:anonymous"
 """The owner that reports show for all callers without a credential."""
 MAX_PAGE_ROWS: Final = 100
@@ -120,19 +126,25 @@ def _select_by_name(groups: list[dict[str, Any]], field: str, query: Mapping[str
 def _filter_by_actor(rows: list[ActivityRow], actor_path: list[str], directory: Directory) -> list[ActivityRow]:
     """Return the rows of one actor, or all rows if the path names no actor.
 
-    `actor_path` is `["users", user]`, `[actor type, actor id]`, `[user]` or empty. A user is a numeric id or a login.
+    `actor_path` is `["users", user]`, `[actor type, actor id]`, `[user]` or empty. A user is a numeric id or a login. Each
+    actor of a report is found by its type and its id. An id can contain slashes.
     """
     match actor_path:
-        case ["users", user] | [user]:
+        case []:
+            return rows
+        case [user]:
             return _filter_by_user(rows, user, directory)
-        case [actor_type, actor]:
+        case ["users", *parts]:
+            return _filter_by_user(rows, "/".join(parts), directory)
+        case [actor_type, *parts]:
+            actor = "/".join(parts)
             return [
                 row
                 for row in rows
-                if ACTOR_TYPES.get(row.caller.kind) == actor_type and actor in _list_actor_ids(row.caller)
+                if ACTOR_TYPES[row.caller.kind] == actor_type and actor in _list_actor_ids(row.caller)
             ]
         case _:
-            return rows
+            raise AssertionError("a list has one of these forms")
 
 
 def _filter_by_user(rows: list[ActivityRow], name: str, directory: Directory) -> list[ActivityRow]:
@@ -148,10 +160,9 @@ def _filter_by_user(rows: list[ActivityRow], name: str, directory: Directory) ->
 
 
 def _list_actor_ids(caller: Caller) -> set[str]:
-    """Return the ids by which a path can name this caller."""
-    return {
-        value.partition(":")[2] for value in (caller.installation, caller.app, caller.token, caller.repository) if value
-    }
+    """Return the ids by which a path can name this caller: those of its credential, and of the owner of its counters."""
+    members = (caller.installation, caller.app, caller.token, caller.repository, _get_visible_owner(caller))
+    return {value.partition(":")[2] for value in members if value}
 
 
 def _sum_counts(rows: Iterable[ActivityRow]) -> dict[str, int]:
@@ -198,7 +209,7 @@ def _describe_route(rows: list[ActivityRow]) -> dict[str, Any]:
 
 def _get_visible_owner(caller: Caller) -> str:
     """Return the owner of the counters. Addresses are personal data of outsiders, so they have one name for all."""
-    return ANONYMOUS_OWNER if caller.is_anonymous else caller.owner
+    return ANONYMOUS_OWNER if caller.is_anonymous and not is_others(caller) else caller.owner
 
 
 def _describe_subject(rows: list[ActivityRow], directory: Directory) -> dict[str, Any]:
@@ -245,10 +256,10 @@ def _describe_actor(rows: list[ActivityRow], directory: Directory) -> dict[str, 
     """Return the reply's fields about the actor of these rows, which all have the same one."""
     caller = rows[0].caller
     actor = _get_actor(caller)
-    is_oauth = ACTOR_TYPES.get(caller.kind) == "oauth_app"
+    is_oauth = ACTOR_TYPES[caller.kind] == "oauth_app"
     app = caller.app.partition(":")[2] if caller.app is not None else None
     return {
-        "actor_type": ACTOR_TYPES.get(caller.kind, "none"),
+        "actor_type": ACTOR_TYPES[caller.kind],
         "actor_name": actor,
         "actor_id": actor.partition(":")[2],
         "integration_id": None if is_oauth else app,
@@ -268,9 +279,15 @@ def _select_page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> Insigh
     if rows and sort not in rows[0]:
         raise InvalidInsightsQuery(f"{sort!r} is not a field to sort by: use one of {', '.join(rows[0])}")
     rows.sort(key=lambda row: _build_sort_key(row[sort]), reverse=query.get("direction", "desc") == "desc")
+    rows.sort(key=_is_of_others)  # What other processes have not stored by caller follows after all callers.
     size = min(MAX_PAGE_ROWS, max(1, _read_number(query, "per_page", 30)))
     page = max(1, _read_number(query, "page", 1))
     return InsightsPage(rows[(page - 1) * size : page * size], page, max(1, -(-len(rows) // size)))
+
+
+def _is_of_others(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of the reply is the sum of callers that have no row of their own."""
+    return OTHERS.owner in (row.get("actor_name"), f"{row.get('subject_type')}:{row.get('subject_name')}")
 
 
 def _build_sort_key(value: Any) -> tuple[int, int, str]:

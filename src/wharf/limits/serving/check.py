@@ -203,11 +203,14 @@ async def check_request(service: DecisionService, check: Check) -> LocalReply:
 
 
 async def _judge(service: DecisionService, check: Check) -> IncomingRequest | LocalReply:
-    """Return the request with its path in normal form, or the reply that refuses a head that services read differently."""
+    """Return the request with its path in normal form, or the reply that refuses a head that services read differently.
+
+    The proxy forwards the path as its caller sent it, so segments cannot be removed.
+    """
     incoming, problem = check.incoming, check.problem
     if problem is None:
         try:
-            path = normalize_path(incoming.path, service.evaluator.rules.paths)
+            path = normalize_path(incoming.path, service.evaluator.limiter.rulebook.unforwarded_paths)
         except BadPath as error:
             problem = BadHead(str(error), error.status)
         else:

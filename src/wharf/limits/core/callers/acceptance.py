@@ -105,6 +105,11 @@ class NewCredentialCounts:
         hour, count = self._counts.get(address, (0, 0))
         return hour == now_ms // HOUR_MS and count >= self._limit
 
+    def exhaust(self, address: str, now_ms: int) -> None:
+        """Count no further credential of the address in this hour: other processes have counted the maximum."""
+        self._counts.pop(address, None)
+        self._counts.store(address, (now_ms // HOUR_MS, self._limit))
+
     def add(self, address: str, now_ms: int) -> None:
         """Count a new credential of the address."""
         current_hour = now_ms // HOUR_MS
