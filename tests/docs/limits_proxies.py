@@ -174,6 +174,7 @@ class _OrdersHandler(BaseHTTPRequestHandler):
         if self.path == "/limited":
             for name in ("x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit", "ratelimit-policy"):
                 self.send_header(name, "of the service")
+            self.send_header("x-wharf-cpu-ms", "7")
             self.send_header("access-control-expose-headers", "X-Of-The-Service")
         self.end_headers()
         if self.command != "HEAD":
@@ -267,6 +268,7 @@ LIMITER_HEADERS = (
     *("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-used", "x-ratelimit-reset", "x-ratelimit-resource"),
     *("ratelimit", "ratelimit-policy", "retry-after", "x-github-request-id", "x-oauth-scopes", "www-authenticate"),
     *("access-control-expose-headers", "content-type", "cache-control", "link", "x-wharf-reply", "x-wharf-admitted"),
+    "x-wharf-cpu-ms",
 )
 _MASKED = re.compile(
     r"[0-9A-F]{4}:[0-9A-F]{6}:[0-9A-F]{8}:[0-9A-F]+:[0-9A-F]+|(?<=t=)\d+|(?<=Wait )\d+|\b1\d{9}\b|35\d\d|3600"

@@ -112,6 +112,13 @@ def test_nginx_itself_refuses_what_the_page_says(
 
 
 @pytest.mark.needs_program("nginx")
+@pytest.mark.parametrize("value", [b"Bearer a\x01b", b"Bearer a\x7fb", b"Bearer a\x0bb"])
+def test_a_control_character_in_a_header_is_refused_with_400(nginx: int, value: bytes) -> None:
+    reply = send_raw(nginx, b"GET /orders", b"Authorization: " + value)
+    assert (reply.status, json.loads(reply.body)["message"].startswith("A header is malformed")) == (400, True)
+
+
+@pytest.mark.needs_program("nginx")
 @pytest.mark.parametrize("path", ["/_limits/check", "/_limits/reply"])
 def test_callers_cannot_reach_the_locations_for_the_limiter(nginx: int, path: str) -> None:
     assert fetch(nginx, path, x_check_reply="page").status == 404

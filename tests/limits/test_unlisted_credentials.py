@@ -108,6 +108,13 @@ def test_a_wsgi_application_proves_credentials_by_its_status(tmp_path: Path, nam
     assert replies == expected
 
 
+def test_a_limiter_that_could_ask_nobody_does_not_start(tmp_path: Path) -> None:
+    """A middleware has no service behind it, to which a path could belong."""
+    limiter = load_limiter(tmp_path, 'credentials = "resolved"\ndata_folder = "data"\n')
+    with pytest.raises(LimiterStartError, match="Write the whole URL"):
+        asyncio.run(limiter.open())
+
+
 @pytest.mark.parametrize(
     ("content", "mode", "problem"),
     [

@@ -108,6 +108,30 @@ def test_no_spelling_of_a_header_with_a_credential_avoids_the_limit_of_failed_lo
     run(tmp_path, scenario, more=OPAQUE + '[carriers]\nheaders = ["X-Api-Key"]\n', rules=rules)
 
 
+@pytest.mark.parametrize("known", [ADA, BOB_TOKEN])
+@pytest.mark.parametrize("name", ["X-Api-Key", "X_Api_Key"])
+def test_a_known_credential_beside_guesses_does_not_avoid_the_limit_of_failed_logins(
+    tmp_path: Path, known: str, name: str
+) -> None:
+    """The service may read the other credential first."""
+    rules = RULES + '[[rule]]\nname = "failed_logins"\nceiling = { none = 2 }\n'
+
+    async def reject(_request: ReceivedRequest, _reader: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        own = f"Authorization: Bearer {known}"
+        await running.request("/api/things", own)
+        running.service.handler = reject
+        guesses = [await running.request("/api/things", own, f"{name}: guess-{number}") for number in range(4)]
+        alone = await running.request("/api/things", f"Authorization: Bearer {ADA}")
+
+        assert [reply.status for reply in guesses] == [401, 401, 403, 403]
+        assert get_limit(alone)[:2] == (401, "100")
+
+    run(tmp_path, scenario, more=OPAQUE + '[carriers]\nheaders = ["X-Api-Key"]\n', rules=rules)
+
+
 def test_a_credential_that_the_service_no_longer_accepts_counts_by_address_again(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway, host: CodeHost) -> None:
         for _ in range(2):

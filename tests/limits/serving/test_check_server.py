@@ -185,6 +185,8 @@ def test_only_the_pages_of_the_limiter_are_below_pages(tmp_path: Path, path: str
     ("X-Forwarded-Method", "CONNECT"),
     ("Authorization", "Bearer caf\xe9"),
     ("X-Other", "caf\xe9"),
+    ("X_Forwarded_For", "192.0.2.8"),
+    ("X_Forwarded_Uri", "/other"),
 ])  # fmt: skip
 @pytest.mark.parametrize("path", ["/check", "/check/nginx"])
 def test_a_request_that_the_gateway_would_refuse_is_refused_for_the_caller(

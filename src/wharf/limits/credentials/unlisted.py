@@ -381,14 +381,17 @@ class UnlistedCredentials:
         is_session = all(other.credential.is_cookie for other in credentials)
         return CredentialProof(entry.key, address, can_prove, now_ms, is_session=is_session)
 
-    def build_resolved_proof(
-        self, credentials: tuple[RequestCredential, ...], address: Caller, now_ms: int
+    def build_known_proof(
+        self, credentials: tuple[RequestCredential, ...], address: Caller, now_ms: int, *, is_resolved: bool
     ) -> CredentialProof | None:
-        """Return what the reply to a request can show about a credential whose owner is known; `None` without a question.
+        """Return what the reply to a request of a known owner can show; `None` if it can show nothing.
 
-        With several credentials it is unclear which one the service rejects.
+        `is_resolved`: the answer to a question named the owner. With several credentials it is unclear which one the service
+        rejects, so a 401 is a failed login: one of them may be guessed.
         """
-        if self.resolver is None or len(credentials) != 1:
+        if sum(not entry.credential.is_cookie for entry in credentials) > 1:
+            return CredentialProof("", address, can_prove=False, began_ms=now_ms)
+        if not is_resolved or self.resolver is None or len(credentials) != 1:
             return None
         return CredentialProof(credentials[0].key, address, can_prove=False, began_ms=now_ms, is_resolved=True)
 

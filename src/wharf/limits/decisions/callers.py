@@ -25,8 +25,8 @@ MAX_CACHED_CALLERS: Final = 65_536
 MAX_CACHED_FORWARDED_CHARACTERS: Final = 256
 """Callers with longer forwarding headers are not cached; limits memory."""
 LOOPBACK_ADDRESS: Final = "127.0.0.1"
-UNLISTED_KINDS: Final = frozenset({CredentialKind.NONE, CredentialKind.OPAQUE, CredentialKind.RESOLVED})
-"""Callers whose credential, if they have one, a reply of the service can prove or reject."""
+UNKNOWN_KINDS: Final = frozenset({CredentialKind.NONE, CredentialKind.OPAQUE})
+"""Callers whose owner is not known. A reply of the service can prove or reject their credential, if they have one."""
 MAX_CACHED_SENDERS: Final = 8_192
 """Limits the memory of the cache of senders. Each entry has up to `MAX_CACHED_SENDER_CHARACTERS`."""
 MAX_CACHED_SENDER_CHARACTERS: Final = 2_048
@@ -181,22 +181,25 @@ class CallerResolver:
             sender = self._find_sender(self.unlisted, incoming, now_ms)
             await self.unlisted.prepare(sender.credentials, sender.anonymous.address, str(sender.address), now_ms)
 
-    def has_login(self, incoming: IncomingRequest, now_ms: int) -> bool:
-        """Return whether a request carries credentials that need not be in the directory, besides session cookies."""
+    def count_logins(self, incoming: IncomingRequest, now_ms: int) -> int:
+        """Return how many credentials a request carries that need not be in the directory, besides session cookies."""
         if self.unlisted is None:
-            return False
+            return 0
         credentials = self._find_sender(self.unlisted, incoming, now_ms).credentials
-        return any(not entry.credential.is_cookie for entry in credentials)
+        return sum(not entry.credential.is_cookie for entry in credentials)
 
     def build_proof(self, incoming: IncomingRequest, caller: Caller, now_ms: int) -> CredentialProof | None:
         """Return what the reply to a request can prove about its unlisted credential; `None` for other requests."""
-        if self.unlisted is None or caller.kind not in UNLISTED_KINDS:
+        if self.unlisted is None:
             return None
         sender = self._find_sender(self.unlisted, incoming, now_ms)
         if not sender.credentials:
             return None
-        if caller.kind is CredentialKind.RESOLVED:
-            return self.unlisted.build_resolved_proof(sender.credentials, sender.anonymous, now_ms)
+        if caller.kind not in UNKNOWN_KINDS:
+            is_resolved = caller.kind is CredentialKind.RESOLVED
+            return self.unlisted.build_known_proof(
+                sender.credentials, sender.anonymous, now_ms, is_resolved=is_resolved
+            )
         return self.unlisted.build_proof(incoming, sender.credentials, sender.anonymous, now_ms)
 
     def _build_key(self, incoming: IncomingRequest) -> CallerKey | None:

@@ -434,11 +434,13 @@ class DecisionService:
     async def _is_login_refused(self, incoming: IncomingRequest, caller: Caller) -> bool:
         """Return whether an unproved credential is refused, because its address has sent too many wrong ones.
 
-        A session cookie is not refused: visitors have one too, also to sign in.
+        A session cookie is not refused: visitors have one too, also to sign in. Of two credentials, one may be unproved.
         """
-        if not caller.is_anonymous or not self.caller_resolver.has_login(incoming, self.now_ms()):
+        least = 1 if caller.is_anonymous else 2
+        if self.caller_resolver.count_logins(incoming, self.now_ms()) < least:
             return False
-        return await self.evaluator.is_login_refused(caller)
+        address = caller if caller.is_anonymous else self.caller_resolver.resolve_address(incoming)
+        return await self.evaluator.is_login_refused(address)
 
     def on_reply_status(self, admitted: AdmittedRequest, status: int) -> None:
         """Store what the status of the service's reply shows about the credential of a request.

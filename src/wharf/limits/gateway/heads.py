@@ -27,11 +27,10 @@ MAX_KNOWN_BYTES: Final = 2_048
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _REQUEST_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e]*+\r\n)*+")
-_ANY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*+")
 _PLAIN_HEADERS: Final = re.compile(rb"(?:[-0-9A-Za-z]++:[\t\x20-\x7e]*+\r\n)*+")
 _LINES: Final = re.compile(rb"(([^:]++):([^\r]*+)\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\0]*+))?\r\n")
-_REPLY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[^\r\n\0]*+\r\n)*+")
+_LENIENT_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[^\r\n\0]*+\r\n)*+")
 _LENGTH: Final = re.compile(rb"\d{1,18}")
 _HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)((?:[/?#].*)?)", re.IGNORECASE | re.DOTALL)
@@ -153,11 +152,11 @@ class ReplyHead(msgspec.Struct, gc=False):
     has_date: bool = False
 
 
-def read_request_head(data: bytes, end: int, *, max_headers: int, is_ascii: bool = True) -> RequestHead:
+def read_request_head(data: bytes, end: int, *, max_headers: int, is_strict: bool = True) -> RequestHead:
     """Return the head of the request at the start of `data`. `end` is the position after its empty line.
 
-    `is_ascii`: whether the values of headers must be ASCII. Raises `BadHead` if the head is malformed, ambiguous, too long or
-    not supported.
+    `is_strict`: whether values of headers must be printable ASCII, and no name may resemble one that the gateway interprets. Raises
+    `BadHead` if the head is malformed, ambiguous, too long or not supported.
     """
     line = _REQUEST_LINE.match(data, 0, end)
     if line is None:
@@ -174,13 +173,13 @@ def read_request_head(data: bytes, end: int, *, max_headers: int, is_ascii: bool
     checked = _PLAIN_HEADERS.match(data, start, end - 2)
     are_names_plain = checked is not None and checked.end() == end - 2
     if not are_names_plain:
-        checked = (_REQUEST_HEADERS if is_ascii else _ANY_HEADERS).match(data, start, end - 2)
+        checked = (_REQUEST_HEADERS if is_strict else _LENIENT_HEADERS).match(data, start, end - 2)
     if checked is None or checked.end() != end - 2:
         raise BadHead(
             "A header is malformed: it must be a name, a colon and a value in ASCII, on one line that ends with CR LF."
         )
     lines = _LINES.findall(data, start, end - 2)
-    if not are_names_plain:
+    if is_strict and not are_names_plain:
         for _, name, _ in lines:
             _check_name(name)
     head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[], proxy_lines=[])
@@ -387,7 +386,7 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
         raise BadHead("it does not begin with a status line")
     if data.count(b"\r\n", line.end(), end - 2) > MAX_REPLY_HEADERS:
         raise BadHead(f"it has more than {MAX_REPLY_HEADERS} headers")
-    checked = _REPLY_HEADERS.match(data, line.end(), end - 2)
+    checked = _LENIENT_HEADERS.match(data, line.end(), end - 2)
     if checked is None or checked.end() != end - 2:
         raise BadHead("one of its headers is malformed")
     minor, code, reason = line.groups()

@@ -212,8 +212,8 @@ class _CheckConnection(asyncio.Protocol):
                 self._set_timer(self._server.settings.head_ms)
             return
         try:
-            # Values may be the caller's: one that is not ASCII is refused as the gateway does, with a reply for the caller.
-            head = read_request_head(self._buffer, end + 4, max_headers=MAX_HEADERS, is_ascii=False)
+            # Some headers are the caller's. `read_check` parses these strictly, so that the caller gets a reply.
+            head = read_request_head(self._buffer, end + 4, max_headers=MAX_HEADERS, is_strict=False)
         except BadHead as error:
             self._refuse(error)
             return

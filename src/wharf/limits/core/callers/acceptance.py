@@ -23,6 +23,7 @@ class CredentialProof(msgspec.Struct, frozen=True, eq=False):
     """What the reply to a request can prove about its credential."""
 
     key: str
+    """The keyed hash of the credential; empty if it is unclear which one of several the service judges."""
     address: Caller
     """The anonymous caller at the address of the request."""
     can_prove: bool
