@@ -23,9 +23,10 @@ from wharf.limits.core.callers.recognition import BAD_CREDENTIALS, UnrecognizedC
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
+from wharf.limits.core.method_overrides import METHOD_SEPARATOR, find_methods, join_methods, may_name_method
 from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.resources import ResourceFinder, select_organization_resource
-from wharf.limits.core.rule import READ_METHODS, Interface
+from wharf.limits.core.rule import READ_METHODS, Interface, MethodOverride
 from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.decisions.activity import ActivityCounts
 from wharf.limits.decisions.alerts import Alert, AlertQueue
@@ -205,13 +206,39 @@ class DecisionService:
     def needs_body(self, method: str, path: str) -> bool:
         """Return whether the decision needs the body, if there is one, of a request with this path in normal form.
 
-        It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
+        `method` can be several, joined by `join_methods`. It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
         body of a GET.
         """
         if path == self.settings.credentials.revocation_path and method == "POST":
             return True
         endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, path)
         return endpoint.is_batch or endpoint.interface is Interface.GRAPHQL
+
+    def needs_body_of(self, incoming: IncomingRequest) -> bool:
+        """Return whether the decision needs the body of this request, if there is one."""
+        return self.needs_body(self._find_judged_method(incoming), incoming.path)
+
+    def _find_judged_method(self, incoming: IncomingRequest) -> str:
+        """Return the method by which a request is judged, or several joined ones if the service may serve it as any of them."""
+        if not (incoming.method_overrides or incoming.has_form or (incoming.query and may_name_method(incoming.query))):
+            return incoming.method  # Nearly all requests: this must be fast.
+        setting = self.evaluator.rules.paths.method_override
+        if setting is MethodOverride.IGNORE:
+            return incoming.method
+        has_form = incoming.has_form and setting is MethodOverride.FORMS
+        return join_methods(find_methods(incoming.method, incoming.method_overrides, incoming.query, has_form=has_form))
+
+    async def _refuse_override(self, incoming: IncomingRequest) -> LocalReply | None:
+        """Return the reply to a request that names another method, if the rules refuse such requests; else `None`."""
+        if self.evaluator.rules.paths.method_override is not MethodOverride.REFUSE:
+            return None
+        named = self._find_judged_method(incoming).partition(METHOD_SEPARATOR)[0]
+        if named == incoming.method:
+            return None
+        message = (
+            f"The request is a {incoming.method} that names the method {named}: send it with the method {named} itself."
+        )
+        return await self.render_error(incoming, 400, message)
 
     def takes_long(self, incoming: IncomingRequest, body: bytes | None) -> bool:
         """Return whether the event loop must not wait until body and query are read, because one of them is long."""
@@ -226,7 +253,7 @@ class DecisionService:
         """Return whether the query of the target may contain a GraphQL query."""
         if not incoming.query:
             return False
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
+        endpoint = self.evaluator.limiter.rulebook.get_endpoint(self._find_judged_method(incoming), incoming.path)
         return endpoint.interface is Interface.GRAPHQL
 
     def can_admit_locally(self, incoming: IncomingRequest, body: bytes | None) -> bool:
@@ -259,6 +286,8 @@ class DecisionService:
         request_id = self.make_request_id(now_ms)
         if self.overrides.off_until_ms and self.overrides.is_off:
             return self._admit_without_decision(request_id, incoming)
+        if (refusal := await self._refuse_override(incoming)) is not None:
+            return refusal
         caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
             return await self._refuse_credential(request_id, incoming, caller.message)
@@ -284,6 +313,10 @@ class DecisionService:
         request_id = self.make_request_id(now_ms)
         if self.overrides.off_until_ms and self.overrides.is_off:
             return self._admit_without_decision(request_id, incoming)
+        if incoming.method_overrides or incoming.query:
+            refusal = run_immediately(self._refuse_override(incoming))
+            if refusal is not None:
+                return refusal
         caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
             return run_immediately(self._refuse_credential(request_id, incoming, caller.message))
@@ -291,9 +324,10 @@ class DecisionService:
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
         if body is None and not self._has_graphql_query(incoming):
+            method = self._find_judged_method(incoming)
             request = RequestFacts(
-                *(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection),
-                bool(self._marked_endpoints) and self._may_create_content(incoming),
+                *(request_id, method, incoming.path, caller, None, None, incoming.connection),
+                bool(self._marked_endpoints) and self._may_create_content(method, incoming.path),
             )
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
@@ -310,7 +344,8 @@ class DecisionService:
         query: QueryFacts | None = None
         objects: int | None = None
         problem = ""
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
+        method = self._find_judged_method(incoming)
+        endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, incoming.path)
         try:
             if endpoint.is_batch:
                 objects = count_objects(body) if body is not None else None
@@ -319,17 +354,17 @@ class DecisionService:
         except (QueryTooComplex, UnreadableBatch) as error:
             problem = str(error)
         request = RequestFacts(
-            *(request_id, incoming.method, incoming.path, caller, query, objects, incoming.connection),
-            self._may_create_content(incoming),
+            *(request_id, method, incoming.path, caller, query, objects, incoming.connection),
+            self._may_create_content(method, incoming.path),
         )
         return request, problem
 
-    def _may_create_content(self, incoming: IncomingRequest) -> bool:
+    def _may_create_content(self, method: str, path: str) -> bool:
         """Return whether the service has marked an earlier request to the same endpoint as one that created content."""
         marked_endpoints = self._marked_endpoints
         if not marked_endpoints:
             return False
-        return self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path).name in marked_endpoints
+        return self.evaluator.limiter.rulebook.get_endpoint(method, path).name in marked_endpoints
 
     def _apply_decision(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
@@ -360,7 +395,7 @@ class DecisionService:
             now_s,
             now_s if is_timed else None,
             is_timed=is_timed,
-            method=incoming.method,
+            method=self._find_judged_method(incoming),
             path=incoming.path,
         )
         if self.unlisted is not None:
