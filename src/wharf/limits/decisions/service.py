@@ -206,8 +206,8 @@ class DecisionService:
     def needs_body(self, method: str, path: str) -> bool:
         """Return whether the decision needs the body, if there is one, of a request with this path in normal form.
 
-        `method` can be several, joined by `join_methods`. It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
-        body of a GET.
+        It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
+        body of a GET. `method` can be several, joined by `join_methods`.
         """
         if path == self.settings.credentials.revocation_path and method == "POST":
             return True
@@ -216,6 +216,8 @@ class DecisionService:
 
     def needs_body_of(self, incoming: IncomingRequest) -> bool:
         """Return whether the decision needs the body of this request, if there is one."""
+        if self.revoker is not None and self.revoker.is_revocation(incoming):
+            return True
         return self.needs_body(self._find_judged_method(incoming), incoming.path)
 
     def _find_judged_method(self, incoming: IncomingRequest) -> str:
