@@ -28,6 +28,7 @@ from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.graphql import QueryCostCalculator
 from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.request import QueryFacts, RequestFacts
+from wharf.limits.core.resources import NO_RESOURCES
 from wharf.limits.core.rule import GraphqlRules
 from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.stores import MemoryStore
@@ -166,7 +167,7 @@ def measure_bare() -> Figures:
 
     def recognize() -> None:
         for secret in secrets:
-            recognize_caller(read_credential(f"Bearer {secret}"), address, "/repos/o/r/issues", register, NOW_MS)
+            recognize_caller(read_credential(f"Bearer {secret}"), address, NO_RESOURCES, register, NOW_MS)
 
     def read_query() -> None:
         for _ in range(CALLER_COUNT):

@@ -72,7 +72,7 @@ def test_rules_whose_base_path_a_proving_path_repeats_are_refused(tmp_path: Path
     (tmp_path / "rules.toml").write_text(rules)
     limiter = load_limiter(tmp_path, f'rules = "rules.toml"\n{SETTINGS}[opaque]\naccepted_on = "* /api/*"\n')
 
-    with pytest.raises(InvalidFile, match=r"accepted_on: .* begins like the base path"):
+    with pytest.raises(InvalidFile, match=r"accepted_on in .* begins like the base path"):
         asyncio.run(limiter._apply_rules('base_path = "/api/v1"\n' + rules))
 
 

@@ -81,8 +81,8 @@ class RateLimiter:
             accounts = directory if directory is not None else self._read_directory()
         except InvalidFile as error:
             raise LimiterStartError(str(error)) from None
-        if problem := find_misplaced_pattern(settings.credentials.opaque.accepted_on, rules):
-            raise LimiterStartError(f"accepted_on in [opaque] of the settings: {problem}")
+        if problem := self._find_misplaced_pattern(rules):
+            raise LimiterStartError(f"settings: {problem}")
         self.stores: Final = build_store(settings.store, rules, world, data_folder=settings.data_folder)
         evaluator = LimitEvaluator(rules, self.stores.store, self._now_ms)
         self.decision_service: Final = DecisionService(
@@ -157,9 +157,20 @@ class RateLimiter:
         path = str(self.settings.rules_file)
         rules = read_rules(text, path)
         _raise_lint_errors(rules)
-        if problem := find_misplaced_pattern(self.settings.credentials.opaque.accepted_on, rules):
-            raise InvalidFile([FileProblem(path, SourceLocation(1, 1), "base_path", f"accepted_on: {problem}")])
+        if problem := self._find_misplaced_pattern(rules):
+            raise InvalidFile([FileProblem(path, SourceLocation(1, 1), "base_path", problem)])
         await self.decision_service.set_rules(text, path)
+
+    def _find_misplaced_pattern(self, rules: RuleSet) -> str:
+        """Return which pattern of the settings these rules make useless, and why; empty if there is none."""
+        opaque = self.settings.credentials.opaque
+        for key, patterns in (
+            ("accepted_on", opaque.accepted_on),
+            ("sessions_accepted_on", opaque.sessions_accepted_on),
+        ):
+            if problem := find_misplaced_pattern(patterns, rules):
+                return f"{key} in [opaque]: {problem}"
+        return ""
 
     async def _apply_directory(self, text: str) -> None:
         """Replace the accounts by those in the text of the changed directory file. Raises `InvalidFile` if it is rejected."""
@@ -167,6 +178,14 @@ class RateLimiter:
 
     async def open(self) -> None:
         """Open the store and start all background tasks. Raises `LimiterStartError`."""
+        unlisted = self.decision_service.unlisted
+        if unlisted is not None and unlisted.lacks_service:
+            path = "" if self.settings.credentials.resolver is None else self.settings.credentials.resolver.url
+            raise LimiterStartError(
+                f'the limiter cannot ask who owns a credential: `url` in `[resolver]` is the path "{path}", and it is not known of '
+                f'which service. Write the whole URL, such as url = "http://127.0.0.1:3000{path}", or set `upstream` in '
+                "`[gateway]`"
+            )
         try:
             self.settings.data_folder.mkdir(parents=True, exist_ok=True)
             async with contextlib.AsyncExitStack() as exits:

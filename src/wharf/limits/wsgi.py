@@ -13,11 +13,19 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form
 from wharf.limits.core.paths import BadPath, normalize_decoded_path
 from wharf.limits.core.rule import PathRules
-from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers, get_reason_phrase
+from wharf.limits.decisions.headers import (
+    EXPOSED_HEADERS,
+    HeaderPair,
+    ReplyMarks,
+    filter_reply_headers,
+    get_reason_phrase,
+)
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter
@@ -154,7 +162,7 @@ class LimitsMiddleware:
         decision_service = self._get_decision_service()
         carriers = decision_service.carriers
         try:
-            path = _normalize_path(environ, decision_service.evaluator.rules.paths)
+            path = _normalize_path(environ, decision_service.evaluator.limiter.rulebook.unforwarded_paths)
         except BadPath as error:
             incoming = _read_incoming_request(environ, "/", carriers)
             reply = self._run(decision_service.render_error(incoming, error.status, str(error)))
@@ -197,7 +205,7 @@ class LimitsMiddleware:
         return page
 
     def build_headers(
-        self, decision_service: DecisionService, admitted: AdmittedRequest, status: int, *, is_content: bool
+        self, decision_service: DecisionService, admitted: AdmittedRequest, status: int, marks: ReplyMarks
     ) -> list[HeaderPair]:
         """Refund a 304 or 5xx reply, charge created content, and return the rate limit headers for the reply."""
 
@@ -205,11 +213,11 @@ class LimitsMiddleware:
             """Refund and charge what depends on the reply, then build the headers. Runs in the limiter's thread."""
             decision_service.on_reply_status(admitted, status)
             await decision_service.on_status(admitted, status)
-            if is_content:
-                await decision_service.on_content_created(admitted)
+            if marks.is_content:
+                await decision_service.on_content_created(admitted, marks.content_route)
             return decision_service.build_header_pairs(admitted)
 
-        if admitted.proof is not None or is_content or status == 304 or status >= 500:
+        if admitted.proof is not None or marks.is_content or status == 304 or status >= 500:
             return self._run(charge_and_build())
         return decision_service.build_header_pairs(admitted)
 
@@ -284,9 +292,8 @@ class _WsgiCall:
             admitted.measured_ms = marks.measured_ms
         is_content = marks.is_content and not self._has_content
         self._has_content = self._has_content or is_content
-        passed += self._middleware.build_headers(
-            self._decision_service, admitted, int(status[:3]), is_content=is_content
-        )
+        marks = msgspec.structs.replace(marks, is_content=is_content)
+        passed += self._middleware.build_headers(self._decision_service, admitted, int(status[:3]), marks)
         lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in passed]
         if self._incoming.has_origin:
             lines.append(("access-control-expose-headers", EXPOSED_HEADERS))

@@ -469,6 +469,36 @@ def test_activity_can_be_that_of_one_user_by_id_or_login(tmp_path: Path) -> None
     assert run_as_operator(tmp_path, scenario) == [3, 2, 2, 0]
 
 
+def test_activity_can_be_that_of_one_actor_that_only_the_service_knows(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[int]:
+        for _ in range(3):  # The first reply proves the credential.
+            await operator.send("Authorization: token known-to-the-service", target="/orgs/acme")
+        await operator.send(target="/orgs/acme")
+        words = ("activity", "acme", "--since", "1h")
+        actors = json.loads(await operator.run(*words, "--group-by", "user"))
+        (opaque,) = [actor["actor_id"] for actor in actors if actor["actor_type"] == "opaque"]
+        return [
+            json.loads(await operator.run(*words, "--actor", actor))["total_request_count"]
+            for actor in (f"opaque/{opaque}", "none/anonymous", "opaque/other")
+        ]
+
+    assert run_as_operator(tmp_path, scenario, rules="", more='credentials = "opaque"') == [2, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--actor", "opaque"), "'opaque' is not a type and an id, such as opaque/0a1b2c3d4e5f6071"),
+        (("--actor", "opaque/1", "--user", "ada"), "--user and --actor both select an actor: use one of them"),
+    ],
+)
+def test_an_invalid_actor_is_reported(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
+    async def scenario(operator: Operator) -> str:
+        return await operator.run("activity", "acme", "--since", "1h", *words, fails=True)
+
+    assert problem in run_as_operator(tmp_path, scenario)
+
+
 def test_activity_has_pages_of_a_hundred_rows(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> list[int]:
         caller = await operator.running.connect()

@@ -14,6 +14,7 @@ from wharf.limits.core.callers.credentials import read_credential
 from wharf.limits.core.callers.directory import MemoryDirectory
 from wharf.limits.core.callers.recognition import UnrecognizedCredential, recognize_caller
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
+from wharf.limits.core.resources import NO_RESOURCES
 from wharf.limits.credentials.keyed_hash import KeyedHash
 
 ADDRESS = parse_address("192.0.2.7")
@@ -28,7 +29,7 @@ ADDRESS = parse_address("192.0.2.7")
 )
 def test_any_credential_header_is_a_caller_or_unrecognised(header: str) -> None:
     assert ADDRESS is not None
-    caller = recognize_caller(read_credential(header), ADDRESS, "/", MemoryDirectory(), 0)
+    caller = recognize_caller(read_credential(header), ADDRESS, NO_RESOURCES, MemoryDirectory(), 0)
 
     assert isinstance(caller, UnrecognizedCredential) or caller.is_anonymous
 

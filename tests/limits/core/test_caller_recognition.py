@@ -37,11 +37,11 @@ from wharf.limits.core.callers.directory import (
 from wharf.limits.core.callers.recognition import (
     BAD_CREDENTIALS,
     UnrecognizedCredential,
-    get_path_owner,
     has_enterprise_ceiling,
     is_enterprise_account,
     recognize_caller,
 )
+from wharf.limits.core.resources import NO_RESOURCES, ResourceFinder
 
 NOW_MS = 1_800_000_000_000
 ADDRESS: Address = ip_address("192.0.2.7")
@@ -88,7 +88,8 @@ def recognize(
     """Recognize the token `secret`, which the directory has with these fields unless it is `y`."""
     known_secret = "x" if secret == "y" else secret
     entry = DirectoryToken(sha256=hash_secret(known_secret), kind=kind, **token)
-    return recognize_caller(parse_token(secret), ADDRESS, path, make_directory(entry), now_ms)
+    names = ResourceFinder().find_names("GET", path)
+    return recognize_caller(parse_token(secret), ADDRESS, names, make_directory(entry), now_ms)
 
 
 def get_class(caller: Caller | UnrecognizedCredential) -> CallerClass:
@@ -100,7 +101,7 @@ TOKEN = f"token:{hash_secret('x')[:16]}"
 
 
 def test_a_request_without_a_credential_is_counted_by_its_address() -> None:
-    assert recognize_caller(NoCredential(), ADDRESS, "/x", make_directory(), NOW_MS) == Caller(
+    assert recognize_caller(NoCredential(), ADDRESS, NO_RESOURCES, make_directory(), NOW_MS) == Caller(
         kind=CredentialKind.NONE,
         caller_class=CallerClass.NONE,
         owner="address:192.0.2.7",
@@ -267,26 +268,6 @@ def test_an_account_has_the_enterprise_tier(name: str, expected: bool) -> None:
     assert is_enterprise_account(name, make_directory()) is expected
 
 
-@pytest.mark.parametrize(
-    ("path", "owner"),
-    [
-        ("/repos/acme/site", "acme"),
-        ("/orgs/acme", "acme"),
-        ("/enterprises/corp/x", "corp"),
-        ("/users/ada", None),
-        ("/repos", None),
-        ("/acme/site.git/info/lfs", "acme"),
-        ("/acme/site.git/info", None),
-        ("/acme/site/info/lfs", None),
-        ("/repos/%E2%82%AC/x", "€"),
-        ("/repos/rich%2Fsite/x", "rich/site"),
-        ("/", None),
-    ],
-)
-def test_the_owner_of_a_resource_is_read_from_its_path(path: str, owner: str | None) -> None:
-    assert get_path_owner(path) == owner
-
-
 # -- basic authentication ------------------------------------------------------------------------------------------
 
 
@@ -296,7 +277,7 @@ def encode_basic(text: str) -> str:
 
 def recognize_basic(text: str) -> Caller | UnrecognizedCredential:
     tokens = [DirectoryToken(sha256=hash_secret("x"), kind=CredentialKind.PERSONAL_TOKEN, user="ada")]
-    return recognize_caller(read_credential(encode_basic(text)), ADDRESS, "/x", make_directory(*tokens), NOW_MS)
+    return recognize_caller(read_credential(encode_basic(text)), ADDRESS, NO_RESOURCES, make_directory(*tokens), NOW_MS)
 
 
 def test_an_oauth_app_is_recognized_by_its_secret() -> None:
@@ -384,7 +365,7 @@ def test_an_unknown_scheme_is_rejected_with_advice() -> None:
     credential = read_credential("Digest x")
 
     assert isinstance(credential, MalformedCredential)
-    assert recognize_caller(credential, ADDRESS, "/", make_directory(), NOW_MS) == UnrecognizedCredential(
+    assert recognize_caller(credential, ADDRESS, NO_RESOURCES, make_directory(), NOW_MS) == UnrecognizedCredential(
         credential.message
     )
     assert "Send 'Bearer'" in credential.message

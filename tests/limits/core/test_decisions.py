@@ -346,6 +346,8 @@ def test_scopes_and_expiry_of_a_token_are_shown(caller: Caller, expected: tuple[
         ([(b"X-Wharf-Cpu-Ms", b"12"), (b"x-wharf-content", b"1"), (b"x-wharf-x", b"")], [], 12, True),
         ([(b"x-wharf-cpu-ms", b"9" * 9), (b"x-wharf-content", b"2")], [], int("9" * 9), False),
         ([(b"x-wharf-cpu-ms", b"9" * 10)], [], None, False),
+        ([(b"x-wharf-content", b"/wiki/{page}")], [], None, True),
+        ([(b"x-wharf-content", b"/" + b"x" * 600)], [], None, True),
         ([(b"x-wharf-cpu-ms", b"-1")], [], None, False),
     ],
 )

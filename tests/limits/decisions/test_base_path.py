@@ -164,7 +164,7 @@ def test_the_owner_of_a_repository_is_found_below_the_base_path() -> None:
     assert [
         get_limit(path)
         for path in ("/api/v3/repos/big/site", "/api/v3/repos/acme/site", "/repos/big/site", "/big/site")
-    ] == ["15000", "1000", "1000", "1000"]
+    ] == ["15000", "1000", "1000", "15000"]
 
 
 def test_an_event_stream_takes_no_place_of_plain_requests() -> None:

@@ -1,13 +1,17 @@
 """API insights: which requests belong to an organization, how they are grouped, sorted and paged."""
 
+from ipaddress import ip_address
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.limits.builders import a_user, a_workflow, an_installation, anonymous
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.directory import App, Installation, MemoryDirectory, Organization, User
+from wharf.limits.core.callers.recognition import CredentialOwner, make_opaque_caller, make_owner_caller
 from wharf.limits.decisions.activity import ActivityRow
 from wharf.limits.decisions.insights import (
     InvalidInsightsQuery,
@@ -132,6 +136,51 @@ def test_a_path_can_name_one_actor(actor: str, expected: int) -> None:
     ]
 
     assert compute(f"summary-stats{actor}", *rows)["total_request_count"] == expected
+
+
+ADDRESS = ip_address("192.0.2.7")
+OPAQUE = make_opaque_caller("0a1b2c3d4e5f60718293a4b5c6d7e8f9", ADDRESS)
+RESOLVED_USER = make_owner_caller(CredentialOwner(user="Eve", app="ci"), "f" * 32, ADDRESS, DIRECTORY)
+RESOLVED_APP = make_owner_caller(CredentialOwner(app="tools/ci"), "e" * 32, ADDRESS, DIRECTORY)
+RESOLVED_ORGANIZATION = make_owner_caller(CredentialOwner(organization="Labs"), "d" * 32, ADDRESS, DIRECTORY)
+ALL_CALLERS = [
+    *(OPAQUE, RESOLVED_USER, RESOLVED_APP, RESOLVED_ORGANIZATION, anonymous(), a_user(), a_workflow()),
+    *(an_installation(71), a_user(kind=CredentialKind.OAUTH_TOKEN, app="app:8")),
+]
+
+
+@pytest.mark.parametrize(
+    ("actor", "expected"),
+    [
+        ("opaque/0a1b2c3d4e5f6071", OPAQUE),
+        ("opaque/0a1b2c3d4e5f60718293a4b5c6d7e8f9", OPAQUE),
+        ("resolved/ffffffffffffffff", RESOLVED_USER),
+        ("resolved/eve", RESOLVED_USER),
+        ("users/eve", RESOLVED_USER),
+        ("resolved/ci", RESOLVED_USER),
+        ("resolved/tools/ci", RESOLVED_APP),
+        ("resolved/labs", RESOLVED_ORGANIZATION),
+        ("none/anonymous", anonymous()),
+    ],
+)
+def test_an_actor_that_the_directory_does_not_list_can_be_selected(actor: str, expected: Caller) -> None:
+    rows = [make_row(caller, total=1 << number) for number, caller in enumerate(ALL_CALLERS)]
+
+    assert compute(f"summary-stats/{actor}", *rows)["total_request_count"] == 1 << ALL_CALLERS.index(expected)
+
+
+def test_an_address_of_a_caller_without_a_credential_selects_nothing() -> None:
+    assert compute("summary-stats/none/192.0.2.7", make_row(anonymous()))["total_request_count"] == 0
+
+
+@given(st.lists(st.sampled_from(ALL_CALLERS), min_size=1, max_size=20))
+def test_each_actor_of_a_report_is_selected_by_its_type_and_id(callers: list[Caller]) -> None:
+    rows = [make_row(caller) for caller in callers]
+
+    for actor in compute("user-stats", *rows, per_page="100"):
+        selected = compute(f"user-stats/{actor['actor_type']}/{actor['actor_id']}", *rows, per_page="100")
+        assert actor in selected
+        assert {other["actor_type"] for other in selected} == {actor["actor_type"]}
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.limits.builders import build_rules_text
-from tests.limits.decision_services import ADA, WORKFLOW, count_used
+from tests.limits.decision_services import ADA, OAUTH, WORKFLOW, count_used
 from tests.limits.decisions.test_service_with_shared_counters import make_service
 from wharf.limits.decisions import AdmittedRequest, DecisionService, IncomingRequest, LocalReply
-from wharf.limits.decisions import marked_endpoints as marked_endpoints_module
-from wharf.limits.decisions.marked_endpoints import MarkedEndpoints, derive_pattern
+from wharf.limits.decisions.marked_endpoints import MAX_UNEXPECTED_MARKS
 
 RULES = build_rules_text(
     '[[rule]]\nname = "content"\ncounts = "content"\nwindow = "1m"\nceiling = 2',
@@ -19,6 +21,7 @@ RULES = build_rules_text(
     '[[endpoint]]\nmatch = ["POST /forms/{form}"]\ncontent_marked = true',
     '[[endpoint]]\nmatch = ["POST /graphql"]\ninterface = "graphql"',
 )
+MANY_RULES = build_rules_text('[[rule]]\nname = "content"\ncounts = "content"\nwindow = "1h"\nceiling = 20')
 MUTATION = b'{"query": "mutation { createPage { id } }"}'
 QUERY = b'{"query": "{ viewer { id } }"}'
 
@@ -30,9 +33,9 @@ class Sender:
         self.service = service
 
     def send(
-        self, line: str, *, is_marked: bool = False, token: str = ADA, body: bytes | None = None
+        self, line: str, *, is_marked: bool = False, route: str = "", token: str = ADA, body: bytes | None = None
     ) -> AdmittedRequest | LocalReply:
-        """Send one request to its end, and return the decision about it."""
+        """Send one request to its end, and return the decision about it. `route` is the one that a mark names."""
         method, _, path = line.partition(" ")
         incoming = IncomingRequest(method, path, "", "192.0.2.7", f"Bearer {token}")
 
@@ -40,7 +43,7 @@ class Sender:
             result = await self.service.admit(incoming, body)
             if isinstance(result, AdmittedRequest):
                 if is_marked:
-                    await self.service.on_content_created(result)
+                    await self.service.on_content_created(result, route)
                 await self.service.end_request(result)
             return result
 
@@ -141,35 +144,61 @@ def test_after_a_marked_mutation_only_mutations_need_room(sender: Sender) -> Non
     assert refused == [False, True]
 
 
-def test_the_endpoint_whose_last_mark_is_oldest_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marked_endpoints_module, "MAX_MARKED_ENDPOINTS", 2)
-    endpoints = MarkedEndpoints()
-    for name in ("POST /a", "POST /b", "POST /a", "POST /c"):
-        endpoints.add(name)
+def test_the_same_action_on_many_objects_is_refused_too() -> None:
+    sender = Sender(make_service(MANY_RULES, is_local=True))
+    for number in range(20):
+        sender.send(f"POST /owner-{number}/repository-{number}/wiki/page-{number}", is_marked=True)
 
-    assert ([name in endpoints for name in ("POST /a", "POST /b", "POST /c")], len(endpoints)) == (
-        [True, False, True],
-        2,
-    )
-
-
-def test_the_same_action_on_other_objects_is_refused_too(sender: Sender) -> None:
-    for repository in ("acme/site", "ada/notes"):
-        sender.send(f"POST /{repository}/issues/7/comments", is_marked=True)
-
-    lines = ("POST /eve/wiki/issues/9/comments", "POST /eve/wiki/issues/9/labels", "POST /eve/issues/comments")
-    assert [sender.is_refused(line) for line in lines] == [True, False, False]
+    assert [
+        sender.is_refused(f"POST {path}")
+        for path in ("/eve/notes/wiki/start", "/eve/notes/labels/new", "/eve/notes/wiki")
+    ] == [True, False, False]
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        ("POST /acme/site/issues/*", "POST /*/*/issues/*"),
-        ("POST /new", "POST /new"),
-        ("POST /*", "POST /*"),
-        ("POST /", "POST /"),
-        ("POST /repos/{owner}/{repository}/issues", "POST /repos/{owner}/{repository}/issues"),
-    ],
+def test_a_route_that_the_service_names_is_refused_for_all_its_paths_and_callers(sender: Sender) -> None:
+    for _ in range(2):
+        sender.send("POST /acme/site/wiki/start", is_marked=True, route="/{owner}/{repository}/wiki/{page}")
+        sender.send("POST /issues", token=OAUTH)
+
+    assert [
+        sender.is_refused(f"POST {path}", token=OAUTH)
+        for path in ("/eve/notes/wiki/other", "/Eve/notes/WIKI/other", "/eve/notes/labels/other", "/eve/notes/wiki/a/b")
+    ] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("route", ["/{owner}/{repository}/labels/{label}", "/wiki", "/{", "/*/*"])
+def test_a_route_that_does_not_match_the_request_is_ignored(sender: Sender, route: str) -> None:
+    for _ in range(2):
+        sender.send("POST /acme/site/wiki/start", is_marked=True, route=route)
+
+    assert [sender.is_refused(f"POST /acme/site/{path}") for path in ("wiki/start", "labels/x")] == [True, False]
+
+
+def test_a_caller_whose_paths_always_differ_creates_ten_more_than_the_limit() -> None:
+    sender = Sender(make_service(MANY_RULES, is_local=True))
+    admitted = 0
+    for number in range(100):  # Each path has another number of segments, so that no shape fits.
+        result = sender.send("POST /wiki" + "/sub" * (number % 16) + f"/p{number}" * (number // 16), is_marked=True)
+        admitted += isinstance(result, AdmittedRequest)
+
+    assert admitted <= 20 + MAX_UNEXPECTED_MARKS
+    assert sender.is_refused("POST /other")
+    assert not sender.is_refused("GET /other")
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 5, 1_000]), min_size=4, max_size=4),
+    st.randoms(use_true_random=False),
 )
-def test_the_pattern_of_an_endpoint_has_its_last_word(name: str, pattern: str) -> None:
-    assert derive_pattern(name) == pattern
+def test_no_choice_of_paths_creates_more_than_ten_beyond_the_limit(value_counts: list[int], random: Random) -> None:
+    """A caller varies owner, repository, page and depth of its paths, each with few or many values."""
+    ceiling = 5
+    rules = build_rules_text(f'[[rule]]\nname = "content"\ncounts = "content"\nwindow = "1h"\nceiling = {ceiling}')
+    sender = Sender(make_service(rules, is_local=True))
+    created = 0
+    for _ in range(40):
+        owner, repository, page, depth = (random.randrange(count) for count in value_counts)
+        path = f"/o{owner}x/r{repository}x/wiki{'/sub' * (depth % 20)}/p{page}x"
+        created += isinstance(sender.send(f"POST {path}", is_marked=True), AdmittedRequest)
+
+    assert ceiling <= created <= ceiling + MAX_UNEXPECTED_MARKS

@@ -9,7 +9,14 @@ import pytest
 
 from tests.limits.decision_services import ADA, REVOKED, encode_basic
 from tests.limits.gateway.code_host import BOB, BOB_SECOND_TOKEN, BOB_SESSION, BOB_TOKEN, EVE, CodeHost
-from tests.limits.gateway.running_gateway import Reply, RunningGateway, reply_hello, run_gateway, run_scenario
+from tests.limits.gateway.running_gateway import (
+    ReceivedRequest,
+    Reply,
+    RunningGateway,
+    reply_hello,
+    run_gateway,
+    run_scenario,
+)
 from tests.limits.stores.redis_server import running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.limits.core.callers.acceptance import HOUR_MS
@@ -87,6 +94,18 @@ def test_a_rejected_credential_counts_by_address_and_as_a_failed_login(tmp_path:
         assert len([r for r in running.service.requests if "guess" in r.headers.get("authorization", "")]) == 2
 
     run(tmp_path, scenario, rules=rules)
+
+
+@pytest.mark.parametrize("name", ["X-Api-Key", "X_Api_Key", "x_api-key", "X.Api.Key"])
+def test_no_spelling_of_a_header_with_a_credential_avoids_the_limit_of_failed_logins(tmp_path: Path, name: str) -> None:
+    rules = RULES + '[[rule]]\nname = "failed_logins"\nceiling = { none = 2 }\n'
+
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        guesses = [await running.request("/api/things", f"{name}: guess-{number}") for number in range(4)]
+
+        assert [reply.status for reply in guesses] == [401, 401, 403, 403]
+
+    run(tmp_path, scenario, more=OPAQUE + '[carriers]\nheaders = ["X-Api-Key"]\n', rules=rules)
 
 
 def test_a_credential_that_the_service_no_longer_accepts_counts_by_address_again(tmp_path: Path) -> None:
@@ -197,20 +216,67 @@ def test_two_authorization_headers_are_refused(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+SESSIONS = (
+    OPAQUE
+    + '[carriers]\ncookies = "session"\n[opaque]\naccepted_on = "* /api/*"\nsessions_accepted_on = "GET /api/user/*"\n'
+)
+INVENTED_SESSION = "Cookie: session=invented"
+
+
 def test_a_session_is_proved_only_by_paths_that_need_a_login(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway, _host: CodeHost) -> None:
-        for path in ("/page", "/page", "/api/x"):
-            await running.request(path, BOB_SESSION)
-        for path in ("/page", "/api/x"):
-            await running.request(path, "Cookie: session=invented")
-        limits = [
-            get_limit(await running.request("/page", cookie))[1] for cookie in (BOB_SESSION, "Cookie: session=invented")
-        ]
+        limits = []
+        for path in ("/page", "/api/x", "/api/user/x", "/page"):
+            reply = await running.request(path, BOB_SESSION)
+            await running.request(path, INVENTED_SESSION)
+            limits.append(get_limit(reply)[1])
+        invented = await running.request("/page", INVENTED_SESSION)
 
-        assert limits == ["100", "30"]
+        assert (limits, get_limit(invented)[1]) == (["30", "30", "30", "100"], "30")
 
-    more = OPAQUE + '[carriers]\ncookies = "session"\n[opaque]\naccepted_on = "* /api/*"\n'
-    run(tmp_path, scenario, more=more)
+    run(tmp_path, scenario, more=SESSIONS)
+
+
+@pytest.mark.parametrize("status", [403, 404, 303, 500])
+def test_a_reply_that_a_stranger_may_get_too_proves_no_session(tmp_path: Path, status: int) -> None:
+    """Services hide pages from strangers in different ways. An unknown session is a stranger."""
+
+    async def answer(_request: ReceivedRequest, _reader: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
+
+    async def scenario(running: RunningGateway) -> None:
+        running.service.handler = answer
+        for _ in range(2):
+            reply = await running.request("/api/user/x", INVENTED_SESSION)
+
+        assert get_limit(reply)[1] == "30"
+
+    run_scenario(tmp_path, scenario, more=SESSIONS, rules=RULES)
+
+
+def test_an_expired_session_is_no_failed_login(tmp_path: Path) -> None:
+    """Otherwise open pages whose sessions have ended would lock out everybody at their address, even from signing in."""
+    rules = RULES + '[[rule]]\nname = "failed_logins"\nceiling = { none = 1 }\n'
+
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        polls = [await running.request("/api/user/x", INVENTED_SESSION) for _ in range(3)]
+        guesses = [await running.request("/api/x", f"Authorization: Bearer guess-{n}") for n in range(2)]
+        pages = [await running.request(path, INVENTED_SESSION) for path in ("/page", "/login")]
+
+        assert [reply.status for reply in polls + guesses + pages] == [401, 401, 401, 401, 403, 200, 303]
+
+    run(tmp_path, scenario, more=SESSIONS, rules=rules)
+
+
+def test_a_session_stays_accepted_where_the_service_takes_no_sessions(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, host: CodeHost) -> None:
+        await running.request("/api/user/x", BOB_SESSION)
+        del host.sessions["bob-session"]
+        limits = [get_limit(await running.request(path, BOB_SESSION))[1] for path in ("/api/x", "/api/user/x", "/page")]
+
+        assert limits == ["100", "100", "30"]
+
+    run(tmp_path, scenario, more=SESSIONS)
 
 
 def test_credentials_of_the_directory_are_recognized_and_revoked_as_before(tmp_path: Path) -> None:

@@ -442,7 +442,7 @@ def test_every_token_of_a_directory_is_read() -> None:
         ),
         ('[[user]]\nlogin = "ada"\ntokens = 3', ["tokens: must be a list of tables: write [[tokens]]"]),
         ('[[user]]\nid = "x"\n[[organization]]\nid = 3', [
-            "organization[0].id: is not known; known are enterprise, login, members, owners, tier",
+            "organization[0].id: is not known; did you mean 'ids'?",
             "organization[0].login: is missing. The login. The name of an account.",
             'user[0].id: "x" is not a whole number from 1 to 9007199254740992',
             "user[0].login: is missing. The login. The name of an account.",

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from tests.limits.decision_services import DIRECTORY
-from wharf.limits.config.settings import LimiterSettings, ServeSettings, StoreSettings
+from wharf.limits.config.credential_settings import CredentialSettings
+from wharf.limits.config.settings import DecisionLogSettings, LimiterSettings, ServeSettings, StoreSettings
 from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.limits.serving.check_server import CheckServer
@@ -35,18 +36,26 @@ SETTINGS = ServeSettings(check_host="127.0.0.1", drain_ms=200)
 
 @asynccontextmanager
 async def running_check(
-    folder: Path, *, proxies: ProxySettings | None = None, **fields: Any
+    folder: Path,
+    *,
+    proxies: ProxySettings | None = None,
+    rules: str = RULES,
+    credentials: CredentialSettings | None = None,
+    decisions: DecisionLogSettings | None = None,
+    **fields: Any,
 ) -> AsyncIterator[CheckServer]:
-    """Run a check server on a free port."""
-    rules, directory = folder / "rules.toml", folder / "people.toml"
-    rules.write_text(RULES)
+    """Run a check server on a free port. `fields` are settings of the table `[serve]`."""
+    rules_file, directory = folder / "rules.toml", folder / "people.toml"
+    rules_file.write_text(rules)
     directory.write_text(DIRECTORY)
     settings = LimiterSettings(
-        rules_file=rules,
+        rules_file=rules_file,
         directory_file=directory,
         data_folder=folder / "data",
         store=StoreSettings(is_saved=False),
         proxies=proxies or ProxySettings(),
+        credentials=credentials or CredentialSettings(),
+        decisions=decisions or DecisionLogSettings(),
         serve=msgspec.structs.replace(SETTINGS, **fields),
     )
     world = RealWorld()

@@ -9,6 +9,7 @@ from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.credentials import hash_secret, read_credential
 from wharf.limits.core.callers.directory import MemoryDirectory
 from wharf.limits.core.callers.recognition import UnrecognizedCredential, recognize_caller
+from wharf.limits.core.resources import NO_RESOURCES, ResourceFinder
 from wharf.limits.decisions.callers import CallerResolver
 from wharf.limits.decisions.requests import IncomingRequest
 from wharf.limits.rules import read_directory
@@ -90,7 +91,8 @@ def recognize(
 ) -> Caller | UnrecognizedCredential:
     parsed = parse_address(address)
     assert parsed is not None
-    return recognize_caller(read_credential(authorization, query), parsed, path, DIRECTORY, NOW_MS)
+    names = ResourceFinder().find_names("GET", path)
+    return recognize_caller(read_credential(authorization, query), parsed, names, DIRECTORY, NOW_MS)
 
 
 def recognize_valid(authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7") -> Caller:
@@ -298,7 +300,8 @@ def test_a_token_with_the_prefix_of_another_kind_is_rejected() -> None:
     assert address is not None
 
     assert (
-        recognize_caller(read_credential("token ghs_mine"), address, "/", register, NOW_MS) == UnrecognizedCredential()
+        recognize_caller(read_credential("token ghs_mine"), address, NO_RESOURCES, register, NOW_MS)
+        == UnrecognizedCredential()
     )
 
 

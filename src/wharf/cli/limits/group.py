@@ -298,15 +298,28 @@ def rules(path: AdminAddress, as_json: bool) -> None:
 )
 @click.option("--since", required=True, help="Begin: a time such as 2027-01-31T12:00:00Z, or a duration such as 1h.")
 @click.option("--user", default="", help="Only requests of this user: the numeric id or the login.")
+@click.option(
+    "--actor",
+    default="",
+    metavar="TYPE/ID",
+    help="Only requests of this actor, such as opaque/0a1b2c3d4e5f6071: type and id as `--group-by user` prints them.",
+)
 @click.option("--page", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="The page of 100 rows.")
 @socket_option
-def activity(organization: str, by: str, since: str, user: str, page: int, path: AdminAddress) -> None:
+def activity(organization: str, by: str, since: str, user: str, actor: str, page: int, path: AdminAddress) -> None:
     """Show the API requests about the resources of an organization, from all callers."""
     from wharf.cli.limits.admin_client import parse_since
 
-    actor = f"/users/{quote(user, safe='')}" if user else ""
+    if user and actor:
+        raise click.UsageError("--user and --actor both select an actor: use one of them")
+    kind, slash, actor_id = actor.partition("/")
+    if actor and not (kind and slash and actor_id):
+        raise click.UsageError(f"--actor: {actor!r} is not a type and an id, such as opaque/0a1b2c3d4e5f6071")
+    if user:
+        kind, actor_id = "users", user
+    selection = f"/{quote(kind, safe='')}/{quote(actor_id, safe='')}" if actor_id else ""
     query = f"min_timestamp={quote(parse_since(since))}&per_page=100&page={page}"
-    print_json(query_limiter(path, f"/orgs/{quote(organization, safe='')}/insights/api/{by}-stats{actor}?{query}"))
+    print_json(query_limiter(path, f"/orgs/{quote(organization, safe='')}/insights/api/{by}-stats{selection}?{query}"))
 
 
 @click.command

@@ -55,7 +55,9 @@ class OpaqueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How credentials are counted whose owner is not known."""
 
     accepted_on: tuple[str, ...] = ()
-    """Patterns of the requests whose replies prove a credential, as in a rules file; all requests if it is empty."""
+    """Patterns of the requests whose replies prove a credential that is not a session, as in a rules file; all requests if it is empty."""
+    sessions_accepted_on: tuple[str, ...] = ()
+    """The same for session cookies; no request if it is empty."""
     accepted_ms: int = 24 * 3_600_000
     """How long a credential is accepted after its last proof."""
     accepted_most: int = 100_000

@@ -9,7 +9,6 @@ import msgspec
 
 from wharf.limits.config.credential_settings import CredentialSettings
 from wharf.limits.core.callers.addresses import ProxySettings
-from wharf.limits.core.resources import DEFAULT_OWNER_PATTERNS
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
@@ -174,8 +173,8 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether owners of an organization can read its activity."""
     sinks: tuple[SinkSettings, ...] = ()
     """Where decisions and changes by operators are sent."""
-    owner_paths: tuple[str, ...] = DEFAULT_OWNER_PATTERNS
-    """Patterns of the paths that name the owner of a resource, for the activity of organizations."""
+    owner_paths: tuple[str, ...] | None = None
+    """Patterns of the complete paths that name the owner of a resource; `None` for those of the rules."""
     meta: Mapping[str, Any] = {}  # Any JSON: the reply to `GET /meta`.
 
     @property

@@ -1,109 +1,247 @@
 """Which account and repository own the resource that a request is about, by patterns of its path.
 
-A pattern names the account by its segment `{owner}`, and the repository by `{repository}` if it has one. Activity is
-counted for the organization that owns the resource, not for that of the sender.
+Activity is counted for the organization that owns the resource, and the ceiling of a workflow depends on the account. Both use
+`ResourceFinder`. A path that services read in several ways can name several resources.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.callers.directory import Directory
-from wharf.limits.core.paths import read_segments
-from wharf.limits.core.route import BadPattern, RoutePattern, RouteTree, parse_pattern
+from wharf.limits.core.paths import PathReading, list_readings, split_path
+from wharf.limits.core.route import ANY_SEGMENTS, BadPattern, RoutePattern, RouteTree, parse_pattern
+from wharf.limits.core.rule import DEFAULT_OWNER_PATHS, PathRules, RuleSet
 
-OWNER_SEGMENT: Final = "{owner}"
-REPOSITORY_SEGMENT: Final = "{repository}"
-REPOSITORY_ENDING: Final = ".git"
+OWNER: Final = "{owner}"
+REPOSITORY: Final = "{repository}"
+PROJECT: Final = "{project}"
+GROUP: Final = "{group}"
+ENTERPRISE: Final = "{enterprise}"
+OWNER_SEGMENTS: Final = frozenset({OWNER, PROJECT, GROUP, ENTERPRISE, ANY_SEGMENTS})
+"""A pattern has one of these segments. `{project}` and `{group}` are a path with slashes, or an id, in one segment. `**` is an
+owner with nested groups."""
+GIT_ENDING: Final = ".git"
 """The end of the name of a repository in the paths of Git and large files. It is not part of the name."""
-DEFAULT_OWNER_PATTERNS: Final = (
-    "* /repos/{owner}/{repository}",
-    "* /repos/{owner}/{repository}/*",
-    "* /orgs/{owner}",
-    "* /orgs/{owner}/*",
-    "* /api/v1/repos/{owner}/{repository}",
-    "* /api/v1/repos/{owner}/{repository}/*",
-    "* /api/v1/orgs/{owner}",
-    "* /api/v1/orgs/{owner}/*",
-    "* /api/v3/repos/{owner}/{repository}",
-    "* /api/v3/repos/{owner}/{repository}/*",
-    "* /api/v3/orgs/{owner}",
-    "* /api/v3/orgs/{owner}/*",
-    "* /{owner}/{repository}.git/*",
-    "* /{owner}/{repository}/info/lfs/*",
+WIKI_ENDING: Final = ".wiki"
+"""The end of the name of a repository before `.git`, if its wiki is meant."""
+RESERVED_NAMES: Final = frozenset(
+    {
+        *("-", "api", "assets", "attachments", "avatars", "admin", "dashboard", "explore", "graphql", "health", "help"),
+        *(
+            "import",
+            "jwt",
+            "login",
+            "logout",
+            "marketplace",
+            "metrics",
+            "notifications",
+            "oauth",
+            "profile",
+            "projects",
+        ),
+        *(
+            "repo-avatars",
+            "v2",
+            "search",
+            "sessions",
+            "settings",
+            "snippets",
+            "swagger",
+            "twirp",
+            "uploads",
+            "user",
+            "users",
+        ),
+    }
 )
-"""The paths of code hosts: at the root, below the prefixes of two widespread APIs, and of Git and large files."""
+"""First segments of paths of hosts themselves. Hosts give these names to no account."""
 MAX_RESOURCE_CHARACTERS: Final = 200
 """Requests for a repository with a longer name are counted for its owner alone. Limits the memory of activity rows."""
+MAX_ID_DIGITS: Final = 18
+DEFAULT_PATH_RULES: Final = PathRules()
 MAX_CACHED_RESOURCES: Final = 32_768
 """Limits the memory of the cache of resources by path, in entries; the oldest entries of a full cache are removed."""
 MAX_CACHED_PATH_CHARACTERS: Final = 256
 """Longer paths are not cached, so that callers cannot fill the memory with them."""
 
 
+class ResourceName(msgspec.Struct, frozen=True, gc=False):
+    """What one reading of a path names: an account and a resource of it, by name or by id, or nothing."""
+
+    owner: str = ""
+    """The account, such as `acme`; empty if an id names the resource, or if the path names none."""
+    resource: str = ""
+    """The resource that activity is counted for: `acme/site` or `acme`. Empty for an enterprise and for ids."""
+    repository_id: int | None = None
+    organization_id: int | None = None
+
+
+NO_RESOURCE: Final = ResourceName()
+NO_RESOURCES: Final = (NO_RESOURCE,)
+"""The result for a path that names no resource in any reading."""
+
+
 def parse_owner_pattern(text: str) -> RoutePattern:
-    """Return a parsed pattern with an owner. Raises `BadPattern` if it is invalid or has no segment `{owner}`."""
+    """Return a parsed pattern with an owner. Raises `BadPattern` if it is invalid or has no segment for the owner."""
     pattern = parse_pattern(text)
-    if OWNER_SEGMENT not in pattern.segments:
+    if OWNER_SEGMENTS.isdisjoint(map(_get_role, pattern.segments)):
         raise BadPattern(f"{text!r} names no owner: write a segment {{owner}}, such as '* /repos/{{owner}}/*'")
     return pattern
 
 
-ResourceName = tuple[str, str]
-"""The owner and the resource, such as `acme` and `acme/site`. A plain tuple, because every request makes or reads one."""
+def _get_role(segment: str) -> str:
+    """Return what a segment of a pattern stands for: `{name}` without a suffix, `**`, or literal text."""
+    return segment.partition("}")[0] + "}" if segment.startswith("{") else segment
 
 
 class ResourceFinder:
-    """Finds the resource of a request by its path: `acme/site`, `acme`, or nothing. Caches its results."""
+    """Finds the resources that a path names. Of the patterns that match a path, the first one applies. Caches its results.
 
-    def __init__(self, patterns: Iterable[str] = DEFAULT_OWNER_PATTERNS) -> None:
-        self._routes: RouteTree[tuple[int, int]] = RouteTree()
-        for text in patterns:
+    `patterns` are patterns of complete paths. `api_path` is the complete path of the API; without one, no path is outside of it.
+    """
+
+    def __init__(
+        self, patterns: Iterable[str] = DEFAULT_OWNER_PATHS, paths: PathRules = DEFAULT_PATH_RULES, api_path: str = ""
+    ) -> None:
+        self._paths = paths
+        self._api_segments = split_path(api_path)
+        self._folded_api_segments = tuple(map(str.casefold, self._api_segments))
+        self._routes: RouteTree[int] = RouteTree()
+        self._folded_routes: RouteTree[int] = RouteTree(is_folded=True)
+        for order, text in enumerate(patterns):
             pattern = parse_owner_pattern(text)
-            names = [segment.partition("}")[0] + "}" for segment in pattern.segments]
-            repository_index = names.index(REPOSITORY_SEGMENT) if REPOSITORY_SEGMENT in names else -1
-            self._routes.add(pattern, (names.index(OWNER_SEGMENT), repository_index))
-        self._names: BoundedCache[tuple[str, str], ResourceName] = BoundedCache(MAX_CACHED_RESOURCES)
+            if not pattern.is_outside or self._api_segments:
+                self._routes.add(pattern, order)
+                self._folded_routes.add(pattern, order)
+        self._names: BoundedCache[tuple[str, str], tuple[ResourceName, ...]] = BoundedCache(MAX_CACHED_RESOURCES)
 
-    def find_name(self, method: str, path: str) -> ResourceName:
-        """Return the resource that a path in normal form names; two empty texts if it names none."""
+    def find_names(self, method: str, path: str) -> tuple[ResourceName, ...]:
+        """Return what the readings of a path in normal form name, the most likely first; `NO_RESOURCES` if they name nothing.
+
+        If only some readings name a resource, `NO_RESOURCE` is among the names.
+        """
         key = (method, path)
-        name = self._names.get(key)
-        if name is None:
-            resource = self._read_resource(method, read_segments(path))
-            name = (get_organization(resource), resource)
+        names = self._names.get(key)
+        if names is None:
+            readings = list_readings(path, self._paths)
+            names = tuple(dict.fromkeys(self._read_name(method, reading) for reading in readings))
+            if names == NO_RESOURCES:
+                names = NO_RESOURCES  # The same object, so that callers can compare it fast.
             if len(path) <= MAX_CACHED_PATH_CHARACTERS:
-                self._names.store(key, name)
-        return name
+                self._names.store(key, names)
+        return names
 
-    def _read_resource(self, method: str, segments: Sequence[str]) -> str:
-        """Return owner and repository, or the owner alone; empty if the segments of a path name none."""
-        matches = self._routes.find_matches(method, segments)
+    def _read_name(self, method: str, reading: PathReading) -> ResourceName:
+        """Return what one reading of a path names, by the first pattern that matches it."""
+        routes = self._folded_routes if reading.is_folded else self._routes
+        api_segments = self._folded_api_segments if reading.is_folded else self._api_segments
+        segments = reading.segments
+        is_outside = segments[: len(api_segments)] != api_segments
+        matches = routes.find_matches(method, segments, is_outside=is_outside)
         if not matches:
-            return ""
-        owner_index, repository_index = matches[0][1]
-        owner = segments[owner_index]
-        if len(owner) > MAX_RESOURCE_CHARACTERS:
-            return ""
-        if repository_index < 0:
-            return owner
-        resource = f"{owner}/{segments[repository_index].removesuffix(REPOSITORY_ENDING)}"
-        return resource if len(resource) <= MAX_RESOURCE_CHARACTERS else owner
+            return NO_RESOURCE
+        pattern = min(matches, key=lambda match: match[1])[0]
+        return _build_name(pattern, segments)
 
 
-def select_organization_resource(resource: str, caller: Caller, directory: Directory) -> str:
+def build_finder(rules: RuleSet, owner_paths: Sequence[str] | None = None) -> ResourceFinder:
+    """Return the finder for these rules. `owner_paths` replace their patterns, and match complete paths."""
+    if owner_paths is None:
+        return ResourceFinder(rules.owner_paths, rules.paths, rules.api_path)
+    return ResourceFinder(owner_paths, rules.paths)
+
+
+def _build_name(pattern: RoutePattern, segments: Sequence[str]) -> ResourceName:
+    """Return the name that the segments of a path have at the places that a pattern marks."""
+    parts: list[str] = []
+    repository = ""
+    at = 0
+    for written in pattern.segments:
+        role = _get_role(written)
+        if role == ANY_SEGMENTS:
+            count = pattern.count_any_segments(segments)
+            parts = list(segments[at : at + count])
+            at += count
+            continue
+        segment = segments[at].removesuffix(written.partition("}")[2]) if written.startswith("{") else segments[at]
+        at += 1
+        if role == OWNER:
+            if segment in RESERVED_NAMES and (at == 1 or pattern.is_outside):
+                return NO_RESOURCE
+            parts = [segment]
+        elif role == REPOSITORY:
+            repository = segments[at - 1]
+            if repository.endswith(GIT_ENDING):
+                repository = repository.removesuffix(GIT_ENDING).removesuffix(WIKI_ENDING)
+            else:
+                repository = segment
+        elif role in (PROJECT, GROUP):
+            return _build_encoded_name(segment, is_project=role == PROJECT)
+        elif role == ENTERPRISE:
+            return ResourceName(segment[:MAX_RESOURCE_CHARACTERS])
+    if parts[0] in RESERVED_NAMES and ANY_SEGMENTS in pattern.segments:
+        return NO_RESOURCE
+    return _join_name(parts[0], [*parts, repository] if repository else parts)
+
+
+def _build_encoded_name(segment: str, *, is_project: bool) -> ResourceName:
+    """Return the name of a project or group in one segment: an id, or a path such as `acme/web/site`."""
+    if segment.isascii() and segment.isdecimal() and len(segment) <= MAX_ID_DIGITS:
+        number = int(segment)
+        return ResourceName(repository_id=number) if is_project else ResourceName(organization_id=number)
+    parts = segment.split("/")
+    if not is_project:
+        return _join_name(parts[0], parts[:1])
+    return _join_name(parts[0], parts) if len(parts) > 1 else NO_RESOURCE
+
+
+def _join_name(owner: str, parts: Sequence[str]) -> ResourceName:
+    """Return the name of a resource. One that is too long is that of its owner."""
+    if len(owner) > MAX_RESOURCE_CHARACTERS:
+        return ResourceName(owner[:MAX_RESOURCE_CHARACTERS])
+    resource = "/".join(parts)
+    return ResourceName(owner, resource if len(resource) <= MAX_RESOURCE_CHARACTERS else owner)
+
+
+def resolve_name(name: ResourceName, directory: Directory) -> ResourceName:
+    """Return a name without an id: that of the directory, or one with an empty owner if the directory has no such id."""
+    if name.repository_id is not None:
+        repository = directory.find_repository_by_id(name.repository_id)
+        return NO_RESOURCE if repository is None else ResourceName(repository.owner, repository.name)
+    if name.organization_id is not None:
+        organization = directory.find_organization_by_id(name.organization_id)
+        return NO_RESOURCE if organization is None else ResourceName(organization.login, organization.login)
+    return name
+
+
+def list_accounts(names: Iterable[ResourceName], own_account: str, directory: Directory) -> set[str]:
+    """Return the accounts whose resources a workflow of `own_account` may request at a path with these names.
+
+    A reading without a name stands for the workflow's own account. An id that the directory does not have stands for an empty name.
+    """
+    return {own_account if name == NO_RESOURCE else resolve_name(name, directory).owner for name in names}
+
+
+def select_organization_resource(names: Iterable[ResourceName], caller: Caller, directory: Directory) -> str:
     """Return the resource that a request is counted for: of an organization in the directory, or empty if it has none.
 
-    If the path names no resource, the credential of an installation or a workflow decides: it gives access to the
-    resources of one account only.
+    Of several names, the first one of an organization decides. If the path names no resource, or one by an unknown id, the
+    credential of an installation or a workflow decides: it gives access to the resources of one account only.
     """
-    resource = resource or _find_credential_resource(caller, directory)
-    owner, slash, repository = resource.partition("/")
-    organization = directory.find_organization(owner) if owner else None
-    if organization is None:
-        return ""
-    return resource if organization.login == owner else f"{organization.login}{slash}{repository}"
+    resolved = [resolve_name(name, directory) for name in names]
+    if not any(name.owner for name in resolved):
+        resource = _find_credential_resource(caller, directory)
+        resolved = [ResourceName(get_organization(resource), resource)]
+    for name in resolved:
+        organization = directory.find_organization(name.owner) if name.resource else None
+        if organization is not None:
+            _, slash, rest = name.resource.partition("/")
+            return name.resource if organization.login == name.owner else f"{organization.login}{slash}{rest}"
+    return ""
 
 
 def _find_credential_resource(caller: Caller, directory: Directory) -> str:

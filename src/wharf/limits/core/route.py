@@ -90,6 +90,16 @@ class RoutePattern(msgspec.Struct, frozen=True):
             _segment_matches(pattern, segment) for pattern, segment in zip(self.segments, segments, strict=False)
         )
 
+    def count_any_segments(self, segments: Sequence[str]) -> int:
+        """Return how many segments of a path `**` stands for, at least. The path must match the pattern, which has `**`."""
+        at = self.segments.index(ANY_SEGMENTS)
+        after = self.segments[at + 1 :]
+        last = len(segments) - len(after) - at - self.has_wildcard
+        for count in range(1 if self.has_wildcard else last, last):
+            if all(map(_segment_matches, after, segments[at + count : at + count + len(after)])):
+                return count
+        return last
+
     def _replace_any_segments(self, at: int, count: int) -> "RoutePattern":
         """Return the pattern with `**`, the segment number `at`, replaced by a number of single segments."""
         segments = (*self.segments[:at], *(("{any}",) * count), *self.segments[at + 1 :])
@@ -206,14 +216,18 @@ def find_path_below(prefix: str, path: str) -> str | None:
     return rest if rest.startswith("/") else None
 
 
+def is_identifier(segment: str) -> bool:
+    """Return whether a segment of a path looks like the id of an object: a number, a hash or a UUID."""
+    return _IDENTIFIER.fullmatch(segment) is not None
+
+
 def derive_endpoint_name(method: str, segments: Sequence[str]) -> str:
     """Return the endpoint name of a path that matches no template: segments that look like ids become `*`.
 
     Paths with equal first segments share a name, if it would be longer than `MAX_NAME_CHARACTERS`.
     """
     texts = (
-        "*" if _IDENTIFIER.fullmatch(segment) else encode_segment(segment)
-        for segment in segments[: MAX_NAME_CHARACTERS + 1]
+        "*" if is_identifier(segment) else encode_segment(segment) for segment in segments[: MAX_NAME_CHARACTERS + 1]
     )
     name = f"{get_counted_method(method)} /{'/'.join(texts)}"
     return name if len(name) <= MAX_NAME_CHARACTERS else f"{name[: MAX_NAME_CHARACTERS - 3]}..."

@@ -134,7 +134,7 @@ class SegmentTreatment(Enum):
     REFUSE = "refuse"
     """The request is refused with 400."""
     REMOVE = "remove"
-    """The segments are removed before the path is judged and forwarded."""
+    """The gateway removes the segments before it judges and forwards the path. Other entry points refuse the request."""
     KEEP = "keep"
     """The segments are text like all others."""
 
@@ -188,6 +188,21 @@ class PathRules(msgspec.Struct, frozen=True, kw_only=True):
     formats: tuple[str, ...] = ("*",)
     """The formats that a service may cut from the end of a path, such as `json`; `*` for any."""
     method_override: MethodOverride = MethodOverride.BOTH
+
+    def replace_removal(self) -> "PathRules":
+        """Return these rules for requests that the limiter does not forward: they refuse the segments instead of removing them.
+
+        The service receives such a request as its caller sent it, so no other path may be judged (decision record 0134).
+        """
+        return msgspec.structs.replace(
+            self,
+            dot_segments=_replace_removal(self.dot_segments),
+            empty_segments=_replace_removal(self.empty_segments),
+        )
+
+
+def _replace_removal(treatment: SegmentTreatment) -> SegmentTreatment:
+    return SegmentTreatment.REFUSE if treatment is SegmentTreatment.REMOVE else treatment
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,6 +379,45 @@ OVERRIDE_RULES: Final = tuple(
 """One rule for each unit: it counts descriptors whose limit the proxy sends."""
 
 
+DEFAULT_OWNER_PATHS: Final = (
+    "* /repos/{owner}/{repository}",
+    "* /repos/{owner}/{repository}/*",
+    "* /orgs/{owner}",
+    "* /orgs/{owner}/*",
+    "* /enterprises/{enterprise}",
+    "* /enterprises/{enterprise}/*",
+    "* /repositories/{project}",
+    "* /repositories/{project}/*",
+    "* /organizations/{group}",
+    "* /organizations/{group}/*",
+    "* /api/v1/repos/{owner}/{repository}",
+    "* /api/v1/repos/{owner}/{repository}/*",
+    "* /api/v1/orgs/{owner}",
+    "* /api/v1/orgs/{owner}/*",
+    "* /api/v3/repos/{owner}/{repository}",
+    "* /api/v3/repos/{owner}/{repository}/*",
+    "* /api/v3/orgs/{owner}",
+    "* /api/v3/orgs/{owner}/*",
+    "* /v2/{owner}/*",
+    "* /{owner}/{repository}.git/*",
+    "* /{owner}/{repository}/info/lfs/*",
+    "* /{owner}/{repository}/info/refs",
+    "* /{owner}/{repository}/git-upload-pack",
+    "* /{owner}/{repository}/git-receive-pack",
+    "* outside:/v2/{owner}/*",
+    "* outside:/orgs/{owner}",
+    "* outside:/orgs/{owner}/*",
+    "* outside:/enterprises/{enterprise}",
+    "* outside:/enterprises/{enterprise}/*",
+    "* outside:/{owner}/{repository}.git/*",
+    "* outside:/{owner}/{repository}",
+    "* outside:/{owner}/{repository}/*",
+    "* outside:/{owner}",
+)
+"""The paths of the contract's code host that name the owner of a resource: of the API, below the prefixes of two widespread
+APIs, of registries, of Git and large files, and outside of the API also of pages. The first pattern that matches applies."""
+
+
 class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     """The complete content of a rules file, in order. Of the primary rules that match, the first applies."""
 
@@ -383,6 +437,8 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     """The maximum number of addresses without a credential that are counted separately; others share a counter of
     their network.
     """
+    owner_paths: tuple[str, ...] = DEFAULT_OWNER_PATHS
+    """Patterns of the paths that name the owner of a resource. Those that begin with `outside:` need an API path."""
     domains: tuple[str, ...] = ()
     """The domains whose descriptors are limited."""
     descriptors: tuple[DescriptorRule, ...] = ()

@@ -112,6 +112,8 @@ class Rulebook:
         self._endpoints_by_content: BoundedCache[_ContentKey, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         self._marked_endpoints: BoundedCache[EndpointCost, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         """Copies of endpoints for requests with `may_create_content`."""
+        self.unforwarded_paths = rules.paths.replace_removal()
+        """How paths are treated of requests that the limiter judges and does not forward."""
         self._normal_paths: BoundedCache[str | bytes, str] = BoundedCache(MAX_CACHED_PATHS)
         self._templates: BoundedCache[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = BoundedCache(
             MAX_CACHED_TEMPLATES
@@ -123,11 +125,12 @@ class Rulebook:
     def normalize_path(self, path: str | bytes) -> str:
         """Return the normal form of a path, from the cache if possible: of a text that a server has decoded, or of raw bytes.
 
-        Requests to the same path share one text, which saves memory. Raises `BadPath` if the path is refused.
+        The request is not forwarded by the limiter, so no segment is removed. Requests to the same path share one text, which
+        saves memory. Raises `BadPath` if the path is refused.
         """
         normal_path = self._normal_paths.get(path)
         if normal_path is None:
-            rules = self.rules.paths
+            rules = self.unforwarded_paths
             normal_path = (
                 normalize_decoded_path(path, rules) if isinstance(path, str) else normalize_raw_path(path, rules)
             )
@@ -354,6 +357,7 @@ class Rulebook:
             secondary_rules=tuple(rule for rule in self.rules.rules if rule.name in secondary_names),
             other_primary_rules=tuple(tuple(by_name[rule] for rule in names) for names in primary_names[1:]),
             is_batch=is_batch,
+            needs_body=is_batch or bool(interfaces and interfaces[0] is Interface.GRAPHQL),
             is_waiting=all(rule is not None and rule.waiting for rule in endpoint_rules),
             may_create_content=any(rule is not None and rule.content_marked for rule in endpoint_rules),
         )
@@ -409,6 +413,7 @@ def hash_rules(rules: RuleSet) -> str:
     plain = msgspec.to_builtins(without_locations, str_keys=True)
     if rules.paths.method_override is MethodOverride.BOTH:
         del plain["paths"]["method_override"]  # Likewise.
+    del plain["owner_paths"]  # They change no counter, and the hash is that of versions without them.
     if not rules.domains:
         del plain["domains"], plain["descriptors"]  # Then the hash is that of versions without descriptors.
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]

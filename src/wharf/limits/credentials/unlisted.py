@@ -120,6 +120,7 @@ class UnlistedCredentials:
         )
         self._new_counts = NewCredentialCounts(settings.opaque.new_most)
         self._proving_routes: PlacedRoutes[str] | None = None
+        self._session_routes: PlacedRoutes[str] | None = None
         """The requests that prove a credential, by the rules in force; `None` if all do."""
         self._world = world
         self._hash = KeyedHash(key)
@@ -148,8 +149,16 @@ class UnlistedCredentials:
 
     def set_rules(self, rules: RuleSet) -> None:
         """Find the requests that prove a credential by these rules from now on: they say where the API is, and how paths are read."""
-        patterns = self.settings.opaque.accepted_on
-        self._proving_routes = place_patterns(patterns, rules) if patterns else None
+        opaque = self.settings.opaque
+        self._proving_routes = place_patterns(opaque.accepted_on, rules) if opaque.accepted_on else None
+        self._session_routes = (
+            place_patterns(opaque.sessions_accepted_on, rules) if opaque.sessions_accepted_on else None
+        )
+
+    @property
+    def lacks_service(self) -> bool:
+        """Whether the question has only a path, and the service is not known: then nobody could be asked."""
+        return self.resolver is not None and not self.resolver.question.has_address
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
@@ -369,7 +378,8 @@ class UnlistedCredentials:
                 self.resolver is not None and self.resolver.is_exhausted(entry.credential, address.address, now_ms)
             )
         )
-        return CredentialProof(entry.key, address, can_prove, now_ms)
+        is_session = all(other.credential.is_cookie for other in credentials)
+        return CredentialProof(entry.key, address, can_prove, now_ms, is_session=is_session)
 
     def build_resolved_proof(
         self, credentials: tuple[RequestCredential, ...], address: Caller, now_ms: int
@@ -384,9 +394,11 @@ class UnlistedCredentials:
 
     def _is_proving_request(self, incoming: "IncomingRequest", entry: RequestCredential) -> bool:
         """Return whether the service looks at the credential of such a request, as far as the settings say."""
-        if self._proving_routes is None:
-            return not entry.credential.is_cookie
-        return self._proving_routes.matches_all_readings(incoming.method, incoming.path)
+        is_cookie = entry.credential.is_cookie
+        routes = self._session_routes if is_cookie else self._proving_routes
+        if routes is None:
+            return not is_cookie
+        return routes.matches_all_readings(incoming.method, incoming.path)
 
     def on_reply(self, proof: CredentialProof, status: int, now_ms: int) -> bool:
         """Store what a reply of the service shows about a credential. Return whether the service has rejected it."""
@@ -395,10 +407,11 @@ class UnlistedCredentials:
                 self.resolver.distrust(proof.key, now_ms)
             return False
         if status == UNAUTHORIZED:
-            if self.accepted.remove(proof.key):
+            # A path that cannot prove a session may be one where the service takes no sessions.
+            if (proof.can_prove or not proof.is_session) and self.accepted.remove(proof.key):
                 self._write_shared(proof.key, 0, 0)
-            return True
-        if not proof.can_prove or not proves_credential(status):
+            return not proof.is_session
+        if not proof.can_prove or not proves_credential(status, is_session=proof.is_session):
             return False
         if proof.began_ms <= self.revocations.get_ms(name_credential(proof.key)):
             return False  # The service may have replied before the revocation.

@@ -4,7 +4,7 @@ A caller that depends on the path or the query of the request is not cached. A c
 expires.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -15,13 +15,8 @@ from wharf.limits.core.callers.addresses import Address, ProxySettings, find_add
 from wharf.limits.core.callers.caller import Caller, CredentialKind
 from wharf.limits.core.callers.credentials import TWO_CREDENTIALS, PresentedClient, PresentedToken, read_credential
 from wharf.limits.core.callers.directory import Directory
-from wharf.limits.core.callers.recognition import (
-    ACCOUNT_PREFIXES,
-    UnrecognizedCredential,
-    make_anonymous_caller,
-    recognize_caller,
-)
-from wharf.limits.core.route import find_path_below
+from wharf.limits.core.callers.recognition import UnrecognizedCredential, make_anonymous_caller, recognize_caller
+from wharf.limits.core.resources import ResourceFinder, ResourceName
 from wharf.limits.credentials import RequestCredential, UnlistedCredentials
 from wharf.limits.decisions.requests import IncomingRequest
 
@@ -59,8 +54,8 @@ class CallerResolver:
         self, directory: Directory, proxies: ProxySettings, unlisted: UnlistedCredentials | None = None
     ) -> None:
         self.directory = directory
-        self.api_path = ""
-        """The complete path below which the API lies, by the rules in force; empty for the root."""
+        self.resource_finder = ResourceFinder()
+        """Finds the resource that a path names, by the rules in force."""
         self.unlisted: Final = unlisted
         """Credentials that the directory does not list; `None` if they are rejected."""
         self._cached_callers: BoundedCache[CallerKey, Caller] = BoundedCache(MAX_CACHED_CALLERS)
@@ -93,23 +88,12 @@ class CallerResolver:
         if cached is not None and (cached.expires_ms is None or now_ms < cached.expires_ms):
             return cached
         credential = read_credential(incoming.authorization, incoming.query)
-        path = self._get_contract_path(incoming.path)
-        caller = recognize_caller(credential, self._find_address(incoming), path, self.directory, now_ms)
+        names = self.resource_finder.find_names(incoming.method, incoming.path)
+        caller = recognize_caller(credential, self._find_address(incoming), names, self.directory, now_ms)
         if key is not None and isinstance(caller, Caller) and caller.kind is not CredentialKind.WORKFLOW_TOKEN:
             # The class of a workflow token depends on the path of the request.
             self._cached_callers.store(key, caller)
         return caller
-
-    def _get_contract_path(self, path: str) -> str:
-        """Return the path as if the API were the whole site; for a path outside of it, the path itself.
-
-        A path outside of the API that looks like one of the API, such as a page of the user `repos`, becomes `/`.
-        """
-        # In any case: a service may not distinguish it, and the owner in the path decides about a ceiling.
-        relative_path = find_path_below(self.api_path.lower(), path.lower())
-        if relative_path is not None:
-            return path[len(self.api_path) :] or "/"
-        return "/" if path.startswith(ACCOUNT_PREFIXES) else path
 
     def _resolve_any(
         self, unlisted: UnlistedCredentials, incoming: IncomingRequest, now_ms: int
@@ -137,7 +121,8 @@ class CallerResolver:
             listed: Caller | UnrecognizedCredential | None = UnrecognizedCredential()
         else:
             credentials = unlisted.read(incoming)
-            listed = self._find_listed(credentials, address, self._get_contract_path(incoming.path), now_ms)
+            names = self.resource_finder.find_names(incoming.method, incoming.path)
+            listed = self._find_listed(credentials, address, names, now_ms)
         valid_until_ms = listed.expires_ms if isinstance(listed, Caller) else None
         sender = _Sender(address, make_anonymous_caller(address), credentials, listed, valid_until_ms)
         # The class of a workflow token depends on the path of the request.
@@ -163,14 +148,18 @@ class CallerResolver:
         return (incoming.authorization, incoming.peer, incoming.carried, ())
 
     def _find_listed(
-        self, credentials: Iterable[RequestCredential], address: Address, path: str, now_ms: int
+        self,
+        credentials: Iterable[RequestCredential],
+        address: Address,
+        names: Sequence[ResourceName],
+        now_ms: int,
     ) -> Caller | UnrecognizedCredential | None:
         """Return the caller of the first credential that the directory lists, or the reason for a 401; `None` without one."""
         for entry in credentials:
             presented = entry.credential.presented
             if not isinstance(presented, PresentedToken | PresentedClient):
                 continue
-            caller = recognize_caller(presented, address, path, self.directory, now_ms)
+            caller = recognize_caller(presented, address, names, self.directory, now_ms)
             if isinstance(caller, Caller) or not caller.is_unknown:
                 return caller
         return None
@@ -192,9 +181,12 @@ class CallerResolver:
             sender = self._find_sender(self.unlisted, incoming, now_ms)
             await self.unlisted.prepare(sender.credentials, sender.anonymous.address, str(sender.address), now_ms)
 
-    def has_credentials(self, incoming: IncomingRequest, now_ms: int) -> bool:
-        """Return whether a request carries credentials that need not be in the directory."""
-        return self.unlisted is not None and bool(self._find_sender(self.unlisted, incoming, now_ms).credentials)
+    def has_login(self, incoming: IncomingRequest, now_ms: int) -> bool:
+        """Return whether a request carries credentials that need not be in the directory, besides session cookies."""
+        if self.unlisted is None:
+            return False
+        credentials = self._find_sender(self.unlisted, incoming, now_ms).credentials
+        return any(not entry.credential.is_cookie for entry in credentials)
 
     def build_proof(self, incoming: IncomingRequest, caller: Caller, now_ms: int) -> CredentialProof | None:
         """Return what the reply to a request can prove about its unlisted credential; `None` for other requests."""

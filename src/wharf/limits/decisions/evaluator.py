@@ -152,6 +152,15 @@ class LimitEvaluator:
         if not is_charged:
             await self.store.add_usage(self.limiter.rulebook.list_content_charges(caller, endpoint), 1)
 
+    async def is_content_exceeded(self, caller: Caller, endpoint: EndpointCost) -> bool:
+        """Return whether more content was created than an enforced limit admits, of those that match the endpoint."""
+        charges = self.limiter.rulebook.list_content_charges(caller, endpoint)
+        readings = await self.store.peek(charges) if charges else ()
+        return any(
+            charge.is_enforced and reading.used > charge.ceiling
+            for charge, reading in zip(charges, readings, strict=True)
+        )
+
     async def render_status(self, caller: Caller) -> bytes:
         """Return the JSON body of the rate limit status page for a caller. Nothing is charged."""
         book, now_ms = self.limiter.rulebook, self._clock()

@@ -25,7 +25,12 @@ ACTOR_TYPES: Final = {
     CredentialKind.APP_USER_TOKEN: "github_app_user_to_server",
     CredentialKind.INSTALLATION_TOKEN: "installation",
     CredentialKind.WORKFLOW_TOKEN: "installation",
+    CredentialKind.OPAQUE: "opaque",
+    CredentialKind.RESOLVED: "resolved",
+    CredentialKind.NONE: "none",
+    CredentialKind.MACHINE: "none",
 }
+"""The type of an actor in reports and in paths that select one."""
 ANONYMOUS_OWNER: Final = "address:anonymous"
 """The owner that reports show for all callers without a credential."""
 MAX_PAGE_ROWS: Final = 100
@@ -121,19 +126,25 @@ def _select_by_name(groups: list[dict[str, Any]], field: str, query: Mapping[str
 def _filter_by_actor(rows: list[ActivityRow], actor_path: list[str], directory: Directory) -> list[ActivityRow]:
     """Return the rows of one actor, or all rows if the path names no actor.
 
-    `actor_path` is `["users", user]`, `[actor type, actor id]`, `[user]` or empty. A user is a numeric id or a login.
+    `actor_path` is `["users", user]`, `[actor type, actor id]`, `[user]` or empty. A user is a numeric id or a login. Each
+    actor of a report is found by its type and its id. An id can contain slashes.
     """
     match actor_path:
-        case ["users", user] | [user]:
+        case []:
+            return rows
+        case [user]:
             return _filter_by_user(rows, user, directory)
-        case [actor_type, actor]:
+        case ["users", *parts]:
+            return _filter_by_user(rows, "/".join(parts), directory)
+        case [actor_type, *parts]:
+            actor = "/".join(parts)
             return [
                 row
                 for row in rows
-                if ACTOR_TYPES.get(row.caller.kind) == actor_type and actor in _list_actor_ids(row.caller)
+                if ACTOR_TYPES[row.caller.kind] == actor_type and actor in _list_actor_ids(row.caller)
             ]
         case _:
-            return rows
+            raise AssertionError("a list has one of these forms")
 
 
 def _filter_by_user(rows: list[ActivityRow], name: str, directory: Directory) -> list[ActivityRow]:
@@ -149,10 +160,9 @@ def _filter_by_user(rows: list[ActivityRow], name: str, directory: Directory) ->
 
 
 def _list_actor_ids(caller: Caller) -> set[str]:
-    """Return the ids by which a path can name this caller."""
-    return {
-        value.partition(":")[2] for value in (caller.installation, caller.app, caller.token, caller.repository) if value
-    }
+    """Return the ids by which a path can name this caller: those of its credential, and of the owner of its counters."""
+    members = (caller.installation, caller.app, caller.token, caller.repository, _get_visible_owner(caller))
+    return {value.partition(":")[2] for value in members if value}
 
 
 def _sum_counts(rows: Iterable[ActivityRow]) -> dict[str, int]:
@@ -246,10 +256,10 @@ def _describe_actor(rows: list[ActivityRow], directory: Directory) -> dict[str, 
     """Return the reply's fields about the actor of these rows, which all have the same one."""
     caller = rows[0].caller
     actor = _get_actor(caller)
-    is_oauth = ACTOR_TYPES.get(caller.kind) == "oauth_app"
+    is_oauth = ACTOR_TYPES[caller.kind] == "oauth_app"
     app = caller.app.partition(":")[2] if caller.app is not None else None
     return {
-        "actor_type": ACTOR_TYPES.get(caller.kind, "none"),
+        "actor_type": ACTOR_TYPES[caller.kind],
         "actor_name": actor,
         "actor_id": actor.partition(":")[2],
         "integration_id": None if is_oauth else app,

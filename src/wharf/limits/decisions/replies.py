@@ -114,19 +114,29 @@ class ReplyRenderer:
 
     def is_own_path(self, path: str) -> bool:
         """Return whether the limiter, and not the service, replies to GET and HEAD requests for this path."""
-        return self._find_page_path(path) is not None
+        api_path = self._evaluator.rules.api_path
+        return self._find_page_path(path) is not None if api_path else self._pages.is_own_path(path)
 
     def _find_page_path(self, path: str) -> str | None:
         """Return the path of one of the limiter's own pages, relative to the base path; `None` for any other path."""
         relative_path = find_path_below(self._evaluator.rules.api_path, path)
         return relative_path if relative_path is not None and self._pages.is_own_path(relative_path) else None
 
+    def has_page(self, incoming: IncomingRequest) -> bool:
+        """Return whether `render_page` returns a page for an admitted request."""
+        path = self._find_requested_page(incoming)
+        return path is not None and (not self._overrides.is_off or self._pages.render_while_off(path) is not None)
+
+    def _find_requested_page(self, incoming: IncomingRequest) -> str | None:
+        """Return the path of the page that the request reads, relative to the base path; `None` if it reads none."""
+        return self._find_page_path(incoming.path) if incoming.method in ("GET", "HEAD") else None
+
     async def render_page(self, incoming: IncomingRequest, admitted: AdmittedRequest) -> LocalReply | None:
         """Return one of the limiter's own pages as the reply, or `None` if the service must reply.
 
         Raises whatever error prevents rendering.
         """
-        path = self._find_page_path(incoming.path) if incoming.method in ("GET", "HEAD") else None
+        path = self._find_requested_page(incoming)
         if path is None:
             return None
         decision, caller = admitted.decision, admitted.caller

@@ -25,7 +25,7 @@ from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 from wharf.limits.core.method_overrides import METHOD_SEPARATOR, find_methods, join_methods, may_name_method
 from wharf.limits.core.request import QueryFacts, RequestFacts
-from wharf.limits.core.resources import ResourceFinder, select_organization_resource
+from wharf.limits.core.resources import NO_RESOURCES, build_finder, select_organization_resource
 from wharf.limits.core.rule import READ_METHODS, Interface, MethodOverride
 from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.decisions.activity import ActivityCounts
@@ -98,16 +98,16 @@ class DecisionService:
         self.world: Final = world
         self.activity: Final = ActivityCounts()
         self._directory_failures = LogLimit(world)
-        self._resource_finder = ResourceFinder(self.settings.owner_paths)
         self.overrides: Final = OperatorOverrides(
             folder, self.now_ms, lambda grants: self.evaluator.limiter.set_grants(grants)
         )
         self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies, unlisted)
-        self.caller_resolver.api_path = evaluator.rules.api_path
+        self.caller_resolver.resource_finder = build_finder(evaluator.rules, self.settings.owner_paths)
         if unlisted is not None:
             unlisted.set_rules(evaluator.rules)
         self.unlisted: Final = unlisted
         """Credentials that the directory does not list; `None` if they are rejected."""
+        self._revocation_path = self.settings.credentials.revocation_path
         carriers = self.settings.credentials.carriers
         self.carriers: Final = carriers if carriers.has_extra else None
         """Headers and cookies that carry credentials; `None` if only `Authorization` does."""
@@ -196,7 +196,7 @@ class DecisionService:
     async def set_rules(self, text: str, file: str) -> None:
         """Replace the rules by those in `text`, the content of the file `file`. Raises an error if they are invalid."""
         await self.evaluator.reload_rules(text, file)
-        self.caller_resolver.api_path = self.evaluator.rules.api_path
+        self.caller_resolver.resource_finder = build_finder(self.evaluator.rules, self.settings.owner_paths)
         if self.unlisted is not None:
             self.unlisted.set_rules(self.evaluator.rules)
         self.replies.apply_rules()
@@ -209,10 +209,9 @@ class DecisionService:
         It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
         body of a GET. `method` can be several, joined by `join_methods`.
         """
-        if path == self.settings.credentials.revocation_path and method == "POST":
+        if self.evaluator.limiter.rulebook.get_endpoint(method, path).needs_body:
             return True
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, path)
-        return endpoint.is_batch or endpoint.interface is Interface.GRAPHQL
+        return path == self._revocation_path and method == "POST"
 
     def needs_body_of(self, incoming: IncomingRequest) -> bool:
         """Return whether the decision needs the body of this request, if there is one."""
@@ -260,6 +259,8 @@ class DecisionService:
 
     def can_admit_locally(self, incoming: IncomingRequest, body: bytes | None) -> bool:
         """Return whether `admit_locally` may decide the request; otherwise `admit` must be awaited."""
+        if body is None and not incoming.query and self.unlisted is None:
+            return self.is_local  # The usual case, checked first: nothing to read, and no credential to ask about.
         return self.is_local and not self.takes_long(incoming, body) and not self.must_wait(incoming)
 
     def must_wait(self, incoming: IncomingRequest) -> bool:
@@ -325,11 +326,11 @@ class DecisionService:
         if self.unlisted is not None and run_immediately(self._is_login_refused(incoming, caller)):
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
-        if body is None and not self._has_graphql_query(incoming):
+        if body is None and not (incoming.query and self._has_graphql_query(incoming)):
             method = self._find_judged_method(incoming)
             request = RequestFacts(
                 *(request_id, method, incoming.path, caller, None, None, incoming.connection),
-                bool(self._marked_endpoints) and self._may_create_content(method, incoming.path),
+                bool(self._marked_endpoints) and self._may_create_content(method, incoming.path, caller, now_ms),
             )
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
@@ -357,16 +358,17 @@ class DecisionService:
             problem = str(error)
         request = RequestFacts(
             *(request_id, method, incoming.path, caller, query, objects, incoming.connection),
-            self._may_create_content(method, incoming.path),
+            bool(self._marked_endpoints) and self._may_create_content(method, incoming.path, caller, self.now_ms()),
         )
         return request, problem
 
-    def _may_create_content(self, method: str, path: str) -> bool:
-        """Return whether the service has marked an earlier request to the same endpoint as one that created content."""
-        marked_endpoints = self._marked_endpoints
-        if not marked_endpoints:
-            return False
-        return self.evaluator.limiter.rulebook.get_endpoint(method, path).name in marked_endpoints
+    def _may_create_content(self, method: str, path: str, caller: Caller, now_ms: int) -> bool:
+        """Return whether the service has marked an earlier request of the same action as one that created content."""
+        rulebook = self.evaluator.limiter.rulebook
+        endpoint = rulebook.get_endpoint(method, path)
+        return self._marked_endpoints.may_create_content(
+            caller.owner, method, path, endpoint.name, rules=rulebook.rules.paths, now_ms=now_ms
+        )
 
     def _apply_decision(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
@@ -396,9 +398,12 @@ class DecisionService:
             incoming.is_conditional,
             now_s,
             now_s if is_timed else None,
-            is_timed=is_timed,
-            method=self._find_judged_method(incoming),
-            path=incoming.path,
+            *(0.0, 0, None, None),  # Nothing was worked, charged or measured yet.
+            is_timed,
+            None,
+            False,
+            self._find_judged_method(incoming),
+            incoming.path,
         )
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
@@ -406,18 +411,15 @@ class DecisionService:
 
     def _find_resource(self, method: str, path: str, caller: Caller) -> str:
         """Return the resource of an organization that a request is about, such as `acme/site`; empty without one."""
-        owner, resource = self._resource_finder.find_name(method, path)
-        if not owner and caller.installation is None and caller.repository is None:
+        names = self.caller_resolver.resource_finder.find_names(method, path)
+        if names is NO_RESOURCES and caller.installation is None and caller.repository is None:
             return ""
-        directory = self.caller_resolver.directory
+        directory, first = self.caller_resolver.directory, names[0]
         try:
-            if (
-                owner
-                and (organization := directory.find_organization(owner)) is not None
-                and organization.login == owner
-            ):
-                return resource  # The usual spelling: nothing else to look up.
-            return select_organization_resource(resource, caller, directory)
+            organization = directory.find_organization(first.owner) if first.owner else None
+            if organization is not None and organization.login == first.owner:
+                return first.resource  # The usual spelling: nothing else to look up.
+            return select_organization_resource(names, caller, directory)
         except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
             left_out = self._directory_failures.count_event()
             if left_out is not None:
@@ -461,8 +463,11 @@ class DecisionService:
     # -- unlisted credentials --------------------------------------------------------------------------------------
 
     async def _is_login_refused(self, incoming: IncomingRequest, caller: Caller) -> bool:
-        """Return whether an unproved credential is refused, because its address has sent too many wrong ones."""
-        if not caller.is_anonymous or not self.caller_resolver.has_credentials(incoming, self.now_ms()):
+        """Return whether an unproved credential is refused, because its address has sent too many wrong ones.
+
+        A session cookie is not refused: visitors have one too, also to sign in.
+        """
+        if not caller.is_anonymous or not self.caller_resolver.has_login(incoming, self.now_ms()):
             return False
         return await self.evaluator.is_login_refused(caller)
 
@@ -495,6 +500,10 @@ class DecisionService:
         return await revoker.serve(incoming, body)
 
     # -- pages -----------------------------------------------------------------------------------------------------
+
+    def has_page(self, incoming: IncomingRequest) -> bool:
+        """Return whether `render_page` returns a page for an admitted request."""
+        return self.replies.has_page(incoming)
 
     async def render_page(self, incoming: IncomingRequest, admitted: AdmittedRequest) -> LocalReply | None:
         """Return one of the limiter's own pages as the reply, or `None` if the service must reply.
@@ -530,17 +539,23 @@ class DecisionService:
             await self.evaluator.refund(admitted.decision, RefundReason.GONE)
         await self.end_request(admitted)
 
-    async def on_content_created(self, admitted: AdmittedRequest) -> None:
+    async def on_content_created(self, admitted: AdmittedRequest, route: str = "") -> None:
         """Charge the content limits, because the service reported in its reply that the request created content.
 
-        From now on, requests to the same endpoint are refused while a content limit of their caller is full.
+        `route` is the route that the service named, such as `/{owner}/{repository}/wiki/{page}`; empty if it named none. From
+        now on, requests of the same action are refused while a content limit of their caller is full.
         """
         if admitted.decision is None:
             return
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(admitted.method, admitted.path)
-        if not endpoint.content:
-            self._marked_endpoints.add(endpoint.name)
-        await self.evaluator.charge_content(admitted.decision, admitted.caller, endpoint)
+        rulebook, caller, now_ms = self.evaluator.limiter.rulebook, admitted.caller, self.now_ms()
+        method, path = admitted.method, admitted.path
+        endpoint = rulebook.get_endpoint(method, path)
+        was_unknown = not endpoint.content and self._marked_endpoints.add(
+            caller.owner, method, path, endpoint.name, route=route, rules=rulebook.rules.paths, now_ms=now_ms
+        )
+        await self.evaluator.charge_content(admitted.decision, caller, endpoint)
+        if was_unknown and await self.evaluator.is_content_exceeded(caller, endpoint):
+            self._marked_endpoints.add_unexpected_mark(caller.owner, now_ms)
 
     async def end_request(self, admitted: AdmittedRequest) -> None:
         """Charge the CPU time of a request and free its concurrency slots.

@@ -20,7 +20,7 @@ from wharf.limits.core.callers.directory import (
 from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
 from wharf.limits.rules.schema import APP, ENTERPRISE, INNER_LISTS, ORGANIZATION, REPOSITORY, USER, TableSchema
 
-_REPOSITORY_NAME: Final = re.compile(r"[^\s/]+/[^\s/]+")
+_REPOSITORY_NAME: Final = re.compile(r"[^\s/]+(?:/[^\s/]+)+")
 ENTERPRISE_TIER: Final = "enterprise"
 
 
@@ -43,6 +43,8 @@ class _DirectoryReader:
         self._apps: dict[int, App] = {}
         self._app_references: list[tuple[TableEntry, int]] = []
         self._installations: dict[int, Installation] = {}
+        self._organizations_by_id: dict[int, Organization] = {}
+        self._repositories_by_id: dict[int, Repository] = {}
 
     def read(self) -> MemoryDirectory:
         """Return the directory that the tables describe. Problems are recorded in the document, not raised."""
@@ -63,6 +65,8 @@ class _DirectoryReader:
             apps=self._apps,
             installations=self._installations,
             repositories=repositories,
+            organizations_by_id=self._organizations_by_id,
+            repositories_by_id=self._repositories_by_id,
             tokens=self._tokens,
             clients={app.client_id: app for app in self._apps.values() if app.client_id is not None},
         )
@@ -87,19 +91,21 @@ class _DirectoryReader:
         return CredentialKind.OAUTH_TOKEN if is_oauth else CredentialKind.APP_USER_TOKEN
 
     def _read_organizations(self) -> Iterator[tuple[str, Organization]]:
-        """Yield each organization as a pair of lowercase login and organization."""
+        """Yield each organization as a pair of lowercase login and organization, and store it by its ids."""
         for entry in self._read_entries(ORGANIZATION):
             values = entry.values
             login = values.get("login", "")
-            yield (
-                login.lower(),
-                Organization(
-                    login=login,
-                    is_enterprise_tier=values.get("tier") == ENTERPRISE_TIER or "enterprise" in values,
-                    members=frozenset((*values.get("members", ()), *values.get("owners", ()))),
-                    owners=frozenset(values.get("owners", ())),
-                ),
+            organization = Organization(
+                login=login,
+                is_enterprise_tier=values.get("tier") == ENTERPRISE_TIER or "enterprise" in values,
+                members=frozenset((*values.get("members", ()), *values.get("owners", ()))),
+                owners=frozenset(values.get("owners", ())),
             )
+            for organization_id in values.get("ids", ()):
+                if organization_id in self._organizations_by_id:
+                    self._add_problem(entry, "ids", f"{organization_id} is an id of two organizations")
+                self._organizations_by_id[organization_id] = organization
+            yield login.lower(), organization
 
     def _read_app(self, entry: TableEntry) -> None:
         """Add an app to `_apps`, and its installations and their tokens to the directory."""
@@ -136,14 +142,19 @@ class _DirectoryReader:
             self._add_token(token, kind=CredentialKind.INSTALLATION_TOKEN, installation=installation_id)
 
     def _read_repositories(self) -> Iterator[tuple[str, Repository]]:
-        """Yield each repository as a pair of lowercase name and repository, and add its tokens to `_tokens`."""
+        """Yield each repository as a pair of lowercase name and repository. Store it by its id, and its tokens in `_tokens`."""
         for entry in self._read_entries(REPOSITORY):
             name = entry.values.get("name", "")
             if _REPOSITORY_NAME.fullmatch(name) is None:
                 self._add_problem(
                     entry, "name", f"{name!r} is not a repository: write owner and name, such as acme/site"
                 )
-            yield name.lower(), Repository(name=name)
+            repository = Repository(name=name, id=entry.values.get("id"))
+            if repository.id is not None:
+                if repository.id in self._repositories_by_id:
+                    self._add_problem(entry, "id", f"{repository.id} is the id of two repositories")
+                self._repositories_by_id[repository.id] = repository
+            yield name.lower(), repository
             for token in self._read_inner_entries(entry, "repository", "tokens"):
                 self._add_token(token, kind=CredentialKind.WORKFLOW_TOKEN, repository=name)
 

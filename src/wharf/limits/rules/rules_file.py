@@ -12,9 +12,11 @@ import msgspec
 
 from wharf.languages.source_locations import SourceLocation
 from wharf.limits.core.callers.caller import ORDINARY_CLASSES, CallerClass
-from wharf.limits.core.route import BadPattern, parse_pattern, place_pattern
+from wharf.limits.core.resources import parse_owner_pattern
+from wharf.limits.core.route import OUTSIDE_PREFIX, BadPattern, parse_pattern, place_pattern
 from wharf.limits.core.rule import (
     DEFAULT_ALGORITHMS,
+    DEFAULT_OWNER_PATHS,
     Algorithm,
     BanRules,
     CountedUnit,
@@ -65,7 +67,7 @@ def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
         ban=BanRules(**content.ban),
         domains=own.domains.names,
         descriptors=own.domains.descriptors,
-        **content.top,
+        **(content.top | _place_owner_paths(content.top, site_path, base_path)),
     )
     problems = [*_find_contradictions(rules, content, file), *find_name_problems(rules)]
     if problems:
@@ -97,6 +99,15 @@ def _place_patterns(entry: TableEntry, site_path: str, base_path: str) -> TableE
     return msgspec.structs.replace(entry, values={**entry.values, "match": placed})
 
 
+def _place_owner_paths(top: Mapping[str, Any], site_path: str, base_path: str) -> dict[str, tuple[str, ...]]:
+    """Return the `owner_paths` as patterns of complete paths. Without a base path, no path is outside of it."""
+    texts = top.get("owner_paths", DEFAULT_OWNER_PATHS)
+    placed = (
+        place_pattern(text, site_path, base_path) for text in texts if base_path or f" {OUTSIDE_PREFIX}" not in text
+    )
+    return {"owner_paths": tuple(placed)}
+
+
 class _FileContent:
     """The content of one rules file or profile, before both are merged. `top` are its keys outside of any table.
 
@@ -106,6 +117,7 @@ class _FileContent:
     def __init__(self, document: TomlDocument, top: TableEntry) -> None:
         self.file = document.file
         self.top = {name: value for name, value in top.values.items() if name != "profile"}
+        _check_owner_paths(top, document)
         self.rules: list[tuple[TableEntry, TableEntry | None]] = []
         """Each rule with its `scale` table, if it has one."""
         self.endpoints: list[TableEntry] = []
@@ -199,6 +211,15 @@ def _check_patterns(entry: TableEntry, document: TomlDocument) -> None:
             document.add_problem(
                 document.get_location((*entry.path, "match", index)), format_key(entry.path, "match"), str(problem)
             )
+
+
+def _check_owner_paths(top: TableEntry, document: TomlDocument) -> None:
+    """Record a problem in the document for each of the `owner_paths` that is no pattern, or names no owner."""
+    for index, text in enumerate(top.values.get("owner_paths", ())):
+        try:
+            parse_owner_pattern(text)
+        except BadPattern as problem:
+            document.add_problem(document.get_location(("owner_paths", index)), "owner_paths", str(problem))
 
 
 def _merge_with_base(base: _FileContent, own: _FileContent) -> _FileContent:

@@ -37,6 +37,7 @@ from wharf.limits.rules.values import (
     make_choice_kind,
     make_choices_kind,
     make_integer_kind,
+    make_integers_kind,
 )
 
 
@@ -92,6 +93,16 @@ ROOT: Final = TableSchema(
             "The path below which the host serves everything, if that is not `/`. `base_path` and the patterns that "
             "begin with `outside:` lie below it.",
             "`/`",
+        ),
+        KeySchema(
+            "owner_paths",
+            TEXTS,
+            "Patterns of the paths that name the owner of a resource. They decide to which organization a request belongs in its "
+            "activity, and which ceiling a workflow has. The first one that matches applies. `{owner}` is the account and "
+            "`{repository}` its repository; `**` is an account with nested groups; `{project}` and `{group}` are an id or a path "
+            "such as `acme%2Fsite`; `{enterprise}` is an enterprise. The patterns are relative to `base_path`; those that begin "
+            "with `outside:` match nothing without it.",
+            "those of the profile",
         ),
         KeySchema(
             "disclose_secondary",
@@ -310,15 +321,17 @@ PATHS: Final = TableSchema(
         KeySchema(
             "dot_segments",
             make_choice_kind(SegmentTreatment),
-            "Segments `.` and `..`: `refuse` replies with 400, `remove` resolves them before the request is counted and "
-            "forwarded, `keep` leaves them as they are.",
+            "Segments `.` and `..`: `refuse` replies with 400, `keep` leaves them as they are. With `remove`, `wharf gateway` "
+            "resolves them before it counts and forwards the request; the middlewares and the check endpoint do not change "
+            "requests, so they reply with 400.",
             '`"refuse"`',
         ),
         KeySchema(
             "empty_segments",
             make_choice_kind(SegmentTreatment),
-            "Empty segments, as in `//`: `refuse` replies with 400, `remove` writes one slash before the request is "
-            "counted and forwarded, `keep` leaves them as they are.",
+            "Empty segments, as in `//`: `refuse` replies with 400, `keep` leaves them as they are. With `remove`, `wharf "
+            "gateway` writes one slash before it counts and forwards the request; the middlewares and the check endpoint do "
+            "not change requests, so they reply with 400.",
             '`"refuse"`',
         ),
         KeySchema(
@@ -488,6 +501,12 @@ ORGANIZATION: Final = TableSchema(
     "An organization.",
     (
         _LOGIN,
+        KeySchema(
+            "ids",
+            make_integers_kind(1, 1 << 53),
+            "The ids by which paths name it or its groups, for its activity, such as 7 in `/api/v4/groups/7`.",
+            NO_DEFAULT,
+        ),
         KeySchema("tier", TEXT, "`enterprise`, or any other text.", NO_DEFAULT),
         KeySchema(
             "enterprise", TEXT, "The enterprise that it belongs to. This gives it the enterprise tier.", NO_DEFAULT
@@ -530,8 +549,13 @@ INSTALLATION: Final = TableSchema(
 )
 REPOSITORY: Final = TableSchema(
     "repository",
-    "A repository whose workflows send requests.",
-    (KeySchema("name", TEXT, "The name with its owner: `acme/site`.", REQUIRED),),
+    "A repository whose workflows send requests, or that paths name by its id.",
+    (
+        KeySchema("name", TEXT, "The name with its owner: `acme/site`, or `acme/web/site` in a group.", REQUIRED),
+        KeySchema(
+            "id", _ID, "The id by which paths name it, for activity, such as 42 in `/api/v4/projects/42`.", NO_DEFAULT
+        ),
+    ),
     is_list=True,
 )
 DIRECTORY_TABLES: Final = (USER, ORGANIZATION, ENTERPRISE, APP, INSTALLATION, REPOSITORY, TOKEN)

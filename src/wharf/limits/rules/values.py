@@ -202,6 +202,19 @@ def make_integer_kind(minimum: int, maximum: int) -> TomlValueKind:
     )
 
 
+def make_integers_kind(minimum: int, maximum: int) -> TomlValueKind:
+    """Return the kind of an integer in this range, or a list of such integers."""
+
+    def read(value: object) -> tuple[int, ...]:
+        """Return the integers. Raises `InvalidValue` if one of them is no integer in the range."""
+        return tuple(
+            _read_integer(each, minimum, maximum, ", or a list of these")
+            for each in (value if isinstance(value, list) else [value])
+        )
+
+    return TomlValueKind(f"A whole number from {minimum:,} to {maximum:,}, or a list of these.", read)
+
+
 def make_duration_kind(minimum_ms: int, maximum_ms: int) -> TomlValueKind:
     """Return the kind of a duration in this range, in milliseconds."""
 

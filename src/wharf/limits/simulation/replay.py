@@ -22,7 +22,7 @@ from wharf.limits.core.decision import build_decision
 from wharf.limits.core.graphql import QueryCostCalculator, QueryTooComplex
 from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.method_overrides import find_methods, join_methods, may_name_method
-from wharf.limits.core.paths import BadPath
+from wharf.limits.core.paths import BadPath, normalize_raw_path
 from wharf.limits.core.plans import EndpointCost
 from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.rule import ConnectionClass, CountedUnit, Interface, MethodOverride, RuleSet
@@ -298,9 +298,9 @@ class Replay:
         return take_result
 
     def _normalize_path(self, path: str) -> str:
-        """Return a logged path in normal form, and cache it; empty if the limiter refuses requests with it."""
+        """Return a logged path as the gateway judges it, and cache it; empty if the gateway refuses requests with it."""
         try:
-            normal_path = self._limiter.rulebook.normalize_path(path.encode("utf-8", "replace"))
+            normal_path = normalize_raw_path(path.encode("utf-8", "replace"), self._rules.paths)
         except BadPath:
             return ""
         return self._paths.store(path, normal_path)

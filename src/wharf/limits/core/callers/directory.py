@@ -64,6 +64,8 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """The name with its owner: `acme/site`."""
+    id: int | None = None
+    """The id by which paths can name it."""
 
     @property
     def owner(self) -> str:
@@ -97,6 +99,11 @@ class Directory(Protocol):
     def find_app(self, app_id: int) -> App | None: ...
     def find_installation(self, installation_id: int) -> Installation | None: ...
     def find_repository(self, name: str) -> Repository | None: ...
+    def find_organization_by_id(self, organization_id: int) -> Organization | None:
+        """Return the organization with this id, or to which the group with this id belongs."""
+        ...
+
+    def find_repository_by_id(self, repository_id: int) -> Repository | None: ...
     def is_enterprise(self, name: str) -> bool:
         """Return whether this is the name of an enterprise (not of an organization in one)."""
         ...
@@ -114,6 +121,9 @@ class MemoryDirectory(msgspec.Struct, frozen=True, kw_only=True):
     apps: Mapping[int, App] = {}
     installations: Mapping[int, Installation] = {}
     repositories: Mapping[str, Repository] = {}
+    organizations_by_id: Mapping[int, Organization] = {}
+    """By the ids of the organizations and of their groups."""
+    repositories_by_id: Mapping[int, Repository] = {}
     tokens: Mapping[str, DirectoryToken] = {}
     clients: Mapping[str, App] = {}
 
@@ -137,6 +147,12 @@ class MemoryDirectory(msgspec.Struct, frozen=True, kw_only=True):
 
     def find_repository(self, name: str) -> Repository | None:
         return self.repositories.get(name.lower())
+
+    def find_organization_by_id(self, organization_id: int) -> Organization | None:
+        return self.organizations_by_id.get(organization_id)
+
+    def find_repository_by_id(self, repository_id: int) -> Repository | None:
+        return self.repositories_by_id.get(repository_id)
 
     def is_enterprise(self, name: str) -> bool:
         return name.lower() in self.enterprises

@@ -20,11 +20,8 @@ from wharf.limits.core.callers.credentials import (
     PresentedToken,
 )
 from wharf.limits.core.callers.directory import App, Directory, DirectoryToken
-from wharf.limits.core.paths import list_readings, read_segments
-from wharf.limits.core.rule import PathRules
+from wharf.limits.core.resources import ResourceName, list_accounts
 
-ACCOUNT_PREFIXES: Final = ("/repos/", "/orgs/", "/enterprises/")
-"""The beginnings of the API's paths whose second segment is the account that owns the resource."""
 BAD_CREDENTIALS: Final = "Bad credentials"
 MAX_NAME_CHARACTERS: Final = 200
 """Characters of the name of an owner in counter keys; limits memory. Names at code hosts have at most 100."""
@@ -39,11 +36,16 @@ class UnrecognizedCredential(msgspec.Struct, frozen=True):
 
 
 def recognize_caller(
-    credential: PresentedCredential, address: Address, path: str, directory: Directory, now_ms: int
+    credential: PresentedCredential,
+    address: Address,
+    names: Sequence[ResourceName],
+    directory: Directory,
+    now_ms: int,
 ) -> Caller | UnrecognizedCredential:
     """Return the caller that a credential belongs to, or `UnrecognizedCredential` with the reason for a 401.
 
-    `path` matters for workflow tokens: their class depends on the account that owns the requested repository.
+    `names` are the resources that the path names. They matter for workflow tokens, whose class depends on the account that owns
+    the requested resource.
     """
     match credential:
         case NoCredential():
@@ -51,9 +53,9 @@ def recognize_caller(
         case MalformedCredential(message=message):
             return UnrecognizedCredential(message)
         case PresentedToken():
-            return _make_token_caller(credential, address, path, directory, now_ms)
+            return _make_token_caller(credential, address, names, directory, now_ms)
         case PresentedClient():
-            return _make_client_caller(credential, address, path, directory, now_ms)
+            return _make_client_caller(credential, address, names, directory, now_ms)
 
 
 def make_anonymous_caller(address: Address) -> Caller:
@@ -139,7 +141,7 @@ def make_owner_caller(owner: CredentialOwner, key: str, address: Address, direct
 
 
 def _make_client_caller(
-    credential: PresentedClient, address: Address, path: str, directory: Directory, now_ms: int
+    credential: PresentedClient, address: Address, names: Sequence[ResourceName], directory: Directory, now_ms: int
 ) -> Caller | UnrecognizedCredential:
     """Return the caller for basic authentication: an OAuth app, or the owner of a token.
 
@@ -148,10 +150,10 @@ def _make_client_caller(
     app = directory.find_client(credential.client_id)
     if app is None:
         # Git sends the token as the password; some clients send it as the user name.
-        caller = _make_token_caller(credential.token, address, path, directory, now_ms)
+        caller = _make_token_caller(credential.token, address, names, directory, now_ms)
         if isinstance(caller, Caller):
             return caller
-        other = _make_token_caller(credential.token_in_name, address, path, directory, now_ms)
+        other = _make_token_caller(credential.token_in_name, address, names, directory, now_ms)
         return caller if isinstance(other, UnrecognizedCredential) and other.is_unknown else other
     if not app.is_oauth or not hmac.compare_digest(app.client_secret_sha256 or "", credential.secret_sha256):
         return UnrecognizedCredential()
@@ -168,7 +170,7 @@ def _make_client_caller(
 
 
 def _make_token_caller(
-    credential: PresentedToken, address: Address, path: str, directory: Directory, now_ms: int
+    credential: PresentedToken, address: Address, names: Sequence[ResourceName], directory: Directory, now_ms: int
 ) -> Caller | UnrecognizedCredential:
     """Return the caller that owns a token.
 
@@ -185,7 +187,7 @@ def _make_token_caller(
     if token.installation is not None:
         return _make_installation_caller(token, token.installation, address, directory)
     if token.repository is not None:
-        return _make_workflow_caller(token, token.repository, address, path, directory)
+        return _make_workflow_caller(token, token.repository, address, names, directory)
     return _make_user_caller(token, address, directory)
 
 
@@ -253,7 +255,11 @@ def _make_installation_caller(
 
 
 def _make_workflow_caller(
-    token: DirectoryToken, repository_name: str, address: Address, path: str, directory: Directory
+    token: DirectoryToken,
+    repository_name: str,
+    address: Address,
+    names: Sequence[ResourceName],
+    directory: Directory,
 ) -> Caller | UnrecognizedCredential:
     """Return the caller for a token of a workflow, which is counted by its repository.
 
@@ -264,9 +270,7 @@ def _make_workflow_caller(
         return UnrecognizedCredential()
     # The owner of the requested resource decides. Other paths belong to the token's own repository. If services read the
     # path differently, the account of each reading must be raised, so that no spelling chooses the ceiling.
-    accounts = {
-        get_segments_owner(reading.segments) or repository.owner for reading in list_readings(path, PathRules())
-    }
+    accounts = list_accounts(names, repository.owner, directory)
     return Caller(
         kind=CredentialKind.WORKFLOW_TOKEN,
         caller_class=CallerClass.WORKFLOW_ENTERPRISE
@@ -285,19 +289,3 @@ def is_enterprise_account(name: str, directory: Directory) -> bool:
     """Return whether an account is an enterprise or an organization of the enterprise tier."""
     organization = directory.find_organization(name)
     return organization.is_enterprise_tier if organization is not None else directory.is_enterprise(name)
-
-
-def get_path_owner(path: str) -> str | None:
-    """Return the account that owns the requested resource, or `None` if the path, in normal form, names no account."""
-    return get_segments_owner(read_segments(path))
-
-
-def get_segments_owner(segments: Sequence[str]) -> str | None:
-    """Return the account that owns the resource that the segments of a path name, or `None` if they name no account."""
-    if len(segments) >= 2 and f"/{segments[0]}/" in ACCOUNT_PREFIXES:
-        return segments[1]
-    # Git and large files: /acme/site.git/info/refs, /acme/site/info/lfs/objects/batch.
-    is_git = len(segments) >= 3 and segments[1].endswith(".git")
-    if is_git and (len(segments) >= 4 or segments[2].startswith("git-")):
-        return segments[0]
-    return segments[0] if len(segments) >= 5 and tuple(segments[2:4]) == ("info", "lfs") else None

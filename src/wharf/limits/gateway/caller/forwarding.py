@@ -240,7 +240,7 @@ class RequestForwarder:
         decision_service = self._environment.decision_service
         await decision_service.on_status(admitted, head.status)
         if head.marks.is_content and self._environment.settings.trusts_marks:
-            await decision_service.on_content_created(admitted)
+            await decision_service.on_content_created(admitted, head.marks.content_route)
 
     def _write_reply(self, request: ProxiedRequest, upstream: UpstreamConnection, head: ReplyHead, rest: bytes) -> None:
         """Write the head of the reply and the bytes of the body that arrived with it (`rest`)."""
