@@ -41,9 +41,9 @@ class Body:
 class Site:
     """An application behind the middleware. The limiter is the same for all tests of a folder."""
 
-    def __init__(self, folder: Path, *, has_pages: bool = True, world: World | None = None) -> None:
+    def __init__(self, folder: Path, *, has_pages: bool = True, world: World | None = None, rules: str = RULES) -> None:
         (folder / "people.toml").write_text(DIRECTORY)
-        (folder / "rules.toml").write_text(RULES)
+        (folder / "rules.toml").write_text(rules)
         (folder / "limits.toml").write_text(
             'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n[addresses]\nhops = 1\n'
         )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
+from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form
 from wharf.limits.core.paths import BadPath
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, ReplyMarks, filter_reply_headers
@@ -26,9 +27,11 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLOSE_POLICY_VIOLATION: Final = 1008
 """The close code of a refused websocket."""
-READ_HEADERS: Final = frozenset(
-    {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin", b"host"}
-)
+_OVERRIDE_HEADERS: Final = frozenset(name.encode() for name in OVERRIDE_HEADERS)
+READ_HEADERS: Final = _OVERRIDE_HEADERS | {
+    *(b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin", b"host"),
+    b"content-type",
+}
 """The request headers that a decision depends on. All others are ignored."""
 SCOPE_KEY: Final = "wharf.limits"
 """The key of the scope with which the application around the middleware describes a request.
@@ -80,7 +83,7 @@ class LimitsMiddleware:
             await self._application(scope, receive, send)
             return
         body = None
-        if decision_service.needs_body(incoming.method, incoming.path):
+        if decision_service.needs_body_of(incoming):
             body, receive = await _read_body(receive)
             if not body and decision_service.can_lack_body(incoming):
                 body = None
@@ -427,6 +430,8 @@ def read_incoming_request(
     forwarded: list[str] = []
     has_origin = False
     host = ""
+    method_overrides: list[str] = []
+    content_type: str | None = None
     for name, value in scope["headers"]:
         if name not in READ_HEADERS:
             continue
@@ -444,14 +449,19 @@ def read_incoming_request(
             has_origin = True
         elif name == b"host":
             host = value.decode("latin-1")
+        elif name == b"content-type":
+            content_type = value.decode("latin-1")
+        elif name in _OVERRIDE_HEADERS:
+            method_overrides.append(value.decode("latin-1"))
     description = scope.get(SCOPE_KEY)
     if description is not None:
         authorization = description["authorization"]
         if description["class"] == ConnectionClass.WAITING.value:
             connection = ConnectionClass.WAITING
     client = scope.get("client")
+    method = scope.get("method", "GET").upper()
     return IncomingRequest(
-        scope.get("method", "GET").upper(),
+        method,
         path,
         scope["query_string"].decode("latin-1"),
         client[0] if client and client[0] else "127.0.0.1",
@@ -464,6 +474,8 @@ def read_incoming_request(
         () if carriers is None else find_carried(scope["headers"], carriers),
         host,
         scope.get("scheme") == "https",
+        tuple(method_overrides),
+        is_form(method, content_type),
     )
 
 

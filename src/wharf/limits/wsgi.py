@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
+from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form
 from wharf.limits.core.paths import BadPath, normalize_decoded_path
 from wharf.limits.core.rule import PathRules
 from wharf.limits.decisions.headers import (
@@ -48,6 +49,7 @@ threads of the server: each attempt may take `OPEN_TIMEOUT_S`, and all other req
 STOP_TIMEOUT_S: Final = 5.0
 """How long the limiter's tasks, and then its thread, may take to end; a thread that takes longer is abandoned."""
 LENGTH_REQUIRED_MESSAGE: Final = "The server cannot find the end of a chunked body, from which the cost of the request is computed: send a Content-Length."
+_OVERRIDE_VARIABLES: Final = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in OVERRIDE_HEADERS)
 MAX_LENGTH_DIGITS: Final = 19
 """A longer Content-Length is ignored."""
 
@@ -169,7 +171,7 @@ class LimitsMiddleware:
         body: bytes | None = None
         result: AdmittedRequest | LocalReply
         try:
-            if decision_service.needs_body(incoming.method, incoming.path):
+            if decision_service.needs_body_of(incoming):
                 body = _read_body(environ)
         except _UnknownLength:
             result = self._run(decision_service.render_error(incoming, 411, LENGTH_REQUIRED_MESSAGE))
@@ -387,6 +389,8 @@ def _read_incoming_request(environ: Environ, path: str, carriers: CarrierSetting
         carried=() if carriers is None else find_carried(_iter_headers(environ), carriers),
         host=environ.get("HTTP_HOST", ""),
         is_tls=environ.get("wsgi.url_scheme") == "https",
+        method_overrides=tuple(environ[name] for name in _OVERRIDE_VARIABLES if name in environ),
+        has_form=is_form(environ["REQUEST_METHOD"].upper(), environ.get("CONTENT_TYPE")),
     )
 
 

@@ -66,7 +66,7 @@ HEADER_LINES = (
     ),
     *("Connection: Upgrade", "Upgrade: websocket", "Expect: 100-continue", "Content-Length: 0", "Content-Length: 3"),
     *("Transfer-Encoding: chunked", "X-Wharf-Cpu-Ms: 3", "X_Forwarded_For: 1", "bad line", "Connection: accept"),
-    *("X-Forwarded-Proto: https", "X-Long: " + "x" * 3_000),
+    *("X-Forwarded-Proto: https", "X-Long: " + "x" * 3_000, "X-HTTP-Method-Override: PUT"),
 )
 
 

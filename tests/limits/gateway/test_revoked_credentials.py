@@ -113,7 +113,8 @@ def test_the_command_explains_what_cannot_be_revoked(tmp_path: Path, more: str, 
 # -- requests of other programs --------------------------------------------------------------------------------------
 
 
-def test_a_program_revokes_credentials_with_a_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more_rules", ["", '[paths]\nmethod_override = "forms"\n'])
+def test_a_program_revokes_credentials_with_a_request(tmp_path: Path, more_rules: str) -> None:
     async def scenario(running: RunningGateway) -> None:
         running.service.handler = CodeHost().handle
         for header in (BOB, EVE):
@@ -126,7 +127,7 @@ def test_a_program_revokes_credentials_with_a_request(tmp_path: Path) -> None:
         assert len(running.service.requests) == 4  # The request is not forwarded.
 
     write_secret(tmp_path)
-    run_scenario(tmp_path, scenario, rules=RULES, more=OPAQUE + WEBHOOK)
+    run_scenario(tmp_path, scenario, rules=RULES + more_rules, more=OPAQUE + WEBHOOK)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from wharf.limits.core.rule import (
     Algorithm,
     CountedUnit,
     EscapedSlash,
+    MethodOverride,
     PathDifference,
     PathRules,
     Rule,
@@ -184,6 +185,7 @@ def test_the_table_of_paths_is_read_over_that_of_the_profile() -> None:
         parameters=PathDifference.EXACT,
         case=PathDifference.IGNORE,
         formats=("json", "*"),
+        method_override=MethodOverride.IGNORE,
     )
 
 

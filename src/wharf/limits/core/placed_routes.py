@@ -28,9 +28,13 @@ class PlacedRoutes(Generic[T]):
             self._folded_routes.add(pattern, value)
 
     def find_matches(self, method: str, reading: PathReading) -> list[tuple[RoutePattern, T]]:
-        """Return all patterns that match one reading of a path, with their values, the most specific first."""
+        """Return all patterns that match a method and one reading of a path, with their values, the most specific first."""
+        return [pair for pair in self.find_path_matches(reading) if pair[0].matches_method(method)]
+
+    def find_path_matches(self, reading: PathReading) -> list[tuple[RoutePattern, T]]:
+        """Return all patterns that match one reading of a path with any method, with their values."""
         routes = self._folded_routes if reading.is_folded else self._routes
-        return routes.find_matches(method, reading.segments, is_outside=self._is_outside_api(reading))
+        return routes.find_path_matches(reading.segments, is_outside=self._is_outside_api(reading))
 
     def matches_all_readings(self, method: str, path: str) -> bool:
         """Return whether a pattern matches the request, however a service reads its path. `path` is in normal form."""

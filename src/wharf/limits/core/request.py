@@ -25,6 +25,7 @@ class RequestFacts(msgspec.Struct, frozen=True, eq=False, gc=False):
     id: str
     """The server generates it and never accepts one from the caller, because each id is charged only once."""
     method: str
+    """Several methods, joined by `join_methods`, if a service may serve it as any of them."""
     path: str
     caller: Caller
     query: QueryFacts | None = None

@@ -285,14 +285,19 @@ class RouteTree(Generic[T]):
     def find_matches(
         self, method: str, segments: Sequence[str], *, is_outside: bool = False
     ) -> list[tuple[RoutePattern, T]]:
-        """Return all patterns that match the segments of a path, with their values, the most specific first.
+        """Return all patterns that match a request, with their values, as `find_path_matches` does."""
+        found = self.find_path_matches(segments, is_outside=is_outside)
+        return [pair for pair in found if pair[0].matches_method(method)]
+
+    def find_path_matches(self, segments: Sequence[str], *, is_outside: bool = False) -> list[tuple[RoutePattern, T]]:
+        """Return all patterns that match the segments of a path with any method, with their values, the most specific first.
 
         Literal segments come before `{name}`, and complete paths before `*`. `is_outside` is whether the path is outside
         of the API's base path.
         """
         found: list[tuple[RoutePattern, T]] = []
         _collect_matches(self._get_root(is_outside=is_outside), segments, 0, found)
-        return [pair for pair in found if pair[0].matches_method(method)]
+        return found
 
     def find_covering(self, narrow: RoutePattern) -> list[T]:
         """Return the values of all patterns that match every request that the narrow pattern matches."""

@@ -161,8 +161,20 @@ class PathDifference(Enum):
     IGNORE = "ignore"
 
 
+class MethodOverride(Enum):
+    """Whether the service serves a request as another method that it names, such as in `X-HTTP-Method-Override`."""
+
+    BOTH = "both"
+    """It is not known: the limits of both methods apply. Forms are not considered."""
+    FORMS = "forms"
+    """The same, and also for a method that the field `_method` of a form names."""
+    IGNORE = "ignore"
+    REFUSE = "refuse"
+    """Requests that name another method are refused."""
+
+
 class PathRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How the service reads paths, where services differ. By default no spelling of a path avoids a limit."""
+    """How the service reads paths and methods, where services differ. By default no spelling of a path avoids a limit."""
 
     dot_segments: SegmentTreatment = SegmentTreatment.REFUSE
     """What happens to `.` and `..`."""
@@ -175,6 +187,7 @@ class PathRules(msgspec.Struct, frozen=True, kw_only=True):
     """Whether uppercase and lowercase letters differ (`EXACT`)."""
     formats: tuple[str, ...] = ("*",)
     """The formats that a service may cut from the end of a path, such as `json`; `*` for any."""
+    method_override: MethodOverride = MethodOverride.BOTH
 
     def replace_removal(self) -> "PathRules":
         """Return these rules for requests that the limiter does not forward: they refuse the segments instead of removing them.

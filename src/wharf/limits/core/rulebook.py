@@ -11,6 +11,7 @@ import msgspec
 
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.caller import Caller, CallerClass
+from wharf.limits.core.method_overrides import METHOD_SEPARATOR
 from wharf.limits.core.paths import (
     PathReading,
     list_readings,
@@ -44,6 +45,7 @@ from wharf.limits.core.rule import (
     CountedUnit,
     EndpointRule,
     Interface,
+    MethodOverride,
     Rule,
     RuleSet,
 )
@@ -64,8 +66,10 @@ UNITS_OF_FREE_ENDPOINTS: Final = frozenset({CountedUnit.POINTS, CountedUnit.CONN
 
 
 class _ReadingMatch(msgspec.Struct, frozen=True):
-    """What matches one reading of a path."""
+    """What matches one reading of a path, with one method."""
 
+    default_points: int
+    """The points of the method."""
     rule_names: frozenset[str]
     endpoint_rule: EndpointRule | None
     template: RoutePattern | None
@@ -84,9 +88,9 @@ class _ReadingMatch(msgspec.Struct, frozen=True):
         return rule.name in self.rule_names and (not rule.interface or self.interface in rule.interface)
 
 
-# What makes an endpoint: its name, for each reading the names of its rules and its endpoint rule, and whether it is free
-# and a batch.
-_ContentKey = tuple[str, tuple[tuple[frozenset[str], int], ...], bool, bool]
+# What makes an endpoint: its name, for each reading and method its default points, the names of its rules and its endpoint rule,
+# and whether it is free and a batch.
+_ContentKey = tuple[str, tuple[tuple[int, frozenset[str], int], ...], bool, bool]
 
 
 class Rulebook:
@@ -137,7 +141,8 @@ class Rulebook:
     def get_endpoint(self, method: str, path: str) -> EndpointCost:
         """Return the endpoint of a request, with its costs and rules, from the cache if possible.
 
-        `path` is the path in normal form.
+        `path` is the path in normal form. `method` can be several methods, joined by `join_methods`, if a service may serve the
+        request as any of them: their limits apply together. The first one names the endpoint.
         """
         endpoint = self._endpoints.get((method, path))
         if endpoint is None:
@@ -256,46 +261,59 @@ class Rulebook:
         If services read the path differently, the limits and costs of all readings apply. Requests with the same name and
         rules share one endpoint object.
         """
+        methods = method.split(METHOD_SEPARATOR)
         readings = list_readings(path, self.rules.paths)
-        matches = [self._match_reading(method, reading) for reading in readings]
+        by_reading = [self._match_reading(methods, reading) for reading in readings]
+        matches = [of_reading[index] for index in range(len(methods)) for of_reading in by_reading]
         template = next((match.template for match in matches if match.template is not None), None)
         name = (
-            f"{get_counted_method(method)} {template.path}"
+            f"{get_counted_method(methods[0])} {template.path}"
             if template is not None
-            else derive_endpoint_name(method, readings[0].segments)
+            else derive_endpoint_name(methods[0], readings[0].segments)
         )
-        is_free = all(match.is_free for match in matches) and self._is_spelled_as_free(method, path)
+        is_free = all(match.is_free for match in matches) and all(
+            self._is_spelled_as_free(one, path) for one in methods
+        )
         is_batch = any(
             match.interface is Interface.LARGE_FILES
             and tuple(map(str.casefold, reading.segments[-2:])) == BATCH_SEGMENTS
-            for match, reading in zip(matches, readings, strict=True)
+            for match, reading in zip(matches, readings * len(methods), strict=True)
         )
         # Paths with the same name and rules share one endpoint object, so that its plans are cached once.
         content_key: _ContentKey = (
             name,
-            tuple(dict.fromkeys((match.rule_names, id(match.endpoint_rule)) for match in matches)),
+            tuple(
+                dict.fromkeys((match.default_points, match.rule_names, id(match.endpoint_rule)) for match in matches)
+            ),
             is_free,
             is_batch,
         )
         endpoint = self._endpoints_by_content.get(content_key)
         if endpoint is None:
-            endpoint = self._build_endpoint_cost(method, name, matches, is_free=is_free, is_batch=is_batch)
+            endpoint = self._build_endpoint_cost(name, matches, is_free=is_free, is_batch=is_batch)
             self._endpoints_by_content.store(content_key, endpoint)
         return endpoint
 
-    def _match_reading(self, method: str, reading: PathReading) -> "_ReadingMatch":
-        """Return the rules that match one reading of a path."""
+    def _match_reading(self, methods: list[str], reading: PathReading) -> "list[_ReadingMatch]":
+        """Return, for each of the methods, the rules that match one reading of a path. The path is looked up only once."""
+        found = self._routes.find_path_matches(reading)
+        return [self._match_method(method, found) for method in methods]
+
+    def _match_method(self, method: str, found: list[tuple[RoutePattern, Rule | EndpointRule]]) -> "_ReadingMatch":
+        """Return the rules among those for a path that match a method."""
         names = set(self._rules_without_patterns)
         template: RoutePattern | None = None
         endpoint_rule: EndpointRule | None = None
-        for pattern, entry in self._routes.find_matches(method, reading):
+        for pattern, entry in found:
+            if not pattern.matches_method(method):
+                continue
             if template is None and pattern.is_template:
                 template = pattern
             if isinstance(entry, Rule):
                 names.add(entry.name)
             elif endpoint_rule is None:
                 endpoint_rule = entry
-        return _ReadingMatch(frozenset(names), endpoint_rule, template)
+        return _ReadingMatch(self.rules.points.get_points(method), frozenset(names), endpoint_rule, template)
 
     def _is_spelled_as_free(self, method: str, path: str) -> bool:
         """Return whether the path of a request is spelled like the pattern of a free endpoint.
@@ -308,11 +326,11 @@ class Rulebook:
         return False
 
     def _build_endpoint_cost(
-        self, method: str, name: str, matches: "list[_ReadingMatch]", *, is_free: bool, is_batch: bool
+        self, name: str, matches: "list[_ReadingMatch]", *, is_free: bool, is_batch: bool
     ) -> EndpointCost:
         """Return an endpoint with the costs that its endpoint rules set, or the defaults of the method.
 
-        Of several readings, the highest costs and the secondary limits of all apply.
+        Of several readings or methods, the highest costs and the secondary limits of all apply.
         """
         matching = [[rule for rule in self.rules.rules if match.applies(rule)] for match in matches]
         secondary_names = {rule.name for rules in matching for rule in rules if not rule.is_primary}
@@ -322,12 +340,14 @@ class Rulebook:
         )
         by_name = self.rules_by_name
         endpoint_rules = [match.endpoint_rule for match in matches]
-        default_points = self.rules.points.get_points(method)
         interfaces = [match.interface for match in matches if match.interface is not Interface.REST]
         return EndpointCost(
             name=name,
             points=max(
-                default_points if rule is None or rule.points is None else rule.points for rule in endpoint_rules
+                match.default_points
+                if match.endpoint_rule is None or match.endpoint_rule.points is None
+                else match.endpoint_rule.points
+                for match in matches
             ),
             content=int(any(rule is not None and rule.content for rule in endpoint_rules)),
             interface=interfaces[0] if interfaces else Interface.REST,
@@ -391,6 +411,8 @@ def hash_rules(rules: RuleSet) -> str:
         ),
     )
     plain = msgspec.to_builtins(without_locations, str_keys=True)
+    if rules.paths.method_override is MethodOverride.BOTH:
+        del plain["paths"]["method_override"]  # Likewise.
     del plain["owner_paths"]  # They change no counter, and the hash is that of versions without them.
     if not rules.domains:
         del plain["domains"], plain["descriptors"]  # Then the hash is that of versions without descriptors.

@@ -64,21 +64,21 @@ def _fold_group(organization: str, rows: list[ActivityRow], limit: int) -> list[
     for row in rows:
         by_owner.setdefault(row.caller.owner, []).append(row)
     busiest = sorted(by_owner.values(), key=_sum_total, reverse=True)
-    kept: list[ActivityRow] = []
-    max_kept = limit - -(-limit // OTHERS_SHARE)
+    busy: list[ActivityRow] = []
+    max_busy = limit - -(-limit // OTHERS_SHARE)
     count = 0
     while count < len(busiest):
         caller_rows = _fold_endpoints(organization, busiest[count], MAX_ROWS_OF_CALLER)
-        if len(kept) + len(caller_rows) > max_kept:
+        if len(busy) + len(caller_rows) > max_busy:
             break
-        kept += caller_rows
+        busy += caller_rows
         count += 1
     others: dict[_RowKey, ActivityRow] = {}
     for caller_rows in busiest[count:]:
         for row in caller_rows:
             caller = ANONYMOUS_OTHERS if row.caller.is_anonymous else OTHERS
             _add_row(others, row, (caller, row.endpoint, row.resource, row.bucket))
-    return kept + _fold_endpoints(organization, list(others.values()), limit - len(kept))
+    return busy + _fold_endpoints(organization, list(others.values()), limit - len(busy))
 
 
 def _fold_endpoints(organization: str, rows: list[ActivityRow], limit: int) -> list[ActivityRow]:
@@ -87,11 +87,11 @@ def _fold_endpoints(organization: str, rows: list[ActivityRow], limit: int) -> l
         return rows
     rows.sort(key=lambda row: row.total, reverse=True)
     least_count = len({(row.caller, row.bucket) for row in rows})
-    kept = rows[: max(0, limit - least_count)]
+    busy = rows[: max(0, limit - least_count)]
     rest: dict[_RowKey, ActivityRow] = {}
-    for row in rows[len(kept) :]:
+    for row in rows[len(busy) :]:
         _add_row(rest, row, (row.caller, OTHER_ENDPOINT, organization, row.bucket))
-    return kept + list(rest.values())
+    return busy + list(rest.values())
 
 
 def _add_row(sums: dict[_RowKey, ActivityRow], row: ActivityRow, key: _RowKey) -> None:

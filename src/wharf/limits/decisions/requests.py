@@ -43,6 +43,10 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The `Host` header; empty if it is missing."""
     is_tls: bool = False
     """Whether the caller's connection uses TLS."""
+    method_overrides: tuple[str, ...] = ()
+    """The values of the headers that name another method."""
+    has_form: bool = False
+    """Whether the body may be a form, which can name another method."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +89,7 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     """What the reply can prove about an unlisted credential; `None` for all other requests."""
     is_ended: bool = False
     method: str = ""
+    """The method by which it was judged; several joined ones if the service may serve it as any of them."""
     path: str = ""
     """The path as it was sent, without the query. With the method, it names the endpoint that the reply may mark."""
     on_long_running: Callable[[], None] | None = None

@@ -23,9 +23,10 @@ from wharf.limits.core.callers.recognition import BAD_CREDENTIALS, UnrecognizedC
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
+from wharf.limits.core.method_overrides import METHOD_SEPARATOR, find_methods, join_methods, may_name_method
 from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.resources import NO_RESOURCES, build_finder, select_organization_resource
-from wharf.limits.core.rule import READ_METHODS, Interface
+from wharf.limits.core.rule import READ_METHODS, Interface, MethodOverride
 from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.decisions.activity import ActivityCounts
 from wharf.limits.decisions.alerts import Alert, AlertQueue
@@ -206,11 +207,39 @@ class DecisionService:
         """Return whether the decision needs the body, if there is one, of a request with this path in normal form.
 
         It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
-        body of a GET.
+        body of a GET. `method` can be several, joined by `join_methods`.
         """
         if self.evaluator.limiter.rulebook.get_endpoint(method, path).needs_body:
             return True
         return path == self._revocation_path and method == "POST"
+
+    def needs_body_of(self, incoming: IncomingRequest) -> bool:
+        """Return whether the decision needs the body of this request, if there is one."""
+        if self.revoker is not None and self.revoker.is_revocation(incoming):
+            return True
+        return self.needs_body(self._find_judged_method(incoming), incoming.path)
+
+    def _find_judged_method(self, incoming: IncomingRequest) -> str:
+        """Return the method by which a request is judged, or several joined ones if the service may serve it as any of them."""
+        if not (incoming.method_overrides or incoming.has_form or (incoming.query and may_name_method(incoming.query))):
+            return incoming.method  # Nearly all requests: this must be fast.
+        setting = self.evaluator.rules.paths.method_override
+        if setting is MethodOverride.IGNORE:
+            return incoming.method
+        has_form = incoming.has_form and setting is MethodOverride.FORMS
+        return join_methods(find_methods(incoming.method, incoming.method_overrides, incoming.query, has_form=has_form))
+
+    async def _refuse_override(self, incoming: IncomingRequest) -> LocalReply | None:
+        """Return the reply to a request that names another method, if the rules refuse such requests; else `None`."""
+        if self.evaluator.rules.paths.method_override is not MethodOverride.REFUSE:
+            return None
+        named = self._find_judged_method(incoming).partition(METHOD_SEPARATOR)[0]
+        if named == incoming.method:
+            return None
+        message = (
+            f"The request is a {incoming.method} that names the method {named}: send it with the method {named} itself."
+        )
+        return await self.render_error(incoming, 400, message)
 
     def takes_long(self, incoming: IncomingRequest, body: bytes | None) -> bool:
         """Return whether the event loop must not wait until body and query are read, because one of them is long."""
@@ -225,7 +254,7 @@ class DecisionService:
         """Return whether the query of the target may contain a GraphQL query."""
         if not incoming.query:
             return False
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
+        endpoint = self.evaluator.limiter.rulebook.get_endpoint(self._find_judged_method(incoming), incoming.path)
         return endpoint.interface is Interface.GRAPHQL
 
     def can_admit_locally(self, incoming: IncomingRequest, body: bytes | None) -> bool:
@@ -260,6 +289,8 @@ class DecisionService:
         request_id = self.make_request_id(now_ms)
         if self.overrides.off_until_ms and self.overrides.is_off:
             return self._admit_without_decision(request_id, incoming)
+        if (refusal := await self._refuse_override(incoming)) is not None:
+            return refusal
         caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
             return await self._refuse_credential(request_id, incoming, caller.message)
@@ -285,6 +316,10 @@ class DecisionService:
         request_id = self.make_request_id(now_ms)
         if self.overrides.off_until_ms and self.overrides.is_off:
             return self._admit_without_decision(request_id, incoming)
+        if incoming.method_overrides or incoming.query:
+            refusal = run_immediately(self._refuse_override(incoming))
+            if refusal is not None:
+                return refusal
         caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
             return run_immediately(self._refuse_credential(request_id, incoming, caller.message))
@@ -292,10 +327,9 @@ class DecisionService:
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
         if body is None and not (incoming.query and self._has_graphql_query(incoming)):
-            may_create = bool(self._marked_endpoints) and self._may_create_content(incoming, caller, now_ms)
-            request = RequestFacts(
-                request_id, incoming.method, incoming.path, caller, None, None, incoming.connection, may_create
-            )
+            method, path = self._find_judged_method(incoming), incoming.path
+            may_create = bool(self._marked_endpoints) and self._may_create_content(method, path, caller, now_ms)
+            request = RequestFacts(request_id, method, path, caller, None, None, incoming.connection, may_create)
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
             request, problem = self._read_facts(request_id, incoming, caller, body)
@@ -311,7 +345,8 @@ class DecisionService:
         query: QueryFacts | None = None
         objects: int | None = None
         problem = ""
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path)
+        method = self._find_judged_method(incoming)
+        endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, incoming.path)
         try:
             if endpoint.is_batch:
                 objects = count_objects(body) if body is not None else None
@@ -320,14 +355,14 @@ class DecisionService:
         except (QueryTooComplex, UnreadableBatch) as error:
             problem = str(error)
         request = RequestFacts(
-            *(request_id, incoming.method, incoming.path, caller, query, objects, incoming.connection),
-            bool(self._marked_endpoints) and self._may_create_content(incoming, caller, self.now_ms()),
+            *(request_id, method, incoming.path, caller, query, objects, incoming.connection),
+            bool(self._marked_endpoints) and self._may_create_content(method, incoming.path, caller, self.now_ms()),
         )
         return request, problem
 
-    def _may_create_content(self, incoming: IncomingRequest, caller: Caller, now_ms: int) -> bool:
+    def _may_create_content(self, method: str, path: str, caller: Caller, now_ms: int) -> bool:
         """Return whether the service has marked an earlier request of the same action as one that created content."""
-        rulebook, method, path = self.evaluator.limiter.rulebook, incoming.method, incoming.path
+        rulebook = self.evaluator.limiter.rulebook
         endpoint = rulebook.get_endpoint(method, path)
         return self._marked_endpoints.may_create_content(
             caller.owner, method, path, endpoint.name, rules=rulebook.rules.paths, now_ms=now_ms
@@ -369,7 +404,7 @@ class DecisionService:
             is_timed,
             None,
             False,
-            method,
+            self._find_judged_method(incoming),
             path,
         )
         if self.unlisted is not None:

@@ -10,6 +10,7 @@ import msgspec
 
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.carriers import normalize_header_name
+from wharf.limits.core.method_overrides import OVERRIDE_HEADERS
 from wharf.limits.decisions.headers import NO_MARKS, ReplyMarks, read_mark
 
 MAX_TARGET_BYTES: Final = 8_192
@@ -70,13 +71,18 @@ another request than the one that was counted.
 """
 FORWARDED_PREFIX: Final = b"x-forwarded-"
 """All headers with this prefix, such as `X-Forwarded-Host`, are set by proxies only."""
-JUDGED_HEADERS: Final = frozenset({b"authorization", b"cookie", b"if-none-match", b"if-modified-since", b"origin"})
+METHOD_HEADERS: Final = frozenset(name.encode() for name in OVERRIDE_HEADERS)
+"""Headers in which requests name another method."""
+JUDGED_HEADERS: Final = METHOD_HEADERS | {
+    *(b"authorization", b"cookie", b"if-none-match", b"if-modified-since", b"origin", b"content-type"),
+}
 """Headers on which a decision depends. They are forwarded even if `Connection` names them: the service must see what was judged."""
 _OPTIONS_WITHOUT_HEADER: Final = JUDGED_HEADERS | {b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""}
 _SPECIAL_HEADERS: Final = (
     HOP_BY_HOP_HEADERS
     | ADDRESS_HEADERS
     | TARGET_HEADERS
+    | METHOD_HEADERS
     | {
         *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
         *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),
@@ -127,6 +133,8 @@ class RequestHead(msgspec.Struct, gc=False):
     """The values of the `Forwarded` headers, in order."""
     forwarded_proto: bytes = b""
     """The value of the last `X-Forwarded-Proto` header; empty unless it is `http` or `https`."""
+    method_overrides: list[bytes] = []
+    """The values of the headers that name another method."""
     proxy_lines: list[bytes] = []
     """The header lines that only proxies may set. They are forwarded only if a configured proxy sent the request."""
 
@@ -235,7 +243,7 @@ class HeadReader:
         return RequestHead(
             *(method, target, False, known.lines, 0, known.host, known.authorization, known.is_conditional),
             *(known.has_origin, known.has_close, False, False, False, known.forwarded_for, known.forwarded),
-            *(known.forwarded_proto, known.proxy_lines),
+            *(known.forwarded_proto, known.method_overrides, known.proxy_lines),
         )
 
 
@@ -304,6 +312,9 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
             if value.lower() != b"100-continue":
                 raise BadHead("The expectation is not supported: only `100-continue` is.", 417)
             head.has_expect_continue = not head.is_http_10
+        elif name in METHOD_HEADERS:
+            head.method_overrides = [*head.method_overrides, value]
+            forwarded_lines.append(whole)
         elif name == b"x-forwarded-for":
             head.forwarded_for.append(value)
         elif name == b"forwarded":

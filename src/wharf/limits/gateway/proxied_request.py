@@ -3,6 +3,7 @@
 from typing import Final
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
+from wharf.limits.core.method_overrides import is_form
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest
 from wharf.limits.decisions.service import MAX_BODY_BYTES
@@ -136,7 +137,15 @@ def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | No
         carried=() if carriers is None else find_carried_lines(head, carriers),
         host="" if head.host is None else head.host.decode("ascii"),
         is_tls=is_tls,
+        method_overrides=tuple(value.decode("ascii") for value in head.method_overrides),
+        has_form=head.method == b"POST" and bool(head.length) and _has_form(head),
     )
+
+
+def _has_form(head: RequestHead) -> bool:
+    """Return whether the body of a POST may be a form."""
+    types = [line.partition(b":")[2] for line in head.lines if line[:13].lower() == b"content-type:"]
+    return not types or any(is_form("POST", value.decode("ascii")) for value in types)
 
 
 def find_carried_lines(head: RequestHead, carriers: CarrierSettings) -> tuple[tuple[str, str], ...]:

@@ -14,6 +14,7 @@ from wharf.limits.core.rule import (
     CountedUnit,
     EscapedSlash,
     Interface,
+    MethodOverride,
     PathDifference,
     PerItem,
     SegmentTreatment,
@@ -314,7 +315,7 @@ GRAPHQL: Final = TableSchema(
 
 PATHS: Final = TableSchema(
     "paths",
-    "How the service reads paths, where services differ. With the defaults, no spelling of a path avoids a limit: if a "
+    "How the service reads paths and methods, where services differ. With the defaults, no spelling of a path avoids a limit: if a "
     "service may read a path in several ways, the limits of all these ways apply. Set what you know about your service.",
     (
         KeySchema(
@@ -360,6 +361,15 @@ PATHS: Final = TableSchema(
             "Formats such as `json`: a request to `/search.json` also meets the limits of `/search`. `*` stands for any "
             "format of up to 16 letters and digits. Write `[]` if the service has no formats.",
             '`"*"`',
+        ),
+        KeySchema(
+            "method_override",
+            make_choice_kind(MethodOverride),
+            "Whether the service serves a request as another method that it names in `X-HTTP-Method-Override`, "
+            "`X-HTTP-Method`, `X-Method-Override` or the query parameter `_method`. `ignore`: it does not. `both`: it may, "
+            "so the limits of both methods apply. `forms`: also for the field `_method` of a form, so each form sent with "
+            "POST also meets the limits of PUT, PATCH and DELETE. `refuse` replies with 400.",
+            '`"both"`',
         ),
     ),
 )

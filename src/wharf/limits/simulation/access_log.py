@@ -246,7 +246,7 @@ def _sum_seconds_ms(value: float | str | None) -> int | None:
 
 
 def _round_ms(value: float) -> int | None:
-    """Return a number of milliseconds as an integer; `None` if it is none that a duration can have."""
+    """Return a number of milliseconds as an integer; `None` if no duration can be that long."""
     return round(value) if 0 <= value < MAX_DURATION_MS else None
 
 

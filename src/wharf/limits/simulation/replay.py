@@ -21,10 +21,11 @@ from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.decision import build_decision
 from wharf.limits.core.graphql import QueryCostCalculator, QueryTooComplex
 from wharf.limits.core.limiter import Limiter
+from wharf.limits.core.method_overrides import find_methods, join_methods, may_name_method
 from wharf.limits.core.paths import BadPath, normalize_raw_path
 from wharf.limits.core.plans import EndpointCost
 from wharf.limits.core.request import RequestFacts
-from wharf.limits.core.rule import ConnectionClass, CountedUnit, Interface, RuleSet
+from wharf.limits.core.rule import ConnectionClass, CountedUnit, Interface, MethodOverride, RuleSet
 from wharf.limits.core.rulebook import MAX_CACHED_PATHS
 from wharf.limits.core.store_calls import StoreCall, TakeResult
 from wharf.limits.decisions.cpu_meter import MIN_SLICE_MS
@@ -174,6 +175,7 @@ class Replay:
         self._paths: BoundedCache[str, str] = BoundedCache(MAX_CACHED_PATHS)
         """The normal form of each logged path."""
         self._query_costs = QueryCostCalculator(rules.graphql)
+        self._counts_named_methods = rules.paths.method_override in (MethodOverride.BOTH, MethodOverride.FORMS)
         self._running: list[_RunningRequest] = []
         """A heap of running requests."""
         self._running_calls: dict[int, StoreCall] = {}
@@ -235,6 +237,8 @@ class Replay:
             result.unacceptable += 1
             return
         method = record.method
+        if record.query and self._counts_named_methods and may_name_method(record.query):
+            method = join_methods(find_methods(method, (), record.query, has_form=False))
         endpoint = self._limiter.rulebook.get_endpoint(method, path)
         if record.query and endpoint.interface is Interface.GRAPHQL:
             try:

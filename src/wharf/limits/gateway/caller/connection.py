@@ -253,7 +253,7 @@ class CallerConnection(asyncio.Protocol):
         if incoming.path in HEALTH_PATHS:
             self._is_deciding = True
             environment.decision_service.start_task(self._send_health_page(request))
-        elif head.length and environment.decision_service.needs_body(incoming.method, incoming.path):
+        elif head.length and environment.decision_service.needs_body_of(incoming):
             request.body_parts = []
             if head.has_expect_continue:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
