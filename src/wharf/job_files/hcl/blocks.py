@@ -85,7 +85,7 @@ CONSTRAINT: Final = Block(
 AFFINITY: Final = Block(
     "affinity",
     "Affinities",
-    (*_COMPARISON, _whole("weight", minimum=_MIN_INT8, maximum=_MAX_INT8)),
+    (*_COMPARISON, _whole("weight", minimum=_MIN_INT8, maximum=_MAX_INT8, is_fraction_cut=True)),
     storage=Storage.LIST,
 )
 SPREAD: Final = Block(
