@@ -135,9 +135,9 @@ class UpdatePolicy(Record):
     """How a new version of a job replaces the old one."""
 
     stagger: DurationNs = 30 * SECOND
-    """The time between two replacements of older versions of Nomad.
+    """How long older versions of Nomad wait between two replacements.
 
-    `MaxParallel` and the health of allocations decide instead.
+    In Wharf, `MaxParallel` and the health of allocations decide.
 
     Limits: more than 0s
     Example: 30s

@@ -332,6 +332,8 @@ class Task(Record):
 
     Every task has one; this block decides whether the task receives it as a file or variable. In HCL, it is the
     block `identity` without a name.
+
+    Default: an identity for the cluster, which the task does not receive
     """
     identities: tuple[WorkloadIdentity, ...] | None = None
     """Further identities of the task, for services outside of the cluster.

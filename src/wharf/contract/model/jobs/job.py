@@ -355,6 +355,7 @@ class Job(Record):
         batch: runs to its end; only failed allocations are replaced
         system: runs one allocation on each matching node until you stop it, also on nodes that join later
         sysbatch: runs one allocation to its end on each matching node
+    Default: `service`
     Example: batch
     """
     priority: int = 0
