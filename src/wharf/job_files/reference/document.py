@@ -298,8 +298,8 @@ def format_value(value: Any, *, is_duration: bool = False) -> str:  # Any value 
     """Return a value as it is written in a job file; `none` for an empty one."""
     if value is None or value == "":
         return "none"
-    if is_duration and type(value) is int:
-        return str(Duration(value)) if value else "0s"
+    if is_duration:
+        return value if isinstance(value, str) else str(Duration(value)) if value else "0s"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

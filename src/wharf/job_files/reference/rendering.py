@@ -73,6 +73,8 @@ def _render_block(
             blocks.append(list(_render_map(spelling["name"], item)))
         else:
             inner = schema["$defs"][properties[key]["x-block"]]["properties"]
+            if properties[key]["x-type"] == "map of blocks":
+                item = [{"Name": label, **each} for label, each in item.items()]
             values = item if isinstance(item, list | tuple) else [item]
             blocks += [list(_render_block(schema, spelling["name"], inner, each)) for each in values]
     yield " ".join([name, *labels, "{"])
@@ -101,7 +103,8 @@ def _align(arguments: list[tuple[str, str]]) -> Iterator[str]:
 def format_hcl_value(value: Any) -> str:
     """Return a value in HCL. References such as `${attr.kernel.name}` need no escape: they are resolved on the node."""
     if isinstance(value, str) and value.endswith("\n"):
-        return f"<<EOT\n{value}EOT"
+        lines = "".join(f"    {line}\n" for line in value.splitlines())
+        return f"<<-EOT\n{lines}  EOT"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(format_hcl_value, value))}]"
     return json.dumps(value, ensure_ascii=False)

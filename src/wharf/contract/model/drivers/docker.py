@@ -49,6 +49,7 @@ class LoggingConfig(msgspec.Struct, forbid_unknown_fields=True):
     """Another name of the option `type`.
 
     Default: none
+    Example: journald
     Deprecated: use `type`
     """
     config: dict[str, str] = {}

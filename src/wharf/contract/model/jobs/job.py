@@ -365,7 +365,7 @@ class Job(Record):
     allocations of jobs whose priority is lower by at least 10.
 
     Default: 50 (the setting `server.job_default_priority`)
-    Limits: 1 to 100; the setting `server.job_max_priority` allows up to 32,766
+    Limits: 0 to 100, where 0 means the default; the setting `server.job_max_priority` allows up to 32,766
     Example: 80
     """
     all_at_once: bool = False
