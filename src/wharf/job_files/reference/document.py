@@ -107,7 +107,9 @@ def _build_definition(record_type: type[msgspec.Struct]) -> JsonObject:
                 f"{record_type.__name__}.{python_names.get(name, name)} has no description: write a docstring below the field"
             )
         properties[name] = _build_property(record_type, name, field_type, text)
-    conditions = [_require(record_type, name) for name, entry in properties.items() if _is_required(entry)]
+    required = [name for name, entry in properties.items() if _is_required(entry)]
+    # The short forms of comparisons set these fields by other names.
+    conditions = [_require(record_type, name) for name in required if record_type.__name__ not in _SHORT_FORMS]
     definition: JsonObject = {
         "title": record_type.__name__,
         "description": (record_type.__doc__ or "").split("\n\n")[0],
@@ -142,7 +144,7 @@ def _require(record_type: type[msgspec.Struct], name: str) -> JsonObject:
     """Return a schema that requires a field, by any of its usual names."""
     if _is_options_type(record_type):
         return {"required": [name]}
-    names = [name, name.lower(), _get_python_name(record_type, name)]
+    names = [name, name.lower(), name[0].lower() + name[1:], _get_python_name(record_type, name)]
     names += [spelling.name for spelling in find_spellings().get((record_type.__name__, name.lower()), [])]
     return {"anyOf": [{"required": [each]} for each in dict.fromkeys(filter(None, names))]}
 
@@ -163,7 +165,7 @@ def _build_other_names(record_type: type[msgspec.Struct]) -> JsonObject:
     for name in list_submitted_fields(record_type):
         words = _get_python_name(record_type, name).split("_")
         pattern = "_?".join("".join(f"[{letter.upper()}{letter}]" for letter in word) for word in words)
-        patterns[f"^{pattern}$"] = {"$ref": f"{class_path}/{name}"}
+        patterns[f"^(?!{name}$){pattern}$"] = {"$ref": f"{class_path}/{name}"}
     known = {name.lower() for name in list_submitted_fields(record_type)}
     for block in {place.block for place in iterate_block_places() if place.record_type is record_type}:
         for argument in block.arguments:
@@ -277,7 +279,9 @@ def _add_default(
         value = next(iter(values.values()))
         if value not in ("", None):
             is_number_of_ns = text.is_duration and isinstance(value, int)
-            entry["default"] = str(Duration(value)) if is_number_of_ns else msgspec.to_builtins(value)
+            entry["default"] = (
+                str(Duration(value)) if is_number_of_ns else msgspec.json.decode(msgspec.json.encode(value))
+            )
 
 
 def _describe_defaults(values: Mapping[str, Any], *, is_duration: bool) -> str:
@@ -350,6 +354,16 @@ def _allow_expression(schema: JsonObject) -> JsonObject:
     return {"anyOf": [schema, EXPRESSION_SCHEMA, {"type": "null"}]}
 
 
+def _allow_text(schema: JsonObject, pattern: str, error: str) -> JsonObject:
+    """Return a schema that also accepts null and a text with this pattern. Editors show `error` for another text."""
+    return {
+        **schema,
+        "type": [schema["type"], "string", "null"],
+        "pattern": pattern,
+        "patternErrorMessage": f"{error}, or an expression such as ${{var.name}}",
+    }
+
+
 def _build_value_schema(field_type: Any, text: FieldText, type_text: str, *, is_options: bool) -> JsonObject:
     """Return the keywords that check the value of a field.
 
@@ -360,21 +374,23 @@ def _build_value_schema(field_type: Any, text: FieldText, type_text: str, *, is_
         return _build_block_schema(inner_type, type_text, is_options=is_options)
     match type_text:
         case "duration":
-            return {"type": ["string", "integer", "null"], "pattern": f"{DURATION}|{EXPRESSION}"}
+            return _allow_text(
+                {"type": "integer"}, f"{DURATION}|{EXPRESSION}", "expected a duration such as 30s or 1h30m"
+            )
         case "whole number":
             pattern = f"^-?[0-9]+$|{EXPRESSION}" if is_options else EXPRESSION
-            return {"type": ["integer", "string", "null"], "pattern": pattern, **_build_bounds(text)}
+            return _allow_text({"type": "integer", **_build_bounds(text)}, pattern, "expected a whole number")
         case "true or false":
             pattern = f"^(true|false|0|1)$|{EXPRESSION}" if is_options else EXPRESSION
-            return {"type": ["boolean", "string", "null"], "pattern": pattern}
+            return _allow_text({"type": "boolean"}, pattern, "expected true or false")
         case "list of texts":
-            return {"type": ["array", "string", "null"], "items": {"type": "string"}, "pattern": EXPRESSION}
+            return _allow_text({"type": "array", "items": {"type": "string"}}, EXPRESSION, "expected a list of texts")
         case "map of texts":
             return _build_map_schema({"type": "string"}, is_options=is_options)
         case "map of lists of texts":
             return _build_map_schema({"type": "array", "items": {"type": "string"}}, is_options=is_options)
         case "map of any values" | "options of the driver":
-            return {"type": ["object", "string", "null"], "pattern": EXPRESSION}
+            return _allow_text({"type": "object"}, EXPRESSION, "expected a map")
     if text.values and "Other values" not in text.facts and not any("<" in value for value in text.values):
         allowed = [*text.values, *(() if text.facts.get("Default") == "none; required" else ("",)), None]
         return {"anyOf": [{"enum": allowed}, EXPRESSION_SCHEMA]}
@@ -392,19 +408,21 @@ def _build_block_schema(inner_type: type, type_text: str, *, is_options: bool) -
     if type_text == "block":
         return _allow_expression(reference)
     if type_text == "map of blocks":
-        return {"type": ["object", "string", "null"], "additionalProperties": reference, "pattern": EXPRESSION}
-    return {"type": ["array", "string", "null"], "items": reference, "pattern": EXPRESSION}
+        return _allow_text(
+            {"type": "object", "additionalProperties": reference}, EXPRESSION, "expected a map of blocks"
+        )
+    return _allow_text({"type": "array", "items": reference}, EXPRESSION, "expected a list of blocks")
 
 
 def _build_map_schema(value_schema: JsonObject, *, is_options: bool) -> JsonObject:
     """Return the keywords that check a map. The options of drivers may have a list with one map, which is how HCL writes it."""
-    schema: JsonObject = {
-        "type": ["object", "string", "null"], "additionalProperties": value_schema, "pattern": EXPRESSION,
-    }  # fmt: skip
-    if not is_options:
-        return schema
     one_map: JsonObject = {"type": "object", "additionalProperties": value_schema}
-    return {**schema, "type": ["object", "array", "string", "null"], "items": one_map, "maxItems": 1}
+    schema = _allow_text(one_map, EXPRESSION, "expected a map")
+    return (
+        {**schema, "type": ["object", "array", "string", "null"], "items": one_map, "maxItems": 1}
+        if is_options
+        else schema
+    )
 
 
 def _build_bounds(text: FieldText) -> JsonObject:
