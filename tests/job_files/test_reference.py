@@ -27,6 +27,7 @@ from wharf.job_files.reference.docstrings import (
     parse_field_docstring,
     read_field_texts,
 )
+from wharf.job_files.reference.document import MissingDescription, build_definition
 from wharf.job_files.reference.examples import EXAMPLES
 from wharf.job_files.reference.pages import FOLDER, build_example_lines, build_pages, get_prose
 from wharf.job_files.reference.rendering import render_hcl
@@ -115,10 +116,20 @@ def test_every_field_that_users_write_has_an_example(block: str) -> None:
     assert without in ([], ["Payload"], ["VersionTag"])
 
 
-def test_a_record_without_descriptions_of_its_fields_is_noticed() -> None:
-    texts = read_field_texts(Job)
+class Undescribed(msgspec.Struct):
+    """A record for a test."""
 
-    assert set(texts) == {field.name for field in msgspec.structs.fields(Job)}
+    first: int = 0
+    """The first field."""
+    second: int = 0
+
+
+def test_a_field_without_a_docstring_is_an_error_that_names_it() -> None:
+    with pytest.raises(MissingDescription, match=r"Undescribed\.second has no description: write a docstring"):
+        build_definition(Undescribed)
+
+
+def test_a_docstring_with_an_unknown_fact_is_an_error_that_names_it() -> None:
     with pytest.raises(DocstringError, match="unknown fact 'Hint: x'"):
         parse_field_docstring("A field.\n\nUnit: s\nHint: x", is_duration=False)
 

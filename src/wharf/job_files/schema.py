@@ -124,7 +124,7 @@ def find_fields(path_text: str) -> FieldSearch:
         parts = parts[1:]
     if len(parts) > MAX_PATH_PARTS:
         return FieldSearch(())
-    fields = list(iterate_fields())
+    fields = _list_fields()
     if not parts:
         return FieldSearch((fields[0],))
     if matching := _find_matches(fields, parts):
@@ -135,6 +135,11 @@ def find_fields(path_text: str) -> FieldSearch:
         if not first_suggestion:
             return FieldSearch(tuple(matching), skipped_name=path_text.split(".")[0])
     return FieldSearch((), suggestion)
+
+
+@functools.cache
+def _list_fields() -> list[SchemaField]:
+    return list(iterate_fields())
 
 
 def _find_matches(fields: Iterable[SchemaField], parts: list[str]) -> list[SchemaField]:

@@ -1,6 +1,7 @@
 """`wharf job explain-field`: the description of a field of the job file, from the schema that is shipped with Wharf."""
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -15,6 +16,8 @@ MAX_WIDTH: Final = 100
 LABEL_WIDTH: Final = 10
 MAX_OTHER_PLACES: Final = 6
 """Further places of a field that are listed."""
+_FIRST_CLAUSE: Final = re.compile(r"; | \(")
+"""Where the explanation of a default begins."""
 _FACTS: Final = {
     "x-default": "Default", "x-limits": "Limits", "x-effect": "Effect", "x-deprecated": "Deprecated", "x-set-by": "Set by",
 }  # fmt: skip
@@ -67,7 +70,8 @@ def _render_field(field: Any, others: list[Any], width: int) -> Iterator[str]:  
         yield from _render_fact("Also", ", ".join(other_paths[:MAX_OTHER_PLACES]) + more, width)
     children = list_children(field)
     if children:
-        yield ""
+        if "x-type" in entry:
+            yield ""
         yield render_heading("Drivers" if entry.get("x-type") == "options of the driver" else "Fields")
         for child in children:
             yield from _render_child(child, width)
@@ -140,9 +144,12 @@ def _render_child(child: Any, width: int) -> Iterator[str]:  # A SchemaField.
     if default == "none; required":
         facts.append("required")
     elif not default.startswith("none") and not child.block_name:
-        facts.append(f"default: {default.partition(';')[0]}")
+        facts.append(f"default: {_FIRST_CLAUSE.split(default)[0]}")
     facts += [word for key, word in (("x-deprecated", "deprecated"), ("x-effect", "no effect")) if key in entry]
-    details = "; ".join(facts)
+    details = ""
+    for fact in facts:
+        longer = f"{details}; {fact}" if details else fact
+        details = longer if len(title) + len(longer) + 4 <= width else details
     yield f"  {title}" + (f"  {style_dim(details)}" if details else "")
     summary = _to_plain(str(entry["description"]).split("\n\n")[0])
     yield from textwrap.wrap(summary, width, initial_indent="      ", subsequent_indent="      ")

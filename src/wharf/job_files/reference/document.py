@@ -59,7 +59,7 @@ _BOUNDS: Final = re.compile(
 )
 
 
-class ReferenceError(Exception):
+class MissingDescription(Exception):
     """The error for a field without a description."""
 
 
@@ -78,7 +78,7 @@ def build_schema_document() -> JsonObject:
         "then": {"properties": {"Job": {"$ref": "#/$defs/Job"}}},
         "else": {"$ref": "#/$defs/Job"},
         DRIVERS_KEY: {name: options_type.__name__ for name, options_type in DRIVER_CONFIGS.items()},
-        "$defs": {record_type.__name__: _build_definition(record_type) for record_type in record_types},
+        "$defs": {record_type.__name__: build_definition(record_type) for record_type in record_types},
     }
 
 
@@ -95,7 +95,7 @@ def _is_options_type(record_type: type[msgspec.Struct]) -> bool:
     return record_type.__module__.startswith("wharf.contract.model.drivers")
 
 
-def _build_definition(record_type: type[msgspec.Struct]) -> JsonObject:
+def build_definition(record_type: type[msgspec.Struct]) -> JsonObject:
     """Return the schema of a record: all fields, without any other."""
     texts = read_field_texts(record_type)
     python_names = {field.encode_name: field.name for field in msgspec.structs.fields(record_type)}
@@ -103,7 +103,7 @@ def _build_definition(record_type: type[msgspec.Struct]) -> JsonObject:
     for name, field_type in list_submitted_fields(record_type).items():
         text = texts.get(python_names.get(name, "")) or (_FILE_ONLY_TEXTS.get(name) if record_type is Job else None)
         if text is None:
-            raise ReferenceError(
+            raise MissingDescription(
                 f"{record_type.__name__}.{python_names.get(name, name)} has no description: write a docstring below the field"
             )
         properties[name] = _build_property(record_type, name, field_type, text)

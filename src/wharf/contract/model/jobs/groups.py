@@ -69,7 +69,7 @@ class LogConfig(Record):
     max_file_size_mb: int = 10
     """The size at which a log file is full and the next one begins.
 
-    Unit: MB (1,000,000 bytes)
+    Unit: MB of 1,000,000 bytes
     Limits: at least 1; `MaxFiles` times `MaxFileSizeMB` must be less than the group's `EphemeralDisk.SizeMB`
     Example: 20
     """

@@ -306,7 +306,7 @@ MAX_REMEMBERED_JOBS: Final = 4
 
 
 class Job(Record):
-    """A job: its submitted specification, then the fields that only servers set."""
+    """A job: what runs, how often and on which nodes. Servers set the fields from `parent_id` on."""
 
     id: str
     """The ID of the job, which is unique in its namespace.
