@@ -17,7 +17,8 @@ job "j" {}
 job.hcl:1:10: the variable "x" has no value
     1 | variable "x" {
       |          ^^^
-   set it with -var x=..., in a values file, as WHARF_VAR_x in the environment, or with a default here""",
+   set it with -var x=..., in a values file, as WHARF_VAR_x in the environment, or with a default here
+""",
     ),
     "a_file_function_on_a_server": (
         """\
@@ -35,7 +36,8 @@ job "j" {
 job.hcl:5:12: file: the function file reads files, and the server has none: filesystem function disabled
     5 |     data = file("a.tpl")
       |            ^^^^^^^^^^^^^
-   submit the job with the command line tool, which evaluates the file before it sends the job""",
+   submit the job with the command line tool, which evaluates the file before it sends the job
+""",
     ),
     "two_arguments_on_one_line": (
         """\
@@ -51,7 +53,8 @@ job "j" {
 job.hcl:4:27: a block on one line has only one argument
     4 |    port "db" { static = 1 to = 2 }
       |                           ^^
-   put each argument on a line of its own, and { and } at the ends of other lines""",
+   put each argument on a line of its own, and { and } at the ends of other lines
+""",
     ),
     "a_nested_block_on_one_line": (
         """\
@@ -63,7 +66,8 @@ job "j" {
 job.hcl:2:14: a block on one line has no other block inside
     2 |  group "g" { task "t" {} }
       |              ^^^^
-   start a new line after { and put } on a line of its own""",
+   start a new line after { and put } on a line of its own
+""",
     ),
     "a_quoted_name": (
         """\
@@ -77,7 +81,8 @@ job "j" {
 job.hcl:3:3: the name of an argument has no quotes
     3 |   "a.b" = 1
       |   ^^^^^
-   for a name such as "a.b", write an object: meta = { "a.b" = ... }""",
+   for a name such as "a.b", write an object: meta = { "a.b" = ... }
+""",
     ),
     "a_comma_or_colon_after_an_argument": (
         """\
@@ -94,7 +99,8 @@ job.hcl:2:16: an argument ends with its line
 job.hcl:3:10: expected "=" or "{" after priority, found ":"
     3 |  priority: 5
       |          ^
-   write priority = ...""",
+   write priority = ...
+""",
     ),
     "shell_text": (
         """\
@@ -117,7 +123,8 @@ job.hcl:6:9: expected an operator or "}" of the interpolation, found ":"
    opened at: job.hcl:6:6
     6 | echo ${X:-y} %{http_code}
       |      ^^
-   for shell text, write $${ instead of ${""",
+   for shell text, write $${ instead of ${
+""",
     ),
     "another_template_language": (
         """\
@@ -134,7 +141,8 @@ job.hcl:2:12: expected a value, found "."
 job.hcl:3:13: expected a value, found "{{"
     3 |  priority = {{ x }}
       |             ^^
-   the file has {{ of another template language: render it first""",
+   the file has {{ of another template language: render it first
+""",
     ),
     "a_block_twice": (
         """\
@@ -150,7 +158,8 @@ job.hcl:3:2: the block "update" may occur only once
    the first is at: job.hcl:2:2
     2 |  update {}
       |  ^^^^^^
-   join both into one""",
+   join both into one
+""",
     ),
     "an_unclosed_block": (
         """\
@@ -169,7 +178,8 @@ job.hcl:2:3: the block group has no closing brace
    the first line whose indentation disagrees is: job.hcl:5:3
     5 |   group "h" {
       |   ^
-   write } on a line of its own after its last argument""",
+   write } on a line of its own after its last argument
+""",
     ),
     "a_number_with_a_unit_and_a_duration_without": (
         """\
@@ -202,7 +212,8 @@ job.hcl:7:15: "memory_max" takes a whole number of megabytes, not "1GB"
 job.hcl:9:17: "kill_timeout" takes a duration such as "30s" or "1h30m", not "20"
     9 |  kill_timeout = "20"
       |                 ^^^^
-   write kill_timeout = "20s"""",
+   write kill_timeout = "20s"
+""",
     ),
     "a_text_instead_of_a_list": (
         """\
@@ -214,7 +225,8 @@ job "j" {
 job.hcl:2:16: "datacenters" takes a list of texts, not "dc1"
     2 |  datacenters = "dc1"
       |                ^^^^^
-   write datacenters = ["dc1"]""",
+   write datacenters = ["dc1"]
+""",
     ),
     "misspelled_and_misplaced_names": (
         """\
@@ -254,7 +266,8 @@ job.hcl:7:3: no block "artefact" is allowed in group
 job.hcl:8:2: no block "resources" is allowed in group
     8 |  resources {
       |  ^^^^^^^^^
-   resources belongs to task, sidecar_task""",
+   resources belongs to task, sidecar_task
+""",
     ),
     "functions_of_other_tools": (
         """\
@@ -271,7 +284,8 @@ job.hcl:2:9: no function "tostring" exists
 job.hcl:3:11: no function "env" exists
     3 |  region = env("X")
       |           ^^^
-   declare a variable and pass its value with -var""",
+   declare a variable and pass its value with -var
+""",
     ),
     "a_block_as_argument_and_the_reverse": (
         """\
@@ -301,7 +315,8 @@ job.hcl:7:2: "resources" is a block, not an argument
 job.hcl:11:2: no block "datacenters" is allowed in group
    11 |  datacenters {}
       |  ^^^^^^^^^^^
-   datacenters is an argument of job, region""",
+   datacenters is an argument of job, region
+""",
     ),
     "no_job": (
         """\
@@ -313,7 +328,8 @@ variable "x" {
 job.hcl:1:1: the file has no block job
     1 | variable "x" {
       | ^
-   write job "name" { ... }""",
+   write job "name" { ... }
+""",
     ),
     "two_jobs": (
         """\
@@ -327,7 +343,8 @@ job.hcl:2:1: the block "job" may occur only once
    the first is at: job.hcl:1:1
     1 | job "a" {}
       | ^^^^^^^
-   join both into one""",
+   join both into one
+""",
     ),
     "a_secret_value": (
         """\
@@ -347,7 +364,8 @@ job.hcl:5:13: "priority" takes a whole number, not a text
       |             ^^^^^^^^^^^^^^^
 job.hcl:7:13: "count" takes a whole number, not a text
     7 |  count = "${var.db_password}"
-      |             ^^^^^^^^^^^^^^^""",
+      |             ^^^^^^^^^^^^^^^
+""",
     ),
     "wrong_labels": (
         """\
@@ -369,7 +387,8 @@ job.hcl:2:2: a group needs a label: its name
 job.hcl:3:12: a task has one label
     3 |   task "a" "b" {}
       |            ^^^
-   delete this label""",
+   delete this label
+""",
     ),
     "names_that_a_job_does_not_have": (
         """\
@@ -383,7 +402,8 @@ job.hcl:2:2: no block "consul" is allowed in job
     2 |  consul {}
       |  ^^^^^^
    consul belongs to group, task
-job.hcl:3:2: no argument "vault_token" is allowed in job""",
+job.hcl:3:2: no argument "vault_token" is allowed in job
+""",
     ),
     "network_in_a_task": (
         """\
@@ -409,7 +429,8 @@ job.hcl:4:2: no block "network" is allowed in task
 job.hcl:5:2: no block "port" is allowed in task
     5 |  port "x" {}
       |  ^^^^^^^^
-   port belongs to network""",
+   port belongs to network
+""",
     ),
     "json_of_the_api": (
         """\
@@ -422,7 +443,8 @@ job.hcl:1:16: expected a JSON object for the block "job"
 job.hcl:1:29: expected a JSON object for the block "job"
     1 | {"job": {"ID": "x", "Name": "x", "TaskGroups": []}}
       |                             ^^^
-   write "job": { "name": { ... } }""",
+   write "job": { "name": { ... } }
+""",
     ),
     "content_of_a_job_at_the_top_level": (
         """\
@@ -437,11 +459,12 @@ job.hcl:1:1: no argument "datacenters" is allowed at the top level
 job.hcl:2:1: no block "group" is allowed at the top level
     2 | group "x" {}
       | ^^^^^^^^^
-   group belongs to job""",
+   group belongs to job
+""",
     ),
 }
 
 
 @pytest.mark.parametrize(("text", "errors"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_explained(text: str, errors: str) -> None:
-    assert find_error_text(text) == errors
+    assert find_error_text(text) + "\n" == errors
