@@ -404,8 +404,9 @@ NETWORK_EXAMPLES: Final = (
             options  = ["ndots:2"]
           }
           cni {
-            args {
-              region = "eu"
+            args = {
+              "region.name" = "eu"
+              prefix        = 24
             }
           }
         }""",
@@ -425,7 +426,7 @@ NETWORK_EXAMPLES: Final = (
                 {"Label": "old", "Value": 99, "To": 1, "HostNetwork": "h", "IgnoreCollision": False},
             ],
             "DNS": {"Servers": ["1.1.1.1"], "Searches": ["local"], "Options": ["ndots:2"]},
-            "CNI": {"Args": {"region": "eu"}},
+            "CNI": {"Args": {"region.name": "eu", "prefix": "24"}},
         },
     ),
     Example("job.group.network.port", 'port "x" {\n to = 1\n host_network = "h"\n ignore_collision = true\n}',
@@ -437,7 +438,6 @@ NETWORK_EXAMPLES: Final = (
     Example("job.group.network.dns", "dns {\n servers = []\n searches = []\n options = []\n}",
             {"Servers": [], "Searches": [], "Options": []}),
     Example("job.group.network.cni", "cni {}", {}),
-    Example("job.group.network.cni.args", 'args {\n a = "b"\n}', {"a": "b"}),
 )  # fmt: skip
 
 TASK_EXAMPLES: Final = (

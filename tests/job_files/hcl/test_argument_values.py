@@ -248,3 +248,15 @@ def test_an_empty_block_is_an_object_and_an_absent_one_is_null() -> None:
     assert parse_body("")["Update"] is None
     assert parse_task("config {}")["Config"] == {}
     assert parse_task("")["Config"] is None
+
+
+def test_the_arguments_of_cni_are_a_map_but_no_block() -> None:
+    assert list_errors('group "g" {\nnetwork {\ncni {\nargs {}\n}\n}\n}') == [
+        '"args" is an argument, not a block | write args = ...'
+    ]
+    assert list_errors('group "g" {\nnetwork {\ncni {\nargs = { a = null }\n}\n}\n}') == [
+        '"args" takes a map of texts, and "a" is null'
+    ]
+    assert list_errors('group "g" {\nnetwork {\ncni {\nargs = ["a"]\n}\n}\n}') == [
+        '"args" takes a map of texts, not a list'
+    ]

@@ -43,7 +43,8 @@ def test_a_block_has_the_same_fields_in_the_json_form(example: Example) -> None:
 
 def list_used_items(body: EvaluatedBody, block: Block) -> set[tuple[str, int]]:
     """Return the arguments and blocks of a body, with the identities of their rows in the table."""
-    rows: dict[str, Argument | Block] = {each.name: each for each in (*block.arguments, *block.blocks)}
+    rows: dict[str, Argument | Block] = {argument.name: argument for argument in block.arguments}
+    rows |= {inner.name: inner for inner in block.blocks}
     used = {(f"argument {name}", id(rows[name])) for name in body.attributes if name in rows}
     for inner in body.blocks:
         row = rows.get(inner.type)

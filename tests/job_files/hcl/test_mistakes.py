@@ -4,7 +4,6 @@ import pytest
 
 from tests.job_files.hcl.job_texts import find_error_text
 
-
 MISTAKES = {
     "a_variable_without_a_value": (
         """\
