@@ -65,6 +65,8 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
         report.add_error(f"{path}.CSIPluginConfig", NO_PLUGINS_REASON)
     if task.scaling_policies:
         report.add_error(f"{path}.ScalingPolicies", "Scaling of a task's resources is not supported", "scale the group")
+    if task.consul is not None:
+        report.add_warning(f"{path}.Consul", "Consul is not supported; the block has no effect")
     if task.schedule:
         report.add_warning(f"{path}.Schedule", "Schedules of tasks are not supported; the block has no effect")
 
