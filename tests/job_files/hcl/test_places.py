@@ -87,7 +87,7 @@ def test_a_field_has_the_place_of_its_value(path: str, place: str) -> None:
         ("TaskGroups[1].ShutdownDelay", "11:3"),
         ("TaskGroups[1].Tasks[0].Resources.MemoryMB", "35:7"),
         ("TaskGroups[1].Tasks[0].Templates[0].Splay", "31:5"),
-        ("TaskGroups[9].Count", "4:1"),
+        ("TaskGroups[9].Count", "40:3"),
         ("TaskGroups[1].Update.Canary", "9:14"),
         ("TaskGroups[1].Update.Stagger", "8:3"),
         ("TaskGroups[1].Migrate.MaxParallel", "4:1"),
