@@ -8,7 +8,7 @@ from wharf.contract.model.decoding import convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation import Findings, validate_job
-from wharf.contract.wire.unsupported import NO_PLUGINS_REASON
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON
 from wharf.job_files.hcl import ParsedJob
 
 
