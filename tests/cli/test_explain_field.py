@@ -20,8 +20,8 @@ TaskGroups.Tasks.Resources.MemoryMB
 
   The memory that is reserved for the task on its node.
 
-  A task that uses more is killed by the kernel, unless MemoryMaxMB allows it. A
-  task that the kernel has killed shows the event OOM Killed.
+  A task that uses more is killed by the kernel, unless MemoryMaxMB allows it.
+  The event of its end then says out of memory.
 
   Type      whole number (MiB)
   Default   300
@@ -56,6 +56,8 @@ Fields
       The size at which a log file is full and the next one begins.
   Disabled (disabled)  true or false; default: false
       Whether the output of the task is discarded.
+  Enabled (enabled)  true or false; deprecated
+      Whether the output of the task is stored.
 """
     )
 
@@ -63,7 +65,7 @@ Fields
 def test_the_values_of_a_field_are_listed_with_their_meanings(terminal: Terminal) -> None:
     result = terminal.run("job", "explain-field", "restart.mode")
 
-    assert "  Values    fail: the task fails, and its allocation with it; a reschedule policy\n" in result.out
+    assert "  Values    fail: the task fails, and its allocation with it; a reschedule\n" in result.out
     assert "            delay: the task is restarted when the interval has ended\n" in result.out
 
 

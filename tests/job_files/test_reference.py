@@ -17,6 +17,7 @@ from tests.job_files.sample_jobs import (
 )
 from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON
 from wharf.job_files.hcl.block_types import ValueKind
 from wharf.job_files.hcl.parsing import parse_hcl_job
 from wharf.job_files.reference import spellings
@@ -152,8 +153,8 @@ def test_every_argument_of_the_table_of_hcl_leads_to_a_described_field() -> None
             if inner.field and inner.field.lower() not in described
         ]
 
-    # `policies` is accepted and dropped, and `enabled` is the opposite of `disabled`.
-    assert {path.rpartition(".")[2] for path in missing} == {"policies", "enabled"}
+    # Vault's policies are accepted and dropped.
+    assert {path.rpartition(".")[2] for path in missing} == {"policies"}
 
 
 def test_fields_are_durations_where_the_table_of_hcl_has_durations() -> None:
@@ -193,7 +194,12 @@ def test_the_example_of_a_block_is_the_same_job_in_yaml_and_in_hcl(block: str) -
     assert canonicalize(parsed.document) == canonicalize(to_api_json(job))
 
 
-EXPECTED_PROBLEMS = {"Multiregion": ["Multiregion jobs are not supported"]}
+EXPECTED_PROBLEMS = {
+    "Multiregion": ["Multiregion jobs are not supported"],
+    "Vault": ["Vault is not supported"],
+    "CSIPluginConfig": [NO_PLUGINS_REASON],
+}
+"""Blocks that exist only for jobs of Nomad."""
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
@@ -324,6 +330,7 @@ def test_limits_that_nodes_check_are_those_of_the_node() -> None:
 UNCHECKED_VALUES = {
     "VolumeRequest.Type",  # A request of another type is dropped.
     "Job.Status",
+    "Vault.ChangeMode", "CSIPluginConfig.Type",  # The block is refused, whatever it contains.
     "MountConfig.type", "ExecConfig.pid_mode", "ExecConfig.ipc_mode",
 }  # fmt: skip
 VALUE_FIELDS = [

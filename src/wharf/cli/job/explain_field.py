@@ -111,7 +111,8 @@ def _render_spellings(field: Any, width: int) -> Iterator[str]:  # A SchemaField
         yield from _render_fact("HCL", f"{spelling['name']} = {value}", width, hanging_indent=2)
         yield from _render_fact("", f"in {place}", width)
     else:
-        body = _format_hcl(example).strip("{}") if isinstance(example, dict) else " ... "
+        has_names = isinstance(example, dict) and spelling["form"] == "map"
+        body = _format_hcl(example).strip("{}") if has_names else " ... "
         label = ' "..."' if spelling.get("has_label") else ""
         yield from _render_fact("HCL", f"{spelling['name']}{label} {{{body}}}", width, hanging_indent=2)
         yield from _render_fact("", f"in {place}", width)
@@ -145,7 +146,10 @@ def _render_child(child: Any, width: int) -> Iterator[str]:  # A SchemaField.
         facts.append("required")
     elif not default.startswith("none") and not child.block_name:
         facts.append(f"default: {_FIRST_CLAUSE.split(default)[0]}")
-    facts += [word for key, word in (("x-deprecated", "deprecated"), ("x-effect", "no effect")) if key in entry]
+    if "x-deprecated" in entry:
+        facts.append("deprecated")
+    if (effect := entry.get("x-effect")) is not None:
+        facts.append("refused" if effect.startswith("refused") else "no effect")
     details = ""
     for fact in facts:
         longer = f"{details}; {fact}" if details else fact

@@ -6,11 +6,11 @@ from wharf.job_files.hcl.block_types import build_block_schema
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.mapper import JobMapper
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import PlaceIndex
+from wharf.job_files.hcl.places import JsonObject, PlaceIndex
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts
-from wharf.languages.hcl.documents import evaluate_document, parse_document
+from wharf.languages.hcl.documents import ParsedDocument, evaluate_document, parse_document
 from wharf.languages.hcl.schemas import BodySchema
 from wharf.languages.hcl.variables import VariableInputs
 
@@ -23,18 +23,24 @@ def parse_hcl_job(text: str | bytes, name: str, inputs: VariableInputs, ports: F
 
     The file is in the native or the JSON form of HCL. All errors of a stage are raised together.
     """
+    return evaluate_hcl_job(parse_document(text, name), inputs, ports)
+
+
+def evaluate_hcl_job(document: ParsedDocument, inputs: VariableInputs, ports: FunctionPorts) -> ParsedJob:
+    """Return the job of a file whose syntax is right. Raises `DocumentErrors`.
+
+    A caller that also reads values files parses the job file first, because its syntax errors hide all others.
+    """
     budget = Budget()
-    evaluated = evaluate_document(
-        parse_document(text, name), JOB_FILE_SCHEMA, ports=ports, inputs=inputs, budget=budget
-    )
+    evaluated = evaluate_document(document, JOB_FILE_SCHEMA, ports=ports, inputs=inputs, budget=budget)
     diagnostics = evaluated.diagnostics
-    jobs = evaluated.body.list_blocks(JOB.name)
     mapper = JobMapper(diagnostics, budget)
-    document = {}
-    for job in jobs[:1]:
+    job: JsonObject = {}
+    for block in evaluated.body.list_blocks(JOB.name)[:1]:
         try:
-            document = mapper.map_job(job)
+            job = mapper.map_job(block)
         except BudgetExceeded as error:
-            diagnostics.add(job.place.source, job.place.start, job.place.end, error.message, error.fix)
+            place = block.place
+            diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
     diagnostics.raise_if_any()
-    return ParsedJob(document, list_warnings(evaluated, document), PlaceIndex(document, mapper.origins))
+    return ParsedJob(job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins))

@@ -35,20 +35,24 @@ DURATION: Final = rf"^[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)({'|'.join(UNITS_NS)}
 EXPRESSION_SCHEMA: Final[JsonObject] = {"type": "string", "pattern": EXPRESSION}
 OPTIONS_TYPE: Final = "options of the driver"
 
-_FILE_ONLY_TEXTS: Final[Mapping[str, FieldText]] = {
-    "Reschedule": FieldText(
+_FILE_ONLY_TEXTS: Final[Mapping[tuple[str, str], FieldText]] = {
+    ("Job", "Reschedule"): FieldText(
         "When and how often failed allocations are replaced, for all groups of the job.\n\nEach group inherits the fields that its own "
         "block does not set. The stored job has the result in its groups only.",
         {"Default": "none; each group has the policy of the job type", "Limits": "not for `system` and `sysbatch` jobs"},
         {}, is_duration=False,
     ),
-    "Migrate": FieldText(
+    ("LogConfig", "Enabled"): FieldText(
+        "Whether the output of the task is stored.\n\nIt is the opposite of `Disabled`, which takes precedence.",
+        {"Default": "none", "Deprecated": "use `Disabled`"}, {}, is_duration=False,
+    ),
+    ("Job", "Migrate"): FieldText(
         "How allocations are moved off a node that is drained, for all groups of the job.\n\nEach group inherits the fields that its "
         "own block does not set. The stored job has the result in its groups only.",
         {"Default": "none; each group has the defaults of the block", "Limits": "only for `service` jobs"}, {}, is_duration=False,
     ),
 }  # fmt: skip
-"""Fields of a submitted job that the stored job does not have."""
+"""Fields of submitted records that stored ones do not have."""
 _SHORT_FORMS: Final[Mapping[str, str]] = {
     "Constraint": "A comparison as text, such as `${attr.kernel.name} = linux`.",
     "Affinity": "A comparison as text, such as `${node.datacenter} = dc1`.",
@@ -101,7 +105,7 @@ def build_definition(record_type: type[msgspec.Struct]) -> JsonObject:
     python_names = {field.encode_name: field.name for field in msgspec.structs.fields(record_type)}
     properties: JsonObject = {}
     for name, field_type in list_submitted_fields(record_type).items():
-        text = texts.get(python_names.get(name, "")) or (_FILE_ONLY_TEXTS.get(name) if record_type is Job else None)
+        text = texts.get(python_names.get(name, "")) or _FILE_ONLY_TEXTS.get((record_type.__name__, name))
         if text is None:
             raise MissingDescription(
                 f"{record_type.__name__}.{python_names.get(name, name)} has no description: write a docstring below the field"

@@ -255,6 +255,8 @@ def build_example_lines(name: str, entry: Mapping[str, Any]) -> tuple[str, str] 
 
 def _format_hcl_example(spelling: Mapping[str, str], value: Any) -> str:
     """Return an example as one line of HCL."""
+    if isinstance(value, dict) and spelling["form"] == "block":
+        return ""
     if isinstance(value, dict):
         entries = ", ".join(f"{key} = {format_hcl_value(item)}" for key, item in value.items())
         return (
@@ -304,7 +306,7 @@ def _render_index(schema: JsonObject, names: list[str]) -> Iterator[str]:
     yield "| Driver | What it runs |"
     yield "|---|---|"
     for driver, name in schema[DRIVERS_KEY].items():
-        yield f"| [{driver}]({get_page_name(schema, name)}) | {schema['$defs'][name]['description']} |"
+        yield f"| [{driver}]({get_page_name(schema, name)}) | {_describe_driver(schema, name)} |"
     yield ""
     yield "A node can have further drivers by [plugins](../node.md#write-a-driver). The options of such a driver are described by its author: Wharf"
     yield "passes them on without a check. The options of device plugins and volume plugins are not part of a job: the operator sets"
@@ -346,6 +348,12 @@ def _render_index(schema: JsonObject, names: list[str]) -> Iterator[str]:
     yield "```"
     yield ""
     yield "`wharf job init` writes this line. The schema is part of the package too: `wharf/job_files/job.schema.json`."
+
+
+def _describe_driver(schema: JsonObject, name: str) -> str:
+    """Return what a driver runs: the description of its options without their mention."""
+    text: str = schema["$defs"][name]["description"].removeprefix("The options of ")
+    return text[0].upper() + text[1:]
 
 
 def _render_index_row(schema: JsonObject, name: str) -> str:

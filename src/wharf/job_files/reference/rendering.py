@@ -33,6 +33,8 @@ def _render_yaml_entry(key: str, item: Any, indent: str) -> Iterator[str]:
     if isinstance(item, str) and item.endswith("\n"):
         yield f"{key} |"
         yield from (f"{indent}  {line}" for line in item.splitlines())
+    elif isinstance(item, Mapping | list | tuple) and not item:
+        yield f"{key} {json.dumps(item)}"
     elif isinstance(item, list | tuple) and not any(isinstance(each, Mapping) for each in item):
         yield f"{key} [{', '.join(map(_format_yaml_scalar, item))}]"
     elif isinstance(item, Mapping | list | tuple):

@@ -158,7 +158,7 @@ class UpdatePolicy(Record):
     Values:
         checks: its tasks run, and the checks of its services pass
         task_states: its tasks run
-        manual: an operator or a program reports it with `wharf deployment`
+        manual: an operator or a program reports it with `PUT /v1/deployment/allocation-health/ID`
     Example: task_states
     """
     min_healthy_time: DurationNs = 10 * SECOND

@@ -1,6 +1,8 @@
 """Task groups and their tasks. The allocation of a group runs all of its tasks on one node."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import ClassVar
 
 from wharf.contract.model.jobs import inheritance
 from wharf.contract.model.jobs.constraints import Affinity, Constraint, Spread
@@ -79,6 +81,16 @@ class LogConfig(Record):
     `wharf alloc logs` then shows nothing. Use it for programs that write their own log files.
     """
 
+    only_when_submitted: ClassVar[Mapping[str, object]] = {"Enabled": bool}
+
+    @classmethod
+    def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
+        """Replace the deprecated field `Enabled` by its opposite. Modifies and returns the JSON object."""
+        is_enabled = submitted.pop("Enabled", None)
+        if isinstance(is_enabled, bool):
+            submitted.setdefault("Disabled", not is_enabled)
+        return submitted
+
 
 class DispatchPayload(Record):
     """Where a task finds the data that a caller sent with the dispatch of its job."""
@@ -128,7 +140,7 @@ class CSIPluginConfig(Record):
 
     Default: none; required
     Example: disks
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
     type: str = ""
     """Which part of a plugin the task is.
@@ -139,26 +151,25 @@ class CSIPluginConfig(Record):
         monolith: both
     Default: none; required
     Example: node
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
     mount_dir: str = "/csi"
     """The folder of the task in which the plugin creates its socket.
 
     Example: /csi
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
     stage_publish_base_dir: str = "/local/csi"
     """The folder of the task in which the plugin mounts volumes.
 
     Example: /local/csi
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
     health_timeout: DurationNs = 30 * SECOND
     """How long the plugin may take to become healthy.
 
-    Limits: at least 0s
     Example: 1m
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
 
 
@@ -224,12 +235,13 @@ class Task(Record):
     vault: Vault | None = None
     """How the task gets a token for Vault.
 
-    Effect: none, because Wharf does not use Vault
+    Limits: must not be set
+    Effect: refused; store secrets in variables, and read them with templates
     """
     consul: Consul | None = None
     """Which cluster of Consul the task uses.
 
-    Effect: none, because Wharf does not use Consul
+    Effect: none, because Wharf does not use Consul; a submission returns a warning
     """
     templates: tuple[Template, ...] | None = None
     """Files that the node renders before the task starts, and again when their data change.
@@ -313,7 +325,7 @@ class Task(Record):
     """Limits for the processor time and memory of a task, for an autoscaler.
 
     Limits: must not be set
-    Effect: none, because Wharf refuses it: scale the group instead
+    Effect: refused; scale the group instead
     """
     kind: str = ""
     """The kind of Consul proxy that the task is; empty for other tasks.
@@ -324,7 +336,8 @@ class Task(Record):
     csi_plugin_config: CSIPluginConfig | None = None
     """Declares the task as a CSI plugin, a program that provides volumes.
 
-    Effect: none, because Wharf has no CSI volumes
+    Limits: must not be set
+    Effect: refused; use host volumes
     """
     identity: WorkloadIdentity | None = None
     """The settings of the task's default identity: a token, signed by the servers, that states which task its
@@ -466,7 +479,7 @@ class TaskGroup(Record):
     consul: Consul | None = None
     """Which cluster of Consul the group uses.
 
-    Effect: none, because Wharf does not use Consul
+    Effect: none, because Wharf does not use Consul; a submission returns a warning
     """
     services: tuple[Service, ...] | None = None
     """Services of the group, with their health checks.
