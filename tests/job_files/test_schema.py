@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from tests.job_files.sample_jobs import BASE, SCHEMA, build_job_with_example
-from wharf.cli.job.init import EXAMPLE_JOB
+from wharf.cli.job.init import init
 from wharf.job_files.reference.examples import EXAMPLES
 from wharf.job_files.schema import format_schema_comment, load_schema
 
@@ -22,6 +23,7 @@ VALIDATOR = Draft202012Validator(load_schema())
 WRONG_ON_PURPOSE = {
     "docs/commands.md",  # The page shows the errors of two wrong files.
     "tests/cli/test_jobs.py",
+    "tests/job_files/test_markup_jobs.py",
 }
 FRAGMENTS = "docs/job-file"
 """Pages whose examples are blocks, not jobs."""
@@ -83,8 +85,13 @@ def test_the_wrong_files_of_the_pages_are_not_valid() -> None:
     assert len(wrong) == 2
 
 
-def test_the_example_of_job_init_is_valid() -> None:
-    assert list_errors(YAML(typ="safe").load(EXAMPLE_JOB.format(file="web.yaml"))) == []
+def test_the_example_of_job_init_is_valid(tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+
+    result = CliRunner().invoke(init, [str(file)])
+
+    assert result.exit_code == 0
+    assert list_errors(YAML(typ="safe").load(file)) == []
 
 
 @pytest.mark.parametrize("block", EXAMPLES)
