@@ -72,3 +72,10 @@ def test_a_text_without_quotes_has_a_warning() -> None:
         'job.hcl:2:10: "batch" is no variable, local value or value of a node: the reference stays as text; '
         "write it in quotes if it is a text"
     )
+
+
+def test_the_json_form_has_the_same_warnings() -> None:
+    (warning,) = parse_file('{"job": {"j": {"type": "${nope.x}"}}}').warnings
+
+    assert warning.startswith('job.hcl:1:24: "nope" is no variable')
+    assert warning.endswith("write $${...} if a program is to read nope")

@@ -45,8 +45,14 @@ def _describe(reference: RuntimeReference) -> str:
     nearest = find_nearest_name(reference.root, (*_PARSER_ROOTS, *NODE_ROOTS), min_similarity=MIN_SIMILARITY)
     if nearest is not None:
         fix = f'did you mean "{nearest}"?'
-    elif place.source.text[max(0, place.start - _MAX_MARKER_CHARS) : place.start].rstrip(" ~").endswith("${"):
+    elif _is_in_template(reference):
         fix = f"write $${{...}} if a program is to read {root}"
     else:
         fix = "write it in quotes if it is a text"
     return f'{place}: "{root}" is no variable, local value or value of a node: the reference stays as text; {fix}'
+
+
+def _is_in_template(reference: RuntimeReference) -> bool:
+    """Return whether a reference is written as `${...}`. In the JSON form, its place is the whole string."""
+    text, start = reference.place.source.text, reference.place.start
+    return text.startswith('"', start) or text[max(0, start - _MAX_MARKER_CHARS) : start].rstrip(" ~").endswith("${")
