@@ -169,7 +169,7 @@ def test_values_are_not_judged() -> None:
 # -- maps
 
 
-@pytest.mark.parametrize("read", [parse_body, parse_file, parse_group, parse_task], ids=["job", "group", "task"])
+@pytest.mark.parametrize("read", [parse_body, parse_group, parse_task], ids=["job", "group", "task"])
 def test_meta_may_be_a_block_an_argument_or_an_expression(read: Any) -> None:
     assert read("meta {\n a = 1\n b-c = true\n}")["Meta"] == {"a": "1", "b-c": "true"}
     assert read('meta = { "a.b" = 1, (upper("x")) = "${attr.y}" }')["Meta"] == {"a.b": "1", "X": "${attr.y}"}
