@@ -18,7 +18,7 @@ from tests.job_files.hcl.job_texts import PORTS, parse_file, to_json_form, wrap_
 from wharf.contract.model.decoding import DecodingError, DecodingProblem, convert_object
 from wharf.contract.model.jobs.job import Job
 from wharf.job_files.hcl import ParsedJob, parse_hcl_job
-from wharf.job_files.hcl.block_types import ValueKind
+from wharf.job_files.hcl.block_types import ArgumentKind
 from wharf.job_files.hcl.blocks import iterate_blocks
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, DocumentErrors
 from wharf.languages.hcl.variables import VariableInputs
@@ -155,4 +155,4 @@ def test_the_json_form_is_the_same_job(text: str) -> None:
 
 
 def test_every_kind_of_value_is_in_the_table() -> None:
-    assert {argument.kind for _, block in iterate_blocks() for argument in block.arguments} == set(ValueKind)
+    assert {argument.kind for _, block in iterate_blocks() for argument in block.arguments} == set(ArgumentKind)

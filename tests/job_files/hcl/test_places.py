@@ -120,3 +120,10 @@ def test_fields_of_the_json_form_have_places() -> None:
     places = parse_file('{"job": {"j": {\n"group": {"g": {"count": 2}}}}}').places
 
     assert str(places["TaskGroups[0].Count"]) == "job.hcl:2:26"
+
+
+def test_names_with_unusual_characters_are_found_in_both_notations() -> None:
+    job = parse_file('job "j" {\n  group "g" {\n    volume "my-data" {\n      source = "s"\n    }\n  }\n}\n')
+
+    for path in ("TaskGroups[0].Volumes.my-data.Source", "TaskGroups[0].Volumes[my-data].Source"):
+        assert str(job.find_place(path)) == "job.hcl:4:16"
