@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.exact_values import InexactValue, load_exact_json
+from wharf.languages.exact_values import InexactValue, load_exact_json
 from wharf.cli.common.output import to_plain
 from wharf.languages.suggestions import find_nearest_name
 
@@ -175,7 +175,7 @@ def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
 
-    from wharf.cli.common.yaml_reader import create_yaml_reader
+    from wharf.languages.yaml_reader import create_yaml_reader
 
     reader = create_yaml_reader()
     if len(text) > LARGE_YAML_CHARS:

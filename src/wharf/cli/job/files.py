@@ -189,7 +189,7 @@ def _compose_nodes(source: str) -> Any:  # A node of ruamel.yaml, which has no t
     """
     from ruamel.yaml.error import YAMLError
 
-    from wharf.cli.common.yaml_reader import create_yaml_reader
+    from wharf.languages.yaml_reader import create_yaml_reader
 
     try:
         node = create_yaml_reader().compose(source)

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.nodes import ScalarNode
 
-from wharf.cli.common.exact_values import find_number_problem, find_text_problem
+from wharf.languages.exact_values import find_number_problem, find_text_problem
 
 MAX_COLLECTION_ITEMS: Final = 5_000
 """Limit of the items of one list or map in YAML, equal to that of servers (`MAX_ITEMS`); protects the user's time."""
