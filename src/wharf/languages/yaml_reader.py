@@ -31,6 +31,14 @@ class ExactComposer(Composer):
     Keys and dates are the texts that the document has: `1.10`, `true` and `2020-01-01 00:00:00` stay as they are.
     """
 
+    last_root: Any = None
+    """The root of the last document, with the places of all values."""
+
+    def get_node(self) -> Any:
+        """Return the root of the next document."""
+        self.last_root = super().get_node()
+        return self.last_root
+
     def compose_node(self, parent: Any, index: Any) -> Any:  # ruamel.yaml has no types for nodes.
         """Build the next node: an item of the list or map `parent`, or a key of a map if `index` is `None`."""
         if parent is not None and len(parent.value) > MAX_COLLECTION_ITEMS:

@@ -568,6 +568,21 @@ def _add_unknown_field(path: FieldPath, name: str, unknown: list[UnknownField], 
     unknown.append(UnknownField(_format_path([*path, name]), nearest or ""))
 
 
+class SubmittedFields(msgspec.Struct, frozen=True):
+    """The fields that submitted objects of one record type may have. Names are wire names."""
+
+    names: tuple[str, ...]
+    ignored_names: frozenset[str]  # The names that are accepted and dropped; `names` holds them too.
+    nested: Mapping[str, "_NestedRecord"]  # For fields that hold records: their type, and whether one, a list or a map.
+
+
+@cache
+def list_submitted_fields(record_type: type[msgspec.Struct]) -> SubmittedFields:
+    """Return the fields that submitted objects of a record type may have."""
+    schema = _get_input_schema(record_type)
+    return SubmittedFields(tuple(schema.exact_names.values()), schema.ignored_fields, schema.nested)
+
+
 # ---- finding all problems after a failed conversion
 
 

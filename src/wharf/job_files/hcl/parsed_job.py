@@ -1,10 +1,11 @@
 """The result of reading a job file: the JSON of the job, warnings, and the place of each field in the file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wharf.languages.hcl.diagnostics import SourceRange
+from wharf.languages.hcl.values import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class ParsedJob:
     document: dict[str, Any]
     warnings: list[str]
     places: Mapping[str, SourceRange]
+    variables: Mapping[str, Value] = field(default_factory=dict)
+    """The values of the variables that the file declares."""
 
     def find_place(self, path: str) -> SourceRange | None:
         """Return the place of a field, or of the nearest object around it that the file contains."""

@@ -1,0 +1,336 @@
+"""Names of fields and short forms of job files in YAML, JSON and TOML.
+
+A file names fields as the API does, in any case, as HCL does, or with underscores: `TaskGroups`, `taskGroups`, `group` and
+`task_groups` are the same field. A name that is none of these is an error.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+
+from wharf.contract.model.decoding import SubmittedFields, list_submitted_fields
+from wharf.contract.model.jobs.constraints import Operand
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.job_files.hcl.block_types import Argument, Block, BodyKind, Storage
+from wharf.job_files.hcl.blocks import JOB
+from wharf.languages.suggestions import find_nearest_name
+
+FilePath = tuple[str | int, ...]
+"""The path of a value in a file: keys and positions, as the file has them."""
+DURATION_FIELDS: Final = frozenset({
+    "CheckRestartGrace", "Delay", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max",
+    "MaxClientDisconnect",
+    "MaxDelay", "MaxRunDuration", "Min", "MinHealthyTime", "ProgressDeadline", "ShutdownDelay", "Splay", "Stagger",
+    "StopAfterClientDisconnect", "StopOnClientAfter", "TTL", "Timeout", "HealthTimeout", "ConnectTimeout",
+})  # fmt: skip
+"""Fields that a file may write as `30s`; the API has them in nanoseconds."""
+COMPARISONS: Final = ("Constraints", "Affinities")
+"""Fields whose items may be texts such as `${attr.kernel.name} = linux`."""
+MAX_LISTED_FIELDS: Final = 12
+"""The known fields that an error lists if no name is similar."""
+_LEFT: Final = re.compile(r"(?:\$\{[^{}]*\}|[^\s${]|\$(?!\{)|\{)+")
+_SYMBOLS: Final = ("==", "!=", "<=", ">=", "=", "<", ">")
+_WORDS: Final = tuple(str(operand) for operand in Operand if str(operand).replace("_", "").isalpha())
+_UNARY: Final = frozenset({Operand.IS_SET, Operand.IS_NOT_SET})
+_OPERAND: Final = re.compile(
+    rf"\s*(?P<symbol>{'|'.join(map(re.escape, _SYMBOLS))})\s*|\s+(?P<word>{'|'.join(sorted(_WORDS, key=len, reverse=True))})(?=\s|$)\s*"
+)
+
+
+class ComparisonError(ValueError):
+    """A text is not a comparison such as `${attr.kernel.name} = linux`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """A problem of a field, with its path in the file. `is_name`: the name is wrong, not the value."""
+
+    path: FilePath
+    message: str
+    fix: str = ""
+
+
+@dataclass(slots=True)
+class NormalizedJob:
+    """A job with the field names of the API. `origins` maps paths of the document to other paths in the file."""
+
+    document: dict[str, Any]
+    problems: list[FieldProblem] = field(default_factory=list)
+    origins: dict[FilePath, FilePath] = field(default_factory=dict)
+
+
+def normalize_job(submitted: Mapping[str, Any], *, knows_short_names: bool = True) -> NormalizedJob:
+    """Return the job of a file with the field names of the API and without short forms.
+
+    Problems are unknown fields, fields that occur twice, and comparisons that cannot be read. Types are not checked.
+    `knows_short_names` also accepts the names and blocks of HCL, such as `group` and `memory`.
+    """
+    result = NormalizedJob({})
+    normalizer = _Normalizer(result, knows_short_names=knows_short_names)
+    result.document = normalizer.normalize_record(submitted, Job, JOB if knows_short_names else None, (), ())
+    return result
+
+
+class _Normalizer:
+    """Walks over a job and its record types together."""
+
+    def __init__(self, result: NormalizedJob, *, knows_short_names: bool) -> None:
+        self._result = result
+        self._knows_short_names = knows_short_names
+
+    def normalize_record(
+        self,
+        submitted: Mapping[str, Any],
+        record_type: type[msgspec.Struct],
+        block: Block | None,
+        path: FilePath,
+        file_path: FilePath,
+    ) -> dict[str, Any]:
+        """Return an object with the field names of its record type."""
+        schema = list_submitted_fields(record_type)
+        names = _get_names(record_type, block)
+        normalized: dict[str, Any] = {}
+        keys: dict[str, str] = {}
+        for key, value in submitted.items():
+            found = names.find(key)
+            key_path = (*file_path, key)
+            if found is None:
+                self._add_unknown_field(key, key_path, names)
+                continue
+            name = found.argument.field if found.argument is not None else found.name
+            if found.argument is not None and found.argument.operand:
+                self._set_operand(normalized, keys, found.argument, value, key_path)
+                continue
+            if name in keys:
+                other = f", also as {keys[name]}" if keys[name] != key else ""
+                self._add_problem(key_path, f"the field {name} occurs twice{other}", "remove one")
+                continue
+            keys[name] = key
+            if key != name:
+                self._result.origins[(*path, name)] = key_path
+            self._normalize_field(normalized, name, value, schema, found.block, (*path, name), key_path)
+        return normalized
+
+    def _normalize_field(
+        self,
+        normalized: dict[str, Any],
+        name: str,
+        value: Any,
+        schema: SubmittedFields,
+        block: Block | None,
+        path: FilePath,
+        file_path: FilePath,
+    ) -> None:
+        """Store the value of a field."""
+        nested = schema.nested.get(name)
+        if nested is None:
+            normalized[name] = _convert_duration(name, value)
+            return
+        if nested.value_type is tuple and block is not None and self._is_block_form(name, file_path):
+            value, file_paths = _list_blocks(value, block, file_path)
+        elif isinstance(value, list):
+            file_paths = [(*file_path, at) for at in range(len(value))]
+        if nested.value_type is tuple:
+            if name in COMPARISONS and isinstance(value, str):
+                value, file_paths = [value], [file_path]
+            if not isinstance(value, list):
+                normalized[name] = value
+                return
+            items = []
+            for at, (item, item_path) in enumerate(zip(value, file_paths, strict=True)):
+                if item_path != (*path, at):
+                    self._result.origins[*path, at] = item_path
+                if name in COMPARISONS and isinstance(item, str):
+                    item = self._parse_comparison(item, item_path)
+                items.append(self._normalize_item(item, nested.record, block, (*path, at), item_path))
+            normalized[name] = items
+            if block is not None and block.other_field == "ReservedPorts":
+                self._split_ports(normalized, items)
+        elif nested.value_type is dict:
+            normalized[name] = (
+                {
+                    key: self._normalize_item(item, nested.record, block, (*path, key), (*file_path, key))
+                    for key, item in value.items()
+                }
+                if isinstance(value, dict)
+                else value
+            )
+        else:
+            normalized[name] = self._normalize_item(value, nested.record, block, path, file_path)
+
+    def _normalize_item(
+        self, value: Any, record_type: type[msgspec.Struct], block: Block | None, path: FilePath, file_path: FilePath
+    ) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return self.normalize_record(value, record_type, block, path, file_path)
+
+    def _is_block_form(self, name: str, file_path: FilePath) -> bool:
+        """Return whether a field is written by the name of its block, such as `group` for `TaskGroups`."""
+        return self._knows_short_names and str(file_path[-1]).lower() != name.lower()
+
+    def _split_ports(self, normalized: dict[str, Any], ports: list[Any]) -> None:
+        """Move ports with a static number from the dynamic ports of a network to its reserved ports."""
+        static = [port for port in ports if isinstance(port, dict) and port.get("Value")]
+        if static:
+            normalized["ReservedPorts"] = [*normalized.get("ReservedPorts", []), *static]
+            normalized["DynamicPorts"] = [port for port in ports if port not in static]
+
+    def _set_operand(
+        self, normalized: dict[str, Any], keys: dict[str, str], argument: Argument, value: Any, file_path: FilePath
+    ) -> None:
+        """Store a short form of a comparison, such as `version: ">= 1.2"`."""
+        if "Operand" in keys:
+            self._add_problem(file_path, f"{keys['Operand']} sets the operand too", "remove one")
+            return
+        keys["Operand"] = argument.name
+        normalized["Operand"] = argument.operand
+        normalized[argument.field] = str(value).lower() if isinstance(value, bool) else value
+
+    def _parse_comparison(self, text: str, file_path: FilePath) -> Any:
+        """Return the fields of a comparison that is written as a text."""
+        try:
+            return parse_comparison(text)
+        except ComparisonError as error:
+            self._add_problem(file_path, str(error), "write LEFT OPERAND RIGHT, such as ${attr.kernel.name} = linux")
+            return {}
+
+    def _add_unknown_field(self, key: str, path: FilePath, names: "_FieldNames") -> None:
+        nearest = find_nearest_name(key, names.listed)
+        fix = f"did you mean {nearest}?" if nearest is not None else ""
+        if not fix:
+            listed = names.listed
+            fix = f"the fields are {', '.join(listed[:MAX_LISTED_FIELDS])}" + (
+                ", ..." if len(listed) > MAX_LISTED_FIELDS else ""
+            )
+        self._add_problem(path, f"{format_path(path)} is not a known field", fix)
+
+    def _add_problem(self, path: FilePath, message: str, fix: str = "") -> None:
+        self._result.problems.append(FieldProblem(path, message, fix))
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundField:
+    """A field of the API, and the argument or block of HCL whose name the file uses."""
+
+    name: str
+    argument: Argument | None = None
+    block: Block | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _FieldNames:
+    """The names by which a file may call the fields of a record type. `listed` are those of the API."""
+
+    listed: tuple[str, ...]
+    by_spelling: Mapping[str, _FoundField]
+
+    def find(self, key: str) -> _FoundField | None:
+        """Return the field that a key of the file names, or `None`."""
+        return self.by_spelling.get(key) or self.by_spelling.get(key.lower()) or self.by_spelling.get(_squeeze(key))
+
+
+def _squeeze(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+@cache
+def _get_names(record_type: type[msgspec.Struct], block: Block | None) -> _FieldNames:
+    """Return the names of the fields of a record type. Names of the API are stronger than those of HCL."""
+    schema = list_submitted_fields(record_type)
+    blocks = {inner.field: inner for inner in block.blocks} if block is not None else {}
+    spellings: dict[str, _FoundField] = {}
+    for exact in schema.names:
+        for spelling in (exact, exact.lower()):
+            spellings.setdefault(spelling, _FoundField(exact, block=blocks.get(exact)))
+    for argument in block.arguments if block is not None else ():
+        if argument.field in schema.names:
+            spellings.setdefault(argument.name, _FoundField(argument.field, argument=argument))
+    for inner in blocks.values():
+        if inner.field in schema.names:
+            spellings.setdefault(inner.name, _FoundField(inner.field, block=inner))
+    listed = [name for name in schema.names if name not in schema.ignored_names]
+    return _FieldNames(tuple(listed), spellings)
+
+
+def _list_blocks(value: Any, block: Block, file_path: FilePath) -> tuple[Any, list[FilePath]]:
+    """Return blocks that are written as in the JSON form of HCL as a list, with the path of each in the file.
+
+    Blocks with a label are values below their labels: `group: {web: {...}}`.
+    """
+    if isinstance(value, list):
+        return value, [(*file_path, at) for at in range(len(value))]
+    if not isinstance(value, dict) or block.storage is not Storage.LIST or block.body is not BodyKind.FIELDS:
+        return value, []
+    if not block.label_fields:
+        return [value], [file_path]
+    items: list[Any] = []
+    paths: list[FilePath] = []
+    for label, content in value.items():
+        for at, item in enumerate(content if isinstance(content, list) else [content]):
+            labels = dict.fromkeys(block.label_fields, label)
+            items.append({**labels, **item} if isinstance(item, dict) else labels if item is None else item)
+            paths.append((*file_path, label, at) if isinstance(content, list) else (*file_path, label))
+    return items, paths
+
+
+def _convert_duration(name: str, value: Any) -> Any:
+    """Return the nanoseconds of a duration such as `30s`. Invalid ones stay: validation rejects them."""
+    if name not in DURATION_FIELDS or not isinstance(value, str):
+        return value
+    try:
+        return parse_duration_ns(value)
+    except DurationError:
+        return value
+
+
+def parse_comparison(text: str) -> dict[str, str]:
+    """Return the fields of a comparison such as `${attr.kernel.name} = linux`. Raises `ComparisonError`.
+
+    `distinct_hosts` has no left side, and `is_set` no right one.
+    """
+    stripped = text.strip()
+    if stripped in (Operand.DISTINCT_HOSTS, f"{Operand.DISTINCT_HOSTS} = true"):
+        return {"Operand": str(Operand.DISTINCT_HOSTS), "RTarget": "true"}
+    left = _LEFT.match(stripped)
+    end = left.end() if left is not None else 0
+    # An operand may follow without a blank: `${attr.cpu.numcores}>4`.
+    symbol = next((at for at in range(end) if _is_outside(stripped, at) and stripped.startswith(_SYMBOLS, at)), end)
+    operand = _OPERAND.match(stripped, symbol)
+    if operand is None or symbol == 0:
+        raise ComparisonError(f'"{stripped[:80]}" has no operand')
+    word = operand["symbol"] or operand["word"]
+    right = stripped[operand.end() :]
+    if not right and word not in (*_UNARY, Operand.DISTINCT_PROPERTY):
+        raise ComparisonError(f'"{stripped[:80]}" has no value after {word}')
+    if right and word in _UNARY:
+        raise ComparisonError(f'"{stripped[:80]}" has a value after {word}')
+    return {"LTarget": stripped[:symbol], "Operand": word, **({"RTarget": right} if right else {})}
+
+
+def _is_outside(text: str, at: int) -> bool:
+    """Return whether a position is outside of a reference `${...}`."""
+    return text.rfind("${", 0, at) <= text.rfind("}", 0, at)
+
+
+def format_path(path: FilePath) -> str:
+    """Return a path as text, such as `TaskGroups[0].Count`."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def iterate_tasks(document: Mapping[str, Any]) -> Iterator[tuple[FilePath, Mapping[str, Any]]]:
+    """Yield the tasks of a job with their paths. Values of a wrong type are left out."""
+    groups = document.get("TaskGroups")
+    for at, group in enumerate(groups if isinstance(groups, list) else ()):
+        tasks = group.get("Tasks") if isinstance(group, dict) else None
+        for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
+            if isinstance(task, dict):
+                yield ("TaskGroups", at, "Tasks", number), task
