@@ -13,7 +13,6 @@ from wharf.contract.model.decoding import (
     convert_object,
     decode_json,
     decode_record,
-    fill_with_nulls,
 )
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.record import Record
@@ -208,14 +207,3 @@ def test_decoding_does_not_modify_its_input() -> None:
     convert_object(Job, submitted)
 
     assert msgspec.json.encode(submitted) == before
-
-
-def test_missing_fields_can_be_filled_with_nulls() -> None:
-    shown = fill_with_nulls(Tree, {"Leaves": [{"NodeID": "n"}], "ByName": {"a": {}}})
-
-    assert shown == {
-        "Leaves": [{"NodeID": "n", "CPU": None, "Data": None, "Free": None}],
-        "ByName": {"a": {"NodeID": None, "CPU": None, "Data": None, "Free": None}},
-        "Labels": None,
-        "Inner": None,
-    }

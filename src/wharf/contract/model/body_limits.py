@@ -52,12 +52,16 @@ MAX_INLINE_BYTES_BY_BODY: Final[Mapping[str, int]] = {"PolicyRequest": 4 * 1024}
 """Bodies that are expensive for their size: the rules of a policy are parsed."""
 MAX_REGISTRATION_BYTES: Final = 1024 * 1024
 """The registration of a node. Each server keeps it in memory, and the leader compares it with the stored one: 3 ms."""
+PROGRAM_BODIES: Final = frozenset(("JobParseRequest",))
+"""Bodies that are programs: even a short job file can take a second."""
 _ALWAYS_INLINE_BYTES: Final = 512
 """Smaller bodies cannot hold enough objects to be large."""
 
 
 def is_large_body(body: bytes, body_type: str) -> bool:
     """Return whether a body is decoded and validated in a worker process. `body_type`: the name of its type."""
+    if body_type in PROGRAM_BODIES:
+        return True
     if len(body) <= _ALWAYS_INLINE_BYTES:
         return False
     if (

@@ -166,25 +166,6 @@ def _count_values(body: bytes) -> int:
     return found if found <= MAX_JSON_VALUES else count(_TEXT.sub(b"", body))
 
 
-def fill_with_nulls(record_type: type, submitted: Mapping[str, object]) -> dict[str, object]:
-    """Return a copy of a submitted object in which each missing field of the record type is null.
-
-    Nested records are filled too, and names that are not fields are dropped. The endpoint that parses job files returns
-    this if `Canonicalize` is false.
-    """
-    schema = _get_input_schema(record_type)
-    filled: dict[str, object] = {name: submitted.get(name) for name in (*schema.fields, *schema.submitted_only_fields)}
-    for name, inner in schema.nested.items():
-        value = filled.get(name)
-        if isinstance(value, dict) and inner.value_type is dict:
-            filled[name] = {key: fill_with_nulls(inner.record, item) for key, item in value.items()}
-        elif isinstance(value, dict):
-            filled[name] = fill_with_nulls(inner.record, value)
-        elif isinstance(value, list | tuple):
-            filled[name] = [fill_with_nulls(inner.record, item) for item in value]
-    return filled
-
-
 class _Progress:
     """What decoding has seen of one body: its unknown fields, and how many list items and map entries are left."""
 

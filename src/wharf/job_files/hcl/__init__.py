@@ -6,6 +6,6 @@ job.find_place("TaskGroups[0].Count")                                           
 """
 
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.parsing import parse_hcl_job
+from wharf.job_files.hcl.parsing import evaluate_hcl_job, parse_hcl_job
 
-__all__ = ["ParsedJob", "parse_hcl_job"]
+__all__ = ["ParsedJob", "evaluate_hcl_job", "parse_hcl_job"]

@@ -68,6 +68,8 @@ class Argument:
     is_required: bool = False
     minimum: int = MIN_INTEGER
     maximum: int = MAX_INTEGER
+    is_fraction_cut: bool = False
+    """Whether a fraction is rounded toward zero. Other whole numbers refuse fractions."""
     operand: str = ""
     """In constraints and affinities: the argument sets the operand, and its value is stored in `field`."""
     deprecated: str = ""

@@ -85,7 +85,7 @@ CONSTRAINT: Final = Block(
 AFFINITY: Final = Block(
     "affinity",
     "Affinities",
-    (*_COMPARISON, _whole("weight", minimum=_MIN_INT8, maximum=_MAX_INT8)),
+    (*_COMPARISON, _whole("weight", minimum=_MIN_INT8, maximum=_MAX_INT8, is_fraction_cut=True)),
     storage=Storage.LIST,
 )
 SPREAD: Final = Block(
@@ -152,7 +152,7 @@ EPHEMERAL_DISK: Final = Block(
     "ephemeral_disk", "EphemeralDisk", (_whole("size", "SizeMB", unit=_MB), _bool("sticky"), _bool("migrate"))
 )
 _SCALING_ARGUMENTS: Final = (_whole("min"), _bool("enabled"))
-_SCALING_FIXED: Final = {"ID": "", "Namespace": "", "Target": None, "CreateIndex": 0, "ModifyIndex": 0}
+_SCALING_FIXED: Final = {"ID": "", "Target": None, "CreateIndex": 0, "ModifyIndex": 0}
 _POLICY: Final = _free_form("policy")
 GROUP_SCALING: Final = Block(
     "scaling",

@@ -1,11 +1,16 @@
 """The result of reading a job file: the JSON of the job, warnings, and the place of each field in the file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from wharf.languages.hcl.diagnostics import SourceRange
+from wharf.languages.hcl.diagnostics import Diagnostic, SourceRange
 from wharf.languages.hcl.values import Value
+
+_JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
+"""The policies that groups inherit, with their names in the job."""
+_INHERITED: Final = re.compile(rf"TaskGroups\[\d+\]\.({'|'.join(_JOB_POLICIES)})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +27,18 @@ class ParsedJob:
     variables: Mapping[str, Value] = field(default_factory=dict)
     """The values of the variables that the file declares."""
 
-    def find_place(self, path: str) -> SourceRange | None:
-        """Return the place of a field, or of the nearest object around it that the file contains."""
-        while path:
-            place = self.places.get(path)
-            if place is not None:
-                return place
+    def find_place(self, path: str) -> SourceRange:
+        """Return the place of a field, or of the nearest object around it that the file contains.
+
+        A policy that a group inherits has its place in the job.
+        """
+        inherited = _INHERITED.match(path)
+        if inherited is not None and inherited[0] not in self.places:
+            path = path.replace(inherited[0], _JOB_POLICIES[inherited[1]], 1)
+        while path and path not in self.places:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
-        return self.places.get("")
+        return self.places[path]
+
+    def render_problem(self, path: str, message: str, fix: str = "") -> str:
+        """Return a problem of a field as text for users: its place and message, the line with a mark, and the fix."""
+        return Diagnostic(self.find_place(path), message, fix).render()

@@ -1,10 +1,46 @@
 """The entry point: evaluates a job file and maps it to the JSON of a job."""
 
+from typing import Final
+
+from wharf.job_files.hcl.block_types import build_block_schema
+from wharf.job_files.hcl.blocks import JOB
+from wharf.job_files.hcl.mapper import JobMapper
 from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.hcl.places import JsonObject, PlaceIndex
+from wharf.job_files.hcl.warnings import list_warnings
+from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts
+from wharf.languages.hcl.documents import ParsedDocument, evaluate_document, parse_document
+from wharf.languages.hcl.schemas import BodySchema
 from wharf.languages.hcl.variables import VariableInputs
+
+JOB_FILE_SCHEMA: Final = BodySchema((), {JOB.name: build_block_schema(JOB, is_required=True)})
+"""The top level of a job file, beside variables and local values."""
 
 
 def parse_hcl_job(text: str | bytes, name: str, inputs: VariableInputs, ports: FunctionPorts) -> ParsedJob:
-    """Return the job of a file. `name` is the name of the file in messages. Raises `DocumentErrors`."""
-    raise NotImplementedError
+    """Return the job of a file. `name` is the name of the file in messages. Raises `DocumentErrors`.
+
+    The file is in the native or the JSON form of HCL. All errors of a stage are raised together.
+    """
+    return evaluate_hcl_job(parse_document(text, name), inputs, ports)
+
+
+def evaluate_hcl_job(document: ParsedDocument, inputs: VariableInputs, ports: FunctionPorts) -> ParsedJob:
+    """Return the job of a file whose syntax is right. Raises `DocumentErrors`.
+
+    A caller that also reads values files parses the job file first, because its syntax errors hide all others.
+    """
+    budget = Budget()
+    evaluated = evaluate_document(document, JOB_FILE_SCHEMA, ports=ports, inputs=inputs, budget=budget)
+    diagnostics = evaluated.diagnostics
+    mapper = JobMapper(diagnostics, budget)
+    job: JsonObject = {}
+    for block in evaluated.body.list_blocks(JOB.name)[:1]:
+        try:
+            job = mapper.map_job(block)
+        except BudgetExceeded as error:
+            place = block.place
+            diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
+    diagnostics.raise_if_any()
+    return ParsedJob(job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins), evaluated.variables)

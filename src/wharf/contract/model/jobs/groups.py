@@ -1,6 +1,8 @@
 """Task groups and their tasks. The allocation of a group runs all of its tasks on one node."""
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import ClassVar
 
 from wharf.contract.model.jobs import inheritance
 from wharf.contract.model.jobs.constraints import Affinity, Constraint, Spread
@@ -44,6 +46,16 @@ class LogConfig(Record):
     max_files: int = 10  # For stdout and stderr each.
     max_file_size_mb: int = 10
     disabled: bool = False  # Retain no output.
+
+    only_when_submitted: ClassVar[Mapping[str, object]] = {"Enabled": bool}
+
+    @classmethod
+    def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
+        """Replace the deprecated field `Enabled` by its opposite. Modifies and returns the JSON object."""
+        is_enabled = submitted.pop("Enabled", None)
+        if isinstance(is_enabled, bool):
+            submitted.setdefault("Disabled", not is_enabled)
+        return submitted
 
 
 class DispatchPayload(Record):

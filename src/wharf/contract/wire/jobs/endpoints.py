@@ -72,8 +72,7 @@ _SPECIFICATIONS: Final = (
     ),
     Endpoint(
         name="job.parse", method="PUT", path="/v1/jobs/parse", kind=EndpointKind.LOCAL, need=permissions.PARSE_JOB,
-        denial_detail=DenialDetail.AGENT, summary="Parse a job file.", body_type=messages.JobParseRequest, reply_type=Job,
-        refusal_statuses=(501,),
+        denial_detail=DenialDetail.AGENT, summary="Convert a job file in HCL to JSON.", body_type=messages.JobParseRequest, reply_type=Job,
     ),
     Endpoint(
         name="job.validate", method="PUT", path="/v1/validate/job", kind=EndpointKind.LOCAL, need=permissions.VALIDATE_JOB,

@@ -4,8 +4,6 @@ The namespace is that of the query, else of the body, else of the job. The calle
 the volumes that the job uses.
 """
 
-import re
-from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -21,11 +19,11 @@ from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, DryRunJobReq
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.body_limits import cut_echo
-from wharf.contract.model.decoding import DecodingError, convert_object, decode_json, fill_with_nulls
+from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import DEFAULT_REGION, Job, Submission
 from wharf.contract.model.jobs.volumes import VolumeType
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.times import to_datetime
 from wharf.contract.wire.jobs import messages
 from wharf.contract.wire.jobs.messages import (
@@ -35,16 +33,22 @@ from wharf.contract.wire.jobs.messages import (
     JobValidateRequest,
     JobValidateResponse,
 )
+from wharf.job_files.hcl import evaluate_hcl_job
+from wharf.languages.hcl.calls import FunctionPorts
+from wharf.languages.hcl.diagnostics import DocumentErrors
+from wharf.languages.hcl.documents import parse_document, parse_values
+from wharf.languages.hcl.variables import VariableInputs
+from wharf.world import World
 
 MAX_SHOWN_LAUNCHES: Final = 5
 """The next launches of a periodic job that a reply lists."""
-HCL_UNSUPPORTED_TEXT: Final = (
-    "job files in HCL are not supported: send the job as JSON, as `wharf job inspect` and GET /v1/job/<id> show it"
-)
+JOB_FILE_NAME: Final = "job.hcl"
+"""The name of a submitted job file in messages."""
+VALUES_FILE_NAME: Final = "variables"
+"""The name of submitted values of variables in messages."""
 HIDDEN_DIFF_WARNING: Final = (
     "the plan has no diff: it shows the stored job, and the token lacks the capability read-job in this namespace"
 )
-JSON_OBJECT_PATTERN: Final = re.compile(r"\s*\{")
 
 
 class JobSpecificationBody(Protocol):
@@ -162,23 +166,28 @@ class JobSpecificationActions:
         )
 
     async def parse_job(self, request: Request) -> ActionResult:
-        """Return the job of a JSON text in the body. Raises `Refusal` for HCL.
+        """Return the job of a file in HCL as JSON. Raises `Refusal` with all errors of the file.
 
-        With `canonicalize`, fields that the text omits have their defaults; otherwise they are null.
+        With `canonicalize`, the reply is the job as it would be stored.
         """
         body = request.decode_body(JobParseRequest)
         if not body.job_hcl.strip():
             raise invalid_request("Job spec is empty")
-        if not JSON_OBJECT_PATTERN.match(body.job_hcl):
-            raise Refusal(RefusalCode.NOT_IMPLEMENTED, HCL_UNSUPPORTED_TEXT)
-        fields = _extract_job(body.job_hcl)
         try:
-            job = convert_object(Job, fields).value
+            document = parse_document(body.job_hcl, JOB_FILE_NAME)
+            values = (parse_values(body.variables, VALUES_FILE_NAME),) if body.variables.strip() else ()
+            ports = FunctionPorts(WorldRandomPort(self._server.world))
+            parsed = evaluate_hcl_job(document, VariableInputs(files=values), ports)
+        except DocumentErrors as errors:
+            raise invalid_request(errors.text) from errors
+        if not body.canonicalize:
+            return ActionResult(parsed.document)
+        try:
+            job = convert_object(Job, parsed.document).value
         except DecodingError as error:
-            raise invalid_request(f"Failed to parse job: {error}") from error
-        if body.canonicalize:
-            return ActionResult(canonicalize_job(job, self._server.job_settings))
-        return ActionResult(fill_with_nulls(Job, _keep_sent_fields(msgspec.to_builtins(job), fields)))
+            problems = [parsed.render_problem(each.path, each.message) for each in error.problems]
+            raise invalid_request("\n".join(problems)) from error
+        return ActionResult(canonicalize_job(job, self._server.job_settings))
 
     def _get_job(self, request: Request, body: JobSpecificationBody) -> Job:
         """Return the job of the body, with its namespace set to that of the query, else the body, else the job.
@@ -253,36 +262,14 @@ def _build_submission(source: messages.JobSource | None, job: Job) -> Submission
     )
 
 
-def _extract_job(text: str) -> Mapping[str, Any]:
-    """Return the fields of the job in a JSON text: the whole object, or the value of its key `Job`. Raises `Refusal`.
+class WorldRandomPort:
+    """The random bytes of functions of job files."""
 
-    The JSON form of HCL is not supported: it has the job's name as a key.
-    """
-    try:
-        document = decode_json(text.encode())
-    except DecodingError as error:
-        raise invalid_request(f"Failed to parse job: {error}") from error
-    assert isinstance(document, dict), "JSON that begins with a brace is an object"
-    for candidate in (document, next((value for key, value in document.items() if key.lower() == "job"), None)):
-        if isinstance(candidate, dict) and any(key.lower() == "id" for key in candidate):
-            return candidate
-    if any(key.lower() == "job" for key in document):
-        raise Refusal(RefusalCode.NOT_IMPLEMENTED, HCL_UNSUPPORTED_TEXT)
-    raise invalid_request("Failed to parse job: the JSON has neither an ID nor a Job")
+    def __init__(self, world: World) -> None:
+        self._world = world
 
-
-def _keep_sent_fields(value: object, sent: object) -> Any:
-    """Return the value without the fields that the caller did not send, under their exact names."""
-    if isinstance(value, dict) and isinstance(sent, Mapping):
-        by_lower_name = {name.lower(): each for name, each in sent.items()}
-        return {
-            name: _keep_sent_fields(each, sent[name] if name in sent else by_lower_name[name.lower()])
-            for name, each in value.items()
-            if name in sent or name.lower() in by_lower_name
-        }
-    if isinstance(value, list | tuple) and isinstance(sent, list | tuple):
-        return [_keep_sent_fields(*pair) for pair in zip(value, sent, strict=False)]
-    return value
+    def draw_bytes(self, count: int) -> bytes:
+        return self._world.token_bytes(count)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:

@@ -1,0 +1,188 @@
+"""Converts the value of an argument to JSON by the type in the table, and says what is wrong with a value that does not fit."""
+
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.job_files.hcl.block_types import MAX_INTEGER, MIN_INTEGER, Argument, ValueKind
+from wharf.languages.hcl.conversions import ConversionError, to_bool, to_number_value, to_text
+from wharf.languages.hcl.diagnostics import SourceRange
+from wharf.languages.hcl.documents import EvaluatedAttribute
+from wharf.languages.hcl.nodes import LiteralNode
+from wharf.languages.hcl.numerals import format_number
+from wharf.languages.hcl.values import SEQUENCES, Value, describe_value
+
+MAX_SHOWN_CHARS: Final = 40
+"""A message shows a longer text only as "a text"."""
+_UNIT_NAMES: Final[Mapping[str, str]] = {"MB": " of megabytes", "MHz": " of megahertz", "%": " of percent"}
+_DESCRIPTIONS: Final[Mapping[ValueKind, str]] = {
+    ValueKind.TEXT: "a text",
+    ValueKind.BOOL: "true or false",
+    ValueKind.DURATION: 'a duration such as "30s" or "1h30m"',
+    ValueKind.TEXTS: "a list of texts",
+    ValueKind.WHOLES: "a list of whole numbers",
+}
+_AMOUNT: Final = re.compile(r"([0-9]{1,12}) ?([A-Za-z]{1,9})")
+_MEGABYTES: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("m", "mb", "mib", "mi"), 1),
+    **dict.fromkeys(("g", "gb", "gib", "gi"), 1_024),
+}
+_DURATION_UNITS: Final[Mapping[str, tuple[int, str]]] = {
+    **dict.fromkeys(("d", "day", "days"), (24, "h")),
+    **dict.fromkeys(("w", "week", "weeks"), (168, "h")),
+    **dict.fromkeys(("hour", "hours", "hr", "hrs"), (1, "h")),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), (1, "m")),
+    **dict.fromkeys(("sec", "secs", "second", "seconds"), (1, "s")),
+}
+
+
+class ItemError(ConversionError):
+    """An item of a list does not fit. `position` is its position."""
+
+    def __init__(self, position: int, value: Value) -> None:
+        super().__init__(f"item {position} is {describe_value(value)}")
+        self.position = position
+
+
+def convert_argument(argument: Argument, value: Value) -> Any:
+    """Return the value of an argument as JSON has it. Raises `ConversionError`."""
+    return _CONVERTERS[argument.kind](argument, value)
+
+
+def _convert_text(argument: Argument, value: Value) -> str:  # noqa: ARG001 (a converter)
+    return to_text(value)
+
+
+def _convert_bool(argument: Argument, value: Value) -> bool:  # noqa: ARG001 (a converter)
+    return to_bool(value)
+
+
+def _convert_whole(argument: Argument, value: Value) -> int:
+    number = to_number_value(value)
+    if isinstance(number, Fraction):
+        if not argument.is_fraction_cut:
+            raise ConversionError("a fraction")
+        number = int(number)
+    if not argument.minimum <= number <= argument.maximum:
+        raise ConversionError("out of range")
+    return number
+
+
+def _convert_duration(argument: Argument, value: Value) -> int:  # noqa: ARG001 (a converter)
+    if isinstance(value, str):
+        try:
+            return parse_duration_ns(value)
+        except DurationError as error:
+            raise ConversionError(str(error)) from None
+    number = to_number_value(value)
+    if isinstance(number, Fraction) or not MIN_INTEGER <= number <= MAX_INTEGER:
+        raise ConversionError("not a number of nanoseconds")
+    return number
+
+
+def _convert_texts(argument: Argument, value: Value) -> list[Any]:  # noqa: ARG001 (a converter)
+    return convert_text_list(value)
+
+
+def _convert_wholes(argument: Argument, value: Value) -> list[Any]:
+    if not isinstance(value, SEQUENCES):
+        raise ConversionError("not a list")
+    converted = []
+    for position, item in enumerate(value.items):
+        try:
+            converted.append(_convert_whole(argument, item))
+        except ConversionError:
+            raise ItemError(position, item) from None
+    return converted
+
+
+def convert_text_list(value: Value) -> list[str]:
+    """Return the texts of a list. Raises `ConversionError`."""
+    if not isinstance(value, SEQUENCES):
+        raise ConversionError("not a list", "put the value in [ ]")
+    texts = []
+    for position, item in enumerate(value.items):
+        try:
+            texts.append(to_text(item))
+        except ConversionError:
+            raise ItemError(position, item) from None
+    return texts
+
+
+_CONVERTERS: Final[Mapping[ValueKind, Callable[[Argument, Value], Any]]] = {
+    ValueKind.TEXT: _convert_text,
+    ValueKind.WHOLE: _convert_whole,
+    ValueKind.BOOL: _convert_bool,
+    ValueKind.DURATION: _convert_duration,
+    ValueKind.TEXTS: _convert_texts,
+    ValueKind.WHOLES: _convert_wholes,
+}
+
+
+def describe_mismatch(
+    argument: Argument, attribute: EvaluatedAttribute, error: ConversionError
+) -> tuple[SourceRange, str, str]:
+    """Return the place, the message and the fix for a value that does not fit its argument."""
+    expected = describe_argument(argument)
+    if isinstance(error, ItemError):
+        place = attribute.get_item_place(error.position)
+        return place, f'"{argument.name}" takes {expected}, and {error.message}', ""
+    fix = _find_fix(argument, attribute) or error.fix
+    return attribute.place, f'"{argument.name}" takes {expected}, not {describe_found(attribute)}', fix
+
+
+def describe_argument(argument: Argument) -> str:
+    """Return what an argument takes, such as `a whole number of megabytes`."""
+    if argument.kind is not ValueKind.WHOLE:
+        return _DESCRIPTIONS[argument.kind]
+    unit = _UNIT_NAMES.get(argument.unit, "")
+    if argument.minimum == MIN_INTEGER and argument.maximum == MAX_INTEGER:
+        return f"a whole number{unit}"
+    if argument.maximum == MAX_INTEGER:
+        return f"a whole number{unit} of at least {argument.minimum}"
+    return f"a whole number{unit} from {argument.minimum} to {argument.maximum}"
+
+
+def describe_found(attribute: EvaluatedAttribute) -> str:
+    """Return a literal value as it is written, and only the type of any other: it may come from a secret variable."""
+    value = attribute.value
+    if isinstance(attribute.node, LiteralNode):
+        if isinstance(value, str) and len(value) <= MAX_SHOWN_CHARS and value.isprintable():
+            return f'"{value}"'
+        if isinstance(value, int | Fraction) and not isinstance(value, bool):
+            text = format_number(value)
+            return text if len(text) <= MAX_SHOWN_CHARS else "such a large number"
+    if isinstance(value, Fraction):
+        return "a fraction"
+    return describe_value(value)
+
+
+def _find_fix(argument: Argument, attribute: EvaluatedAttribute) -> str:
+    """Return what to write instead of a literal value, or an empty text."""
+    value = attribute.value
+    if not isinstance(attribute.node, LiteralNode):
+        return 'a text such as "30s", or a number of nanoseconds' if argument.kind is ValueKind.DURATION else ""
+    match argument.kind:
+        case ValueKind.TEXTS if isinstance(value, str) and len(value) <= MAX_SHOWN_CHARS:
+            return f'write {argument.name} = ["{value}"]'
+        case ValueKind.WHOLE if isinstance(value, str) and (amount := _AMOUNT.fullmatch(value)) is not None:
+            factor = _MEGABYTES.get(amount[2].lower()) if argument.unit == "MB" else 1
+            return f"write {argument.name} = {int(amount[1]) * factor}" if factor is not None else ""
+        case ValueKind.DURATION:
+            return f"write {argument.name} = {_suggest_duration(value)}"
+        case _:
+            return ""
+
+
+def _suggest_duration(value: Value) -> str:
+    """Return a duration that a literal probably means."""
+    if isinstance(value, str):
+        if value.isascii() and value.isdecimal() and len(value) <= 12:
+            return f'"{value}s"'
+        amount = _AMOUNT.fullmatch(value)
+        unit = _DURATION_UNITS.get(amount[2].lower()) if amount is not None else None
+        if amount is not None and unit is not None:
+            return f'"{int(amount[1]) * unit[0]}{unit[1]}"'
+    return '"30s", with a unit: ns, us, ms, s, m or h'

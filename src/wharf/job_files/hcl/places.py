@@ -1,0 +1,104 @@
+"""The places of JSON fields in the file. They are searched when the first one is needed, because most jobs have no errors."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wharf.job_files.hcl.block_types import Block, BodyKind
+from wharf.languages.hcl.diagnostics import SourceRange
+from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock
+from wharf.languages.hcl.values import MAPPINGS, SEQUENCES
+
+JsonObject = dict[str, Any]
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(slots=True)
+class ObjectOrigin:
+    """Where a JSON object comes from: a block, or an argument that is a map."""
+
+    object: JsonObject
+    """The object itself. Origins are found by its identity, so it must not be deleted before."""
+    block: Block
+    source: EvaluatedBlock | EvaluatedAttribute
+
+
+class PlaceIndex(Mapping[str, SourceRange]):
+    """Maps paths of JSON fields, such as `TaskGroups[0].Count`, to their places in the file. The path of the job is empty."""
+
+    def __init__(self, document: JsonObject, origins: Mapping[int, ObjectOrigin]) -> None:
+        self._document = document
+        self._origins = origins
+        self._places: dict[str, SourceRange] | None = None
+
+    def __getitem__(self, path: str) -> SourceRange:
+        return self._get_places()[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._get_places())
+
+    def __len__(self) -> int:
+        return len(self._get_places())
+
+    def _get_places(self) -> dict[str, SourceRange]:
+        if self._places is None:
+            self._places = {}
+            self._add_object(self._document, "", self._places)
+        return self._places
+
+    def _add_object(self, item: JsonObject, path: str, places: dict[str, SourceRange]) -> None:
+        """Add an object, its fields, and the objects inside it."""
+        origin = self._origins.get(id(item))
+        if origin is not None:
+            _add_fields(origin, path, places)
+            if origin.block.body is not BodyKind.FIELDS:
+                return
+        for name, value in item.items():
+            if isinstance(value, dict):
+                self._add_object(value, join_path(path, name), places)
+            elif isinstance(value, list):
+                for position, element in enumerate(value):
+                    if isinstance(element, dict):
+                        self._add_object(element, f"{join_path(path, name)}[{position}]", places)
+
+
+def _add_fields(origin: ObjectOrigin, path: str, places: dict[str, SourceRange]) -> None:
+    """Add an object and the fields that its block sets."""
+    source, block = origin.source, origin.block
+    if isinstance(source, EvaluatedAttribute):
+        _add_value(source, path, places)
+        return
+    places[path] = source.place
+    for field in block.label_fields if source.labels else ():
+        places[join_path(path, field)] = source.label_places[0] if source.label_places else source.place
+    if block.body is not BodyKind.FIELDS:
+        for attribute in source.body.attributes.values():
+            _add_value(attribute, join_path(path, attribute.name), places)
+        return
+    for argument in block.arguments:
+        found = source.body.attributes.get(argument.name)
+        if found is None or found.value is None:
+            continue
+        _add_value(found, join_path(path, argument.field), places)
+        if argument.operand:
+            places[join_path(path, "Operand")] = found.name_place
+
+
+def _add_value(attribute: EvaluatedAttribute, path: str, places: dict[str, SourceRange]) -> None:
+    """Add the value of an argument, and the items of a list or map."""
+    value = attribute.value
+    places[path] = attribute.place
+    if isinstance(value, SEQUENCES):
+        for position in range(len(value.items)):
+            places[f"{path}[{position}]"] = attribute.get_item_place(position)
+    elif isinstance(value, MAPPINGS):
+        for key in value.entries:
+            places[join_path(path, key)] = attribute.get_item_place(key)
+
+
+def join_path(path: str, name: str) -> str:
+    """Return the path of a field. Unusual names are in brackets, as in the messages of the API."""
+    if not _PLAIN_NAME.match(name):
+        return f"{path}[{name}]"
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,43 @@
+"""Warnings about references that no node can replace, because their first name is unknown there."""
+
+import re
+from typing import Any, Final
+
+from wharf.languages.hcl.documents import EvaluatedDocument, RuntimeReference
+from wharf.languages.suggestions import find_nearest_name
+
+MAX_WARNINGS: Final = 20
+"""The warnings of one file."""
+NODE_ROOTS: Final = frozenset({"attr", "device", "env", "meta", "node", "unique"})
+"""The first names of references that nodes replace, beside the names of variables of a task."""
+SERVICE_NAMES: Final = frozenset({"JOB", "TASKGROUP", "TASK", "BASE"})
+"""Names that the name of a service may refer to."""
+_TASK_VARIABLE: Final = re.compile(r"(?:NOMAD|WHARF|VAULT|CONSUL)_\w+\Z")
+_PARSER_ROOTS: Final = ("var", "local")
+
+
+def list_warnings(evaluated: EvaluatedDocument, document: dict[str, Any]) -> list[str]:
+    """Return a sentence for the first reference with each unknown name, in the order of the file."""
+    known = NODE_ROOTS | SERVICE_NAMES | _list_environment_names(document)
+    first: dict[str, RuntimeReference] = {}
+    for _, reference in sorted(evaluated.runtime_references.items()):
+        if reference.root not in known and _TASK_VARIABLE.match(reference.root) is None:
+            first.setdefault(reference.root, reference)
+    return [_describe(reference) for reference in list(first.values())[:MAX_WARNINGS]]
+
+
+def _list_environment_names(document: dict[str, Any]) -> frozenset[str]:
+    """Return the names of environment variables of all tasks."""
+    names: set[str] = set()
+    for group in document["TaskGroups"] or ():
+        for task in group["Tasks"] or ():
+            names |= (task["Env"] or {}).keys()
+    return frozenset(names)
+
+
+def _describe(reference: RuntimeReference) -> str:
+    """Return the warning about a reference: what happens to it, and what was probably meant."""
+    root = reference.root[:80]
+    nearest = find_nearest_name(reference.root, (*_PARSER_ROOTS, *NODE_ROOTS))
+    fix = f'did you mean "{nearest}"?' if nearest is not None else f"write $${{...}} if a program is to read {root}"
+    return f'{reference.place}: "{root}" is no variable, local value or value of a node: the reference stays as text; {fix}'
