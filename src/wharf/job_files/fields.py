@@ -18,6 +18,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import Argument, Block, BodyKind, Storage
 from wharf.job_files.hcl.blocks import JOB
+from wharf.job_files.hcl.places import join_path
 from wharf.languages.suggestions import find_nearest_name
 
 FilePath = tuple[str | int, ...]
@@ -322,7 +323,7 @@ def format_path(path: FilePath) -> str:
     """Return a path as text, such as `TaskGroups[0].Count`."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        text = f"{text}[{step}]" if isinstance(step, int) else join_path(text, step)
     return text
 
 

@@ -4,6 +4,7 @@ A file with `variables` or `locals` is a template: `${...}` in its texts is eval
 as they are (record 0236).
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ TEMPLATE_KEYS: Final = (VARIABLES, LOCALS)
 WRAPPER: Final = "Job"
 """The key of the job in a request of the API. A file may have it too."""
 _JOB: Final = "job"
+_PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
 
 
 def has_variables(document: Any) -> bool:
@@ -129,12 +131,10 @@ class _Places(Mapping[str, SourceRange]):
         self._prefix = prefix
 
     def __getitem__(self, path: str) -> SourceRange:
-        steps = parse_path(path)
-        file_path = self._get_file_path(steps)
-        found = self._find((*self._prefix, *file_path))
-        if found is None:
+        found = self._find((*self._prefix, *self._get_file_path(parse_path(path))))
+        if found is None and path:
             raise KeyError(path)
-        return found
+        return found or SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
 
     def __iter__(self) -> Iterator[str]:
         tree = self._load_tree()
@@ -177,13 +177,12 @@ class _Places(Mapping[str, SourceRange]):
             return None
         start, end = node.start, node.start
         for step in path:
-            if isinstance(step, str):
-                entries = node.properties if isinstance(node, JsonObject) else ()
-                found = next((entry for entry in entries if entry.key == step), None)
+            if isinstance(node, JsonObject):
+                found = next((entry for entry in node.properties if entry.key == str(step)), None)
                 if found is None:
                     return None
                 start, end, node = found.start, found.end, found.value
-            elif isinstance(node, JsonArray) and step < len(node.items):
+            elif isinstance(node, JsonArray) and isinstance(step, int) and step < len(node.items):
                 node = node.items[step]
                 start, end = node.start, node.end
             else:
@@ -203,13 +202,13 @@ def _iterate_paths(node: JsonNode, path: FilePath) -> Iterator[str]:
 
 
 def parse_path(path: str) -> FilePath:
-    """Return the keys and positions of a path such as `TaskGroups[0].Count`."""
-    steps: list[str | int] = []
-    for part in path.split(".") if path else ():
-        name, *positions = part.replace("]", "").split("[")
-        steps += [name] if name else []
-        steps += [int(position) if position.isdecimal() else position for position in positions]
-    return tuple(steps)
+    """Return the keys and positions of a path such as `TaskGroups[0].Count`, or `Meta[a.b]` for an unusual key."""
+    return tuple(
+        [
+            match[1] if match[1] is not None else int(match[2]) if match[2].isdecimal() else match[2]
+            for match in _PATH_STEP.finditer(path)
+        ]
+    )
 
 
 # -- templates

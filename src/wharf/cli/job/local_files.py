@@ -124,12 +124,12 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[..., Value]]] = {
-    "abspath": lambda path: str(Path(os.path.abspath(path))),  # noqa: PTH100  # `resolve` would follow links
+    "abspath": lambda path: str(Path(os.path.abspath(path))),  # `resolve` would follow links
     "basename": os.path.basename,
-    "dirname": lambda path: os.path.dirname(path) or ".",  # noqa: PTH120  # as the other functions
+    "dirname": lambda path: os.path.dirname(path) or ".",  # as the other functions
     "file": _read_text,
     "filebase64": lambda path: base64.b64encode(_read_bytes(path)).decode(),
     "fileexists": _exists,
     "fileset": _find_files,
-    "pathexpand": lambda path: os.path.expanduser(path),  # noqa: PTH111  # a text without a home stays as it is
+    "pathexpand": lambda path: os.path.expanduser(path),  # a text without a home stays as it is
 }
