@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from wharf.contract.model.drivers.docker import DockerConfig
 from wharf.contract.model.jobs.groups import LogConfig
-from wharf.node.drivers.docker.config import DockerConfig, DockerConfigError, DockerSettings, parse_config
+from wharf.node.drivers.docker.config import DockerConfigError, DockerSettings, parse_config
 from wharf.node.drivers.docker.container import build_container_body, build_labels, make_container_name
 from wharf.node.drivers.docker.images import PullProgress, normalize_image_name
 from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder

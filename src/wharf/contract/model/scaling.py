@@ -22,15 +22,69 @@ class ScalingKind(StrEnum):
 class ScalingPolicy(Record):
     """The limits of the count of a group, and settings for an external autoscaler."""
 
-    id: str = ""  # Set by the server.
-    type: str = ScalingKind.HORIZONTAL  # A `ScalingKind`.
-    target: dict[str, str] | None = None  # Namespace, job and group; set by the server.
-    policy: dict[str, object] | None = None  # Settings of the autoscaler, stored unchanged.
+    id: str = ""
+    """The ID of the policy.
+
+    Servers set it and keep it in later versions of the job.
+
+    Set by: servers
+    """
+    type: str = ScalingKind.HORIZONTAL
+    """What the policy scales.
+
+    Values:
+        horizontal: the count of the group
+    Default: `horizontal`
+    Example: horizontal
+    """
+    target: dict[str, str] | None = None
+    """The namespace, job and group that the policy scales.
+
+    Servers set it.
+
+    Set by: servers
+    """
+    policy: dict[str, object] | None = None
+    """Settings for the autoscaler, which Wharf stores unchanged.
+
+    Default: none
+    Example: {"cooldown": "1m"}
+    """
     min: int = 0
-    max: int = UNSET_MAX_COUNT  # -1: not set.
+    """The smallest count.
+
+    `wharf job scale` refuses a smaller one.
+
+    Unit: allocations
+    Default: the count of the group
+    Limits: 0 to `Max`
+    Example: 1
+    """
+    max: int = UNSET_MAX_COUNT
+    """The largest count.
+
+    `wharf job scale` refuses a larger one.
+
+    Unit: allocations
+    Default: none; required
+    Limits: at least `Min`
+    Example: 10
+    """
     enabled: bool = True
+    """Whether an autoscaler may change the count.
+
+    It does not affect `wharf job scale`.
+    """
     create_index: int = 0
+    """The log index at which the policy was created.
+
+    Set by: servers
+    """
     modify_index: int = 0
+    """The log index of its last change.
+
+    Set by: servers
+    """
 
 
 MAX_SCALING_EVENTS = 20

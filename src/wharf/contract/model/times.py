@@ -5,7 +5,7 @@ The log stores instants as nanoseconds since 1970; some fields of the wire hold 
 
 import datetime
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,9 @@ MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
+
+DurationNs: TypeAlias = int
+"""A duration in nanoseconds. Job files may write it as text, such as `30s`."""
 
 MAX_CLOCK_SKEW_NS: Final = SECOND
 """The largest normal difference between the clocks of two servers."""

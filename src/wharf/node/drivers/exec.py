@@ -1,9 +1,7 @@
 """The `exec` driver: runs a host program in a sandbox (`wharf.node.sandbox`), started by the supervisor.
 
-Keys: `command` (required), `args`, `work_dir` (absolute path in the sandbox), `pid_mode` and `ipc_mode` (`private`,
-or `host` if the operator allows it), `cap_add`, `cap_drop`. The program sees its task folder as `/`, read-only those host folders that the
-operator lists, and only its own processes. It runs as `nobody` unless the task names a user, and cannot gain
-privileges.
+`ExecConfig` describes its options. The program sees its task folder as `/`, read-only those host folders that the operator
+lists, and only its own processes. It runs as `nobody` unless the task names a user, and cannot gain privileges.
 """
 
 import os
@@ -13,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from wharf.contract.model.drivers.programs import ExecConfig
 from wharf.contract.model.jobs.implied_constraints import EXEC_HOST_IPC_ATTRIBUTE, EXEC_HOST_PID_ATTRIBUTE
 from wharf.node.drivers import command_process
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View
@@ -45,7 +44,7 @@ from wharf.node.supervisor.client import SupervisorClient
 from wharf.node.supervisor.messages import RunLimits, RunRequest
 from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND
 
-CONFIG_KEYS: Final = ("command", "args", "work_dir", "pid_mode", "ipc_mode", "cap_add", "cap_drop")
+CONFIG_KEYS: Final = ExecConfig.__struct_fields__
 PRIVATE_MODE: Final = "private"
 HOST_MODE: Final = "host"
 NAMESPACE_MODES: Final = (PRIVATE_MODE, HOST_MODE)

@@ -1,8 +1,6 @@
 """The `mock` driver: starts no process and plays a script from the task's config, for tests and for trying out jobs.
 
-Keys: `run_for` (a duration as text or in nanoseconds; without it a task runs until it is stopped), `exit_code`,
-`exit_signal`, `exit_err_msg`, `start_error`, `start_error_recoverable`, `start_block_for`, `kill_after` (how long a
-task continues after its stop signal). Runs are not stored: after a restart of the agent their outcome is unknown.
+`MockConfig` describes its options. Runs are not stored: after a restart of the agent their outcome is unknown.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """The `raw_exec` driver: runs a host program without a sandbox, started by the supervisor.
 
-Keys: `command` (required), `args`, `work_dir` (absolute), `oom_score_adj` (0 or more), `denied_envvars` (names of
-variables to remove; `*` matches any text). The program has its own session and process group. Memory and CPU are
+`RawExecConfig` describes its options. The program has its own session and process group. Memory and CPU are
 limited if the machine permits control groups. For another user, the environment is set only after the switch to that
 user: the programs before it run as root and must not read variables that the job controls.
 """
@@ -15,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from wharf.contract.model.drivers.programs import RawExecConfig
 from wharf.node.drivers import command_process
 from wharf.node.drivers.config_keys import describe_unknown_keys
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View
@@ -29,7 +29,7 @@ from wharf.node.supervisor.run import NSENTER_PATH, SHELL
 SETPRIV_PATH: Final = "/usr/bin/setpriv"
 MAX_OOM_SCORE: Final = 1_000
 """The kernel's maximum of oom_score_adj."""
-CONFIG_KEYS: Final = ("command", "args", "work_dir", "oom_score_adj", "denied_envvars")
+CONFIG_KEYS: Final = RawExecConfig.__struct_fields__
 REQUIRED_PROGRAMS: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
 
 

@@ -22,7 +22,7 @@ from wharf.contract.model.jobs.templates import Artifact, Template
 from wharf.contract.model.jobs.volumes import VolumeMount, VolumeRequest
 from wharf.contract.model.record import Record
 from wharf.contract.model.scaling import ScalingPolicy
-from wharf.contract.model.times import SECOND
+from wharf.contract.model.times import SECOND, DurationNs
 
 
 class LifecycleHook(StrEnum):
@@ -36,16 +36,50 @@ class LifecycleHook(StrEnum):
 class Lifecycle(Record):
     """The settings of a task that is not a main task."""
 
-    hook: str = ""  # A `LifecycleHook`.
-    sidecar: bool = False  # Runs as long as the main tasks, instead of to its end.
+    hook: str = ""
+    """When the task runs, compared with the main tasks of its group.
+
+    Main tasks are those without a block `Lifecycle`.
+
+    Values:
+        prestart: before the main tasks start; they wait until it has ended, or, for a sidecar, until it
+            runs
+        poststart: after all main tasks have started
+        poststop: after all main tasks have ended, such as to clean up
+    Default: none; required
+    Example: prestart
+    """
+    sidecar: bool = False
+    """Whether the task runs as long as the main tasks, such as a proxy or a log shipper.
+
+    Without it, the task runs to its end once. It has no effect with the hook `poststop`.
+    """
 
 
 class LogConfig(Record):
     """How much output of a task the node retains."""
 
-    max_files: int = 10  # For stdout and stderr each.
+    max_files: int = 10
+    """How many files the node retains for each of stdout and stderr of the task.
+
+    The oldest file is deleted when a new one begins.
+
+    Unit: files
+    Limits: at least 1; `MaxFiles` times `MaxFileSizeMB` must be less than the group's `EphemeralDisk.SizeMB`
+    Example: 5
+    """
     max_file_size_mb: int = 10
-    disabled: bool = False  # Retain no output.
+    """The size at which a log file is full and the next one begins.
+
+    Unit: MB (1,000,000 bytes)
+    Limits: at least 1; `MaxFiles` times `MaxFileSizeMB` must be less than the group's `EphemeralDisk.SizeMB`
+    Example: 20
+    """
+    disabled: bool = False
+    """Whether the output of the task is discarded.
+
+    `wharf alloc logs` then shows nothing. Use it for programs that write their own log files.
+    """
 
     only_when_submitted: ClassVar[Mapping[str, object]] = {"Enabled": bool}
 
@@ -61,61 +95,280 @@ class LogConfig(Record):
 class DispatchPayload(Record):
     """Where a task finds the data that a caller sent with the dispatch of its job."""
 
-    file: str = ""  # A path below the task's folder `local/`.
+    file: str = ""
+    """The file that receives the payload of the dispatch, as a path below the task's folder `local/`.
+
+    The node writes it before the task starts.
+
+    Default: none; required
+    Limits: a path inside of `local/`
+    Example: input.json
+    """
 
 
 class TaskAction(Record):
     """A named command that users may run inside a task."""
 
     name: str = ""
+    """The name of the action, by which `wharf job action` finds it.
+
+    Default: none; required
+    Limits: 1 to 128 characters without spaces; unique in the task
+    Example: reload
+    """
     command: str = ""
+    """The program that is run inside the task.
+
+    Default: none; required
+    Example: /bin/kill
+    """
     args: tuple[str, ...] | None = None
+    """The arguments of the command.
+
+    `${...}` references are replaced as in the configuration of the task.
+
+    Default: none
+    Example: ["-HUP", "1"]
+    """
 
 
 class CSIPluginConfig(Record):
     """The settings of a task that is a CSI plugin: a program that provides volumes."""
 
-    id: str = ""  # The ID of the plugin.
-    type: str = ""  # "node", "controller" or "monolith".
-    mount_dir: str = "/csi"  # Where the plugin puts its socket.
-    stage_publish_base_dir: str = "/local/csi"  # Where it mounts volumes.
-    health_timeout: int = 30 * SECOND  # ns
+    id: str = ""
+    """The ID of the plugin, which is the same on all nodes.
+
+    Default: none; required
+    Example: disks
+    Effect: none, because Wharf has no CSI volumes
+    """
+    type: str = ""
+    """Which part of a plugin the task is.
+
+    Values:
+        node: mounts volumes on its node
+        controller: attaches volumes to nodes
+        monolith: both
+    Default: none; required
+    Example: node
+    Effect: none, because Wharf has no CSI volumes
+    """
+    mount_dir: str = "/csi"
+    """The folder of the task in which the plugin creates its socket.
+
+    Example: /csi
+    Effect: none, because Wharf has no CSI volumes
+    """
+    stage_publish_base_dir: str = "/local/csi"
+    """The folder of the task in which the plugin mounts volumes.
+
+    Example: /local/csi
+    Effect: none, because Wharf has no CSI volumes
+    """
+    health_timeout: DurationNs = 30 * SECOND
+    """How long the plugin may take to become healthy.
+
+    Limits: at least 0s
+    Example: 1m
+    Effect: none, because Wharf has no CSI volumes
+    """
 
 
 class Task(Record):
     """One program or container of an allocation, with its driver, configuration and resources."""
 
     name: str = ""
+    """The name of the task, which is unique in its group.
+
+    Log files, folders and commands use it.
+
+    Default: none; required
+    Limits: 1 to 240 UTF-8 bytes, without slashes, and not `alloc`
+    Example: server
+    """
     driver: str = ""
+    """The driver that starts the task.
+
+    A node without a working driver of this name does not run the group. `wharf node status NODE` lists the
+    drivers of a node. A plugin can add further ones.
+
+    Values:
+        docker: a container of Docker or Podman
+        exec: a program of the host in a sandbox
+        raw_exec: a program of the host without isolation; an operator must enable it
+        mock: no program; simulates a task for tests
+    Other values: allowed
+    Default: none; required
+    Limits: a driver that the namespace allows
+    Example: docker
+    """
     user: str = ""
-    config: dict[str, object] | None = None  # Passed to the driver without interpretation.
+    """The user as whom the task runs.
+
+    For `exec` and `raw_exec` it is a user of the node, for `docker` a user of the image.
+
+    Default: the default of the driver: `nobody` for `exec`, the user of the agent for `raw_exec`, the user of
+        the image for `docker`
+    Example: www-data
+    """
+    config: dict[str, object] | None = None
+    """The options of the driver: which program or image to run, and how.
+
+    Each driver has options of its own. References such as `${NOMAD_PORT_http}` and `${attr.kernel.name}` are
+    replaced on the node. An unknown option is an error.
+
+    Default: none
+    Example: {"command": "/bin/sleep", "args": ["infinity"]}
+    """
     env: dict[str, str] | None = None
+    """Environment variables of the task.
+
+    References such as `${NOMAD_PORT_http}` are replaced on the node.
+
+    Default: none
+    Example: {"LOG_LEVEL": "info"}
+    """
     services: tuple[Service, ...] | None = None
+    """Services that the task offers.
+
+    Use the services of the group for ports that no single task owns.
+    """
     vault: Vault | None = None
+    """How the task gets a token for Vault.
+
+    Effect: none, because Wharf does not use Vault
+    """
     consul: Consul | None = None
+    """Which cluster of Consul the task uses.
+
+    Effect: none, because Wharf does not use Consul
+    """
     templates: tuple[Template, ...] | None = None
+    """Files that the node renders before the task starts, and again when their data change.
+
+    Limits: different destinations
+    """
     constraints: tuple[Constraint, ...] | None = None
+    """Conditions that a node must satisfy to run the group of this task.
+
+    `distinct_hosts` and `distinct_property` belong to the group or the job.
+    """
     affinities: tuple[Affinity, ...] | None = None
+    """Preferences for nodes, for the group of this task.
+
+    Limits: not for `system` jobs
+    """
     resources: Resources = Resources()
-    restart_policy: RestartPolicy | None = None  # Null before canonicalization.
+    """The processor time, memory and devices that the task needs.
+
+    The scheduler places a group only on a node that has them free.
+    """
+    restart_policy: RestartPolicy | None = None
+    """How often the node restarts the task after it has failed.
+
+    Fields that are not set have the values of the group.
+
+    Default: the policy of the group
+    """
     dispatch_payload: DispatchPayload | None = None
-    lifecycle: Lifecycle | None = None  # Null: a main task.
+    """The file in which the task finds the payload of a dispatched job."""
+    lifecycle: Lifecycle | None = None
+    """When the task runs, compared with the main tasks of the group.
+
+    Without this block, the task is a main task. A group needs at least one main task.
+    """
     meta: dict[str, str] | None = None
-    kill_timeout: int = 5 * SECOND  # ns between the kill signal and the kill.
-    kill_signal: str = ""  # Empty: the default of the driver.
+    """Metadata of your choice, which the task receives as environment variables (`NOMAD_META_<key>`).
+
+    It is added to the metadata of the job and the group, and overrides values with the same key.
+
+    Default: none
+    Example: {"role": "primary"}
+    """
+    kill_timeout: DurationNs = 5 * SECOND
+    """How long the task may take to end after it has received `KillSignal`.
+
+    After this time the node kills it. A node shortens a longer time to its setting `client.max_kill_timeout`,
+    by default 30s.
+
+    Limits: at least 0s; for `service` jobs at most the group's `Update.ProgressDeadline`
+    Example: 30s
+    """
+    kill_signal: str = ""
+    """The signal that asks the task to end.
+
+    Default: the default of the driver: `SIGINT` for `exec` and `raw_exec`, `SIGTERM` for `docker`
+    Example: SIGTERM
+    """
     log_config: LogConfig = LogConfig()
+    """How much output of the task the node retains."""
     artifacts: tuple[Artifact, ...] | None = None
-    leader: bool = False  # The other tasks are stopped when it ends.
-    shutdown_delay: int = 0  # ns between the end of its services and its stop.
+    """Files and folders that the node downloads before the task starts."""
+    leader: bool = False
+    """Whether the other tasks of the group are stopped when this task ends.
+
+    Use it for the task to which the others only contribute.
+
+    Limits: at most one task of a group
+    """
+    shutdown_delay: DurationNs = 0
+    """How long the node waits between the removal of the task's services and its `KillSignal`.
+
+    In this time clients stop using the services.
+
+    Limits: at least 0s
+    Example: 5s
+    """
     volume_mounts: tuple[VolumeMount, ...] | None = None
+    """Where the task sees the volumes that its group requests."""
     scaling_policies: tuple[ScalingPolicy, ...] | None = None
-    kind: str = ""  # The kind of Consul proxy that it is; empty for other tasks.
+    """Limits for the processor time and memory of a task, for an autoscaler.
+
+    Limits: must not be set
+    Effect: none, because Wharf refuses it: scale the group instead
+    """
+    kind: str = ""
+    """The kind of Consul proxy that the task is; empty for other tasks.
+
+    Example: connect-proxy:web
+    Effect: none, because Wharf does not use Consul
+    """
     csi_plugin_config: CSIPluginConfig | None = None
-    identity: WorkloadIdentity | None = None  # The default identity.
-    identities: tuple[WorkloadIdentity, ...] | None = None  # Additional ones.
+    """Declares the task as a CSI plugin, a program that provides volumes.
+
+    Effect: none, because Wharf has no CSI volumes
+    """
+    identity: WorkloadIdentity | None = None
+    """The settings of the task's default identity: a token, signed by the servers, that states which task its
+    bearer is.
+
+    Every task has one; this block decides whether the task receives it as a file or variable. In HCL, it is the
+    block `identity` without a name.
+    """
+    identities: tuple[WorkloadIdentity, ...] | None = None
+    """Further identities of the task, for services outside of the cluster.
+
+    In HCL, they are the blocks `identity` with a name.
+
+    Limits: different names
+    """
     secrets: tuple[TaskSecret, ...] | None = None
+    """Secrets that are fetched before the task starts.
+
+    Effect: none, because no provider of secrets exists: use a template with `variable`
+    """
     actions: tuple[TaskAction, ...] | None = None
-    schedule: dict[str, object] | None = None  # Accepted without effect.
+    """Commands that users may run inside the task with `wharf job action`.
+
+    Limits: different names
+    """
+    schedule: dict[str, object] | None = None
+    """When the task is paused.
+
+    Default: none
+    Example: {"Cron": {"Start": "0 8 * * *", "End": "18", "Timezone": "UTC"}}
+    Effect: none, because Wharf does not pause tasks by schedule
+    """
 
 
 class TaskGroup(Record):
@@ -125,29 +378,154 @@ class TaskGroup(Record):
     """
 
     name: str = ""
-    count: int = 1  # How many allocations should run.
+    """The name of the group, which is unique in the job.
+
+    Default: none; required
+    Limits: 1 to 256 UTF-8 bytes; unique in the job
+    Example: api
+    """
+    count: int = 1
+    """How many allocations of the group run at the same time.
+
+    Each allocation runs all tasks of the group on one node. For `system` and `sysbatch` jobs it is the number
+    for each node.
+
+    Unit: allocations
+    Default: `Scaling.Min` if the group has a scaling block, otherwise 1
+    Limits: at least 0; at most 1 for `system` jobs; the counts of all groups together at most 50,000 (the
+        setting `server.job_max_count`)
+    Example: 3
+    """
     update: UpdatePolicy | None = None
+    """How a new version of the group replaces the old one.
+
+    Fields that are not set have the values of the job's block `Update`.
+
+    Default: for `service` and `system` jobs, all defaults of the block; none for other types
+    Limits: only for `service` and `system` jobs
+    """
     migrate: MigratePolicy | None = None
+    """How allocations of the group are moved off a node that is drained.
+
+    Fields that are not set have the values of the job's block `Migrate`.
+
+    Default: for `service` jobs, all defaults of the block; none for other types
+    Limits: only for `service` jobs
+    """
     constraints: tuple[Constraint, ...] | None = None
+    """Conditions that a node must satisfy to run the group."""
     scaling: ScalingPolicy | None = None
+    """The limits of the count, and settings for an autoscaler.
+
+    Limits: not for `system` jobs
+    """
     restart_policy: RestartPolicy | None = None
+    """How often the node restarts a task of the group after it has failed.
+
+    Tasks can override single fields.
+
+    Default: the policy of the job type
+    """
     disconnect: DisconnectPolicy | None = None
+    """What happens to allocations of the group when their node loses contact to the servers."""
     tasks: tuple[Task, ...] | None = None
+    """The tasks of the group.
+
+    They run on the same node, start and stop together, and share the folder `/alloc` and the network.
+
+    Default: none; required
+    Limits: 1 to 1,000 items, with different names; at least one without `Lifecycle`
+    """
     ephemeral_disk: EphemeralDisk = EphemeralDisk()
+    """The disk space that the tasks of an allocation share, and whether its data follow the allocation to another
+    node.
+    """
     meta: dict[str, str] | None = None
+    """Metadata of your choice, which tasks receive as environment variables (`NOMAD_META_<key>`).
+
+    It overrides values of the job with the same key.
+
+    Default: none
+    Example: {"tier": "front"}
+    """
     reschedule_policy: ReschedulePolicy | None = None
+    """When and how often a failed allocation is replaced, usually on another node.
+
+    Fields that are not set have the values of the job's block `Reschedule`.
+
+    Default: the policy of the job type; none for `system` and `sysbatch` jobs
+    Limits: not for `system` and `sysbatch` jobs
+    """
     affinities: tuple[Affinity, ...] | None = None
+    """Preferences for nodes.
+
+    A node that matches gets a better score; others can still run the group.
+
+    Limits: not for `system` jobs
+    """
     spreads: tuple[Spread, ...] | None = None
+    """How the allocations of the group are distributed over the values of a node attribute.
+
+    Limits: not for `system` jobs
+    """
     networks: tuple[NetworkResource, ...] | None = None
+    """The network of the group, with its ports.
+
+    Usually it is one. Services can use the ports of the first network.
+    """
     consul: Consul | None = None
+    """Which cluster of Consul the group uses.
+
+    Effect: none, because Wharf does not use Consul
+    """
     services: tuple[Service, ...] | None = None
+    """Services of the group, with their health checks.
+
+    Limits: all services of a group and its tasks have the same provider
+    """
     volumes: dict[str, VolumeRequest] | None = None
-    shutdown_delay: int | None = None  # ns between the end of its services and the stop of its tasks.
-    max_run_duration: int | None = None  # ns after which the allocation is stopped.
+    """The volumes that the group requests, by name.
+
+    In HCL, the label of a block `volume` is the name. Tasks mount them with `VolumeMounts`.
+    """
+    shutdown_delay: DurationNs | None = None
+    """How long the node waits between the removal of the group's services and the stop of its tasks.
+
+    In this time clients stop using the services.
+
+    Default: 0s
+    Limits: at least 0s
+    Example: 5s
+    """
+    max_run_duration: DurationNs | None = None
+    """How long an allocation may run.
+
+    After this time the node stops it. Use it for batch work that may hang.
+
+    Default: no limit
+    Limits: more than 0s; only for `batch` and `sysbatch` jobs
+    Example: 1h
+    """
     # Deprecated; canonical form turns them into `disconnect`.
-    stop_after_client_disconnect: int | None = None
-    max_client_disconnect: int | None = None
+    stop_after_client_disconnect: DurationNs | None = None
+    """After which time without contact the node stops the allocation itself.
+
+    Default: none
+    Example: 5m
+    Deprecated: use `Disconnect.StopOnClientAfter`
+    """
+    max_client_disconnect: DurationNs | None = None
+    """How long an allocation stays in the status unknown while its node is out of contact.
+
+    Default: none
+    Example: 1h
+    Deprecated: use `Disconnect.LostAfter`
+    """
     prevent_reschedule_on_lost: bool = False
+    """Whether allocations of a lost node are not replaced.
+
+    Deprecated: use `Disconnect.Replace`
+    """
 
     @classmethod
     def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:

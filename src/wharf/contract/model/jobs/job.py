@@ -52,13 +52,74 @@ class Periodic(Record):
     """When a periodic job launches children: jobs that are created from it at the times of cron expressions."""
 
     enabled: bool = True
-    spec: str = ""  # One cron expression; deprecated.
-    specs: tuple[str, ...] | None = None  # The cron expressions.
-    spec_type: str = "cron"  # Always "cron".
-    prohibit_overlap: bool = False  # Do not launch while a child runs.
-    max_running: int = 0  # How many children may run at the same time; others wait. 0 means no limit.
-    time_zone: str = "UTC"  # Of the cron expressions.
-    missed: str = MissedLaunchPolicy.ONCE  # A `MissedLaunchPolicy`.
+    """Whether the servers launch the job at the times of `Specs`.
+
+    Set it to false to pause the schedule without losing it: nothing launches, and the cron expressions are not
+    checked.
+    """
+    spec: str = ""
+    """One cron expression.
+
+    Use `Specs` instead, also for a single expression.
+
+    Example: "0 3 * * *"
+    Deprecated: use `Specs`
+    """
+    specs: tuple[str, ...] | None = None
+    """The cron expressions at which the job is launched: minute, hour, day of the month, month, day of the week;
+    optionally with seconds before and a year after them.
+
+    Names such as `@daily` are allowed too. With several expressions, the job is launched at the times of each
+    one; a time that two of them have in common counts once.
+
+    Default: none; an enabled schedule needs at least one expression
+    Limits: at most 20 items
+    Example: ["0 3 * * *"]
+    """
+    spec_type: str = "cron"
+    """The notation of the schedule.
+
+    HCL has no such argument.
+
+    Values:
+        cron: cron expressions
+    Example: cron
+    """
+    prohibit_overlap: bool = False
+    """Whether a launch is skipped while an earlier child of the job still runs.
+
+    Use it for jobs that must not run twice at the same time, such as backups. To let launches wait instead of
+    skipping them, use `MaxRunning`.
+    """
+    max_running: int = 0
+    """How many children of the job may run at the same time.
+
+    Further children stay pending and start, oldest first, when another one has ended. 0 means no limit. Nomad
+    has no such field.
+
+    Unit: children
+    Limits: at least 0
+    Example: 2
+    """
+    time_zone: str = "UTC"
+    """The time zone of the cron expressions, as a name of the IANA database.
+
+    With daylight saving time, a time that the clock skips does not occur on that day.
+
+    Limits: a name of the IANA database
+    Example: Europe/Berlin
+    """
+    missed: str = MissedLaunchPolicy.ONCE
+    """What happens to launches that were due while the cluster had no leader.
+
+    The leader decides it as soon as it is elected. Nomad has no such field.
+
+    Values:
+        once: one launch replaces all missed ones
+        none: missed launches are dropped
+        all: every missed launch is made, each with its own launch time
+    Example: none
+    """
 
 
 class PayloadRequirement(StrEnum):
@@ -72,27 +133,101 @@ class PayloadRequirement(StrEnum):
 class Parameterized(Record):
     """The block that makes a job a template: each dispatch creates a child job from it."""
 
-    payload: str = PayloadRequirement.OPTIONAL  # A `PayloadRequirement`.
-    meta_required: tuple[str, ...] | None = None  # Keys that a dispatch must set.
-    meta_optional: tuple[str, ...] | None = None  # Keys that it may set.
-    max_running: int = 0  # How many children may run at the same time; others wait. 0 means no limit.
+    payload: str = PayloadRequirement.OPTIONAL
+    """Whether a dispatch of the job carries a payload, which is data for its tasks.
+
+    A task receives it as a file, with the block `DispatchPayload`.
+
+    Values:
+        optional: a dispatch may have a payload
+        required: a dispatch without a payload is refused
+        forbidden: a dispatch with a payload is refused
+    Example: required
+    """
+    meta_required: tuple[str, ...] | None = None
+    """Keys of metadata that every dispatch must set.
+
+    A dispatch that lacks one is refused. The tasks receive the values as environment variables, such as
+    `NOMAD_META_input`.
+
+    Default: none
+    Limits: no key of `MetaOptional`
+    Example: ["input"]
+    """
+    meta_optional: tuple[str, ...] | None = None
+    """Keys of metadata that a dispatch may set.
+
+    A dispatch with any key that is in neither list is refused.
+
+    Default: none
+    Limits: no key of `MetaRequired`
+    Example: ["profile"]
+    """
+    max_running: int = 0
+    """How many dispatched children of the job may run at the same time.
+
+    Further children stay pending and start, oldest first, when another one has ended. 0 means no limit. Nomad
+    has no such field.
+
+    Unit: children
+    Limits: at least 0
+    Example: 10
+    """
 
 
 class MultiregionStrategy(Record):
     """How a deployment of a job in several regions proceeds from region to region."""
 
-    max_parallel: int = 0  # Regions at a time.
-    on_failure: str = ""  # What happens to the other regions.
+    max_parallel: int = 0
+    """How many regions are updated at a time.
+
+    Unit: regions
+    Example: 1
+    Effect: none, because jobs for several regions are refused
+    """
+    on_failure: str = ""
+    """What happens to the other regions if the deployment in one region fails.
+
+    Example: fail_all
+    Effect: none, because jobs for several regions are refused
+    """
 
 
 class MultiregionRegion(Record):
     """The fields of a job in several regions that differ in one region."""
 
     name: str = ""
+    """The name of the region.
+
+    Example: west
+    Effect: none, because jobs for several regions are refused
+    """
     count: int = 1
+    """The count of groups that set none, in this region.
+
+    Example: 2
+    Effect: none, because jobs for several regions are refused
+    """
     datacenters: tuple[str, ...] | None = None
+    """The datacenters of the region in which the job may run.
+
+    Default: none
+    Example: ["dc1"]
+    Effect: none, because jobs for several regions are refused
+    """
     node_pool: str = ""
+    """The node pool of the job in this region.
+
+    Example: default
+    Effect: none, because jobs for several regions are refused
+    """
     meta: dict[str, str] | None = None
+    """Metadata that is added to the metadata of the job in this region.
+
+    Default: none
+    Example: {"site": "west"}
+    Effect: none, because jobs for several regions are refused
+    """
 
 
 class Multiregion(Record):
@@ -102,29 +237,66 @@ class Multiregion(Record):
     """
 
     strategy: MultiregionStrategy | None = None
+    """How a deployment proceeds from region to region.
+
+    Effect: none, because jobs for several regions are refused
+    """
     regions: tuple[MultiregionRegion, ...] | None = None
+    """The regions of the job, with the fields that differ between them.
+
+    Effect: none, because jobs for several regions are refused
+    """
 
 
 class UILink(Record):
     """A link on the job's page in a web interface."""
 
     label: str = ""
+    """The text of the link.
+
+    Example: Runbook
+    """
     url: str = msgspec.field(default="", name="Url")
+    """The address of the link.
+
+    Example: https://wiki.example.com/web
+    """
 
 
 class UI(Record):
     """Additional content of the job's page in a web interface."""
 
     description: str = ""
+    """A text about the job for the people who look at it: what it is for, and whom to ask.
+
+    Limits: at most 1,000 UTF-8 bytes
+    Example: The public web site. Ask team shop.
+    """
     links: tuple[UILink, ...] | None = None
+    """Links that help the people who look at the job, such as to its manual or its dashboards."""
 
 
 class VersionTag(Record):
     """A name for a version of a job. A tagged version is not deleted by garbage collection."""
 
     name: str = ""
+    """The name of the version, by which commands such as `wharf job revert` find it.
+
+    Example: v1.4
+    """
     description: str = ""
-    tagged_time: int = 0  # ns since the epoch
+    """Why the version has a tag.
+
+    Limits: at most 1,000 UTF-8 bytes
+    Example: Before the change of the database
+    """
+    tagged_time: int = 0
+    """When the tag was set, in nanoseconds since 1970.
+
+    Servers set it.
+
+    Example: 0
+    """
 
 
 MAX_SEARCHED_GROUPS: Final = 16
@@ -137,43 +309,264 @@ class Job(Record):
     """A job: its submitted specification, then the fields that only servers set."""
 
     id: str
+    """The ID of the job, which is unique in its namespace.
+
+    To submit a job with the ID of an existing job means to change that job. In HCL, the label of the block
+    `job` is the ID; the argument `id` overrides it.
+
+    Default: none; required
+    Limits: 1 to 256 UTF-8 bytes, without spaces and control characters, and without a path segment `.` or `..`
+    Example: web
+    """
     name: str = ""
+    """The name that lists show.
+
+    Names of services are built from it. In HCL, it is the label of the block `job` unless `name` is set.
+
+    Default: the ID
+    Limits: 1 to 256 UTF-8 bytes
+    Example: Web site
+    """
     namespace: str = DEFAULT_NAMESPACE
+    """The namespace of the job.
+
+    Permissions, quotas and the drivers that a job may use depend on it. The namespace must exist. An explicit
+    namespace of the command or the request takes precedence over this field.
+
+    Limits: a namespace that exists
+    Example: shop
+    """
     region: str = DEFAULT_REGION
-    type: str = JobType.SERVICE  # A `JobType`.
-    priority: int = 0  # Higher numbers are scheduled first; 0: the default.
-    all_at_once: bool = False  # Place all allocations or none.
-    datacenters: tuple[str, ...] | None = None  # Names or patterns.
+    """The region in which the job runs.
+
+    A server of another region forwards the job to a server of this one.
+
+    Default: `global`, which means the region of the server that receives the job
+    Limits: a region that exists
+    Example: europe
+    """
+    type: str = JobType.SERVICE
+    """How the job is scheduled.
+
+    The type of a job cannot be changed later.
+
+    Values:
+        service: runs until you stop it; allocations that end are replaced
+        batch: runs to its end; only failed allocations are replaced
+        system: runs one allocation on each matching node until you stop it, also on nodes that join later
+        sysbatch: runs one allocation to its end on each matching node
+    Example: batch
+    """
+    priority: int = 0
+    """How important the job is compared with others.
+
+    The scheduler plans jobs with a higher priority first. If preemption is enabled, a job can displace
+    allocations of jobs whose priority is lower by at least 10.
+
+    Default: 50 (the setting `server.job_default_priority`)
+    Limits: 1 to 100; the setting `server.job_max_priority` allows up to 32,766
+    Example: 80
+    """
+    all_at_once: bool = False
+    """Whether the scheduler places all allocations of the job or none.
+
+    If one has no capacity, all of them wait. Use it for work that is useless in part, such as a computation on
+    a fixed number of machines.
+    """
+    datacenters: tuple[str, ...] | None = None
+    """Names or patterns of the datacenters in which the job may run.
+
+    `*` stands for any text, so `["eu-*"]` selects all datacenters whose name begins with `eu-`.
+
+    Limits: no empty name
+    Example: ["eu-*"]
+    """
     node_pool: str = ""
+    """The node pool in which the job may run.
+
+    The pool `all` contains every node.
+
+    Default: the default pool of the namespace, which is `default` unless it was changed
+    Limits: a node pool that exists
+    Example: batch
+    """
     constraints: tuple[Constraint, ...] | None = None
+    """Conditions that a node must satisfy to run any part of the job.
+
+    Groups and tasks can have further ones.
+    """
     affinities: tuple[Affinity, ...] | None = None
+    """Preferences for nodes, for all groups of the job.
+
+    A node that matches gets a better score; others can still run the job.
+
+    Limits: not for `system` jobs
+    """
     spreads: tuple[Spread, ...] | None = None
+    """How the allocations of each group are distributed over the values of a node attribute, such as over racks.
+
+    Limits: not for `system` jobs
+    """
     task_groups: tuple[TaskGroup, ...] | None = None
+    """The groups of the job.
+
+    A group is a set of tasks that run together on one node.
+
+    Default: none; required
+    Limits: 1 to 1,000 items, with different names
+    """
     update: UpdatePolicy | None = None
+    """How a new version of the job replaces the old one, for all groups.
+
+    Each group inherits the fields that its own block `Update` does not set. The stored job itself keeps only
+    `Stagger` and `MaxParallel`; the groups have all fields.
+
+    Default: for `service` and `system` jobs, all defaults of the block; none for other types
+    Limits: only for `service` and `system` jobs
+    """
     periodic: Periodic | None = None
+    """The times at which the servers launch the job.
+
+    A job with this block runs nothing itself; each launch is a child job. The block cannot be added to an
+    existing job, or removed from it.
+
+    Limits: only for `batch` and `sysbatch` jobs
+    """
     parameterized_job: Parameterized | None = None
+    """Makes the job a template: it runs only when it is dispatched, and each dispatch is a child job with its own
+    metadata and payload.
+
+    The block cannot be added to an existing job, or removed from it.
+
+    Limits: only for `batch` and `sysbatch` jobs
+    """
     multiregion: Multiregion | None = None
+    """The regions of a job that runs in several regions.
+
+    Wharf refuses such a job: submit the job to each region instead.
+
+    Limits: must not be set
+    Effect: none, because jobs for several regions are refused
+    """
     meta: dict[str, str] | None = None
+    """Metadata of your choice.
+
+    Tasks receive it as environment variables (`NOMAD_META_<key>`). Groups and tasks can add keys and override
+    values.
+
+    Default: none
+    Example: {"team": "shop"}
+    """
     ui: UI | None = None
+    """A description of the job and links for people who look at it.
+
+    Clients can show them; Wharf stores them.
+    """
     vault_namespace: str = ""
+    """The namespace in Vault of tasks that set none.
+
+    Example: team
+    Effect: none, because Wharf does not use Vault
+    """
     consul_namespace: str = ""
-    stop: bool = False  # The job should not run.
-    payload: bytes | None = None  # Data of a dispatch, for its tasks.
+    """The namespace in Consul of groups and tasks that set none.
+
+    Example: team
+    Effect: none, because Wharf does not use Consul
+    """
+    stop: bool = False
+    """Whether the job is stopped.
+
+    A job that is submitted with true is stored, but runs nothing. `wharf job stop` and `wharf job start` change
+    it. HCL has no such argument.
+    """
+    payload: bytes | None = None
+    """The data that came with a dispatch.
+
+    Only dispatched children have it; a submitted job must not.
+
+    Default: none
+    Limits: must not be set
+    """
     version: int = 0
+    """The number of this version of the job.
+
+    Servers count it up with each change. A submitted number that is larger than the stored one is kept.
+
+    Unit: number of changes
+    Limits: 0 to 9,007,199,254,740,992
+    Example: 3
+    """
     version_tag: VersionTag | None = None
+    """The tag of this version.
+
+    Set it with `wharf job tag`, not in a job file.
+    """
 
     parent_id: str = ""
+    """The ID of the job whose launch or dispatch created this one; empty for other jobs.
+
+    Set by: servers
+    """
     dispatched: bool = False
+    """Whether a dispatch created the job.
+
+    Set by: servers
+    """
     dispatch_idempotency_token: str = ""
+    """The token with which the dispatch of this job was requested.
+
+    A second dispatch with it creates no second job.
+
+    Set by: servers
+    """
     # Nomad's wire name, because tools read it.
     submitter_accessor_id: str = msgspec.field(default="", name="NomadTokenID")
+    """The accessor ID of the ACL token that submitted this version.
+
+    Set by: servers
+    """
     status: JobStatus = JobStatus.PENDING
+    """Whether the job is pending, running or dead.
+
+    Values:
+        pending: an evaluation is open, and nothing runs
+        running: allocations run, or a periodic or parameterized job waits for its next launch
+        dead: nothing runs, and nothing is left to run
+    Set by: servers
+    """
     status_description: str = ""
+    """Why the job has its status; usually empty.
+
+    Set by: servers
+    """
     stable: bool = False
+    """Whether a deployment of this version succeeded.
+
+    An automatic rollback returns to the newest stable version.
+
+    Set by: servers
+    """
     submit_time: int = 0
+    """When this version was submitted, in nanoseconds since 1970.
+
+    Set by: servers
+    """
     create_index: int = 0
+    """The log index at which the job was created.
+
+    Set by: servers
+    """
     modify_index: int = 0
+    """The log index of the last change, including changes of its status.
+
+    Set by: servers
+    """
     job_modify_index: int = 0
+    """The log index at which the specification was last submitted, stopped or scaled.
+
+    Set by: servers
+    """
 
     # Only the server sets these fields; submitted values are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({

@@ -1,4 +1,4 @@
-"""The `config` of a task with the docker driver: its keys, and their validation against the node's settings.
+"""The `config` of a task with the docker driver: its validation against the settings of the node.
 
 All problems (unknown keys, wrong types, features that the node forbids) are reported together, before any request to
 the engine.
@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.contract.model.drivers.docker import DockerConfig
 from wharf.node.drivers.config_keys import describe_unknown_keys
 from wharf.node.sandbox.privileges import DEFAULT_CAPABILITIES
 
@@ -34,137 +35,6 @@ class DockerConfigError(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
-
-
-class AuthConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `auth` of a task's configuration: credentials for the registry."""
-
-    username: str = ""
-    password: str = ""
-    email: str = ""
-    server_address: str = ""
-
-
-class LoggingConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `logging` of a task's configuration: the engine's log driver and its options."""
-
-    type: str = ""
-    driver: str = ""  # another name of the key `type`
-    config: dict[str, str] = {}
-
-
-class DeviceConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """A block `devices` of a task's configuration: a host device for the container."""
-
-    host_path: str
-    container_path: str = ""  # empty: the same as `host_path`
-    cgroup_permissions: str = "rwm"  # letters of r (read), w (write) and m (mknod)
-
-
-class BindOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `bind_options` of a mount."""
-
-    propagation: str = ""  # such as `rshared`; empty: the engine's default
-
-
-class TmpfsOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `tmpfs_options` of a mount."""
-
-    size: int = 0  # in bytes; 0: the engine's default
-    mode: int = 0  # permission bits; 0: the engine's default
-
-
-class VolumeDriverConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `driver_config` of a mount's volume: the volume driver and its options."""
-
-    name: str = ""
-    options: dict[str, str] = {}  # passed to the volume driver
-
-
-class VolumeOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `volume_options` of a mount."""
-
-    no_copy: bool = False  # the volume is not filled with the image's files
-    labels: dict[str, str] = {}
-    driver_config: VolumeDriverConfig | None = None
-
-
-class MountConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """A block `mount` of a task's configuration: a volume, host folder or tmpfs in the container."""
-
-    target: str  # path in the container
-    type: str = "volume"  # volume, bind or tmpfs
-    source: str = ""  # name of the volume or host path
-    readonly: bool = False
-    bind_options: BindOptions | None = None
-    volume_options: VolumeOptions | None = None
-    tmpfs_options: TmpfsOptions | None = None
-
-
-class HealthChecksConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """The block `healthchecks`: whether to disable the image's health check."""
-
-    disable: bool = False
-
-
-class DockerConfig(msgspec.Struct):
-    """All keys of a docker task's `config`, with their defaults; the names are those of job files."""
-
-    image: str = ""
-    command: str = ""
-    args: list[str] = []
-    entrypoint: list[str] | None = None
-    work_dir: str = ""
-    hostname: str = ""
-    init: bool = False
-    interactive: bool = False
-    tty: bool = False
-    ports: list[str] = []
-    network_mode: str = ""
-    network_aliases: list[str] = []
-    ipv4_address: str = ""
-    ipv6_address: str = ""
-    mac_address: str = ""
-    extra_hosts: list[str] = []
-    dns_servers: list[str] = []
-    dns_search_domains: list[str] = []
-    dns_options: list[str] = []
-    volumes: list[str] = []
-    volume_driver: str = ""
-    mount: list[MountConfig] = []
-    mounts: list[MountConfig] = []
-    storage_opt: dict[str, str] = {}
-    devices: list[DeviceConfig] = []
-    auth: AuthConfig | None = None
-    auth_soft_fail: bool = False
-    force_pull: bool = False
-    image_pull_timeout: str = "5m"
-    load: str = ""
-    labels: dict[str, str] = {}
-    logging: LoggingConfig | None = None
-    ulimit: dict[str, str] = {}
-    sysctl: dict[str, str] = {}
-    cap_add: list[str] = []
-    cap_drop: list[str] = []
-    privileged: bool = False
-    security_opt: list[str] = []
-    readonly_rootfs: bool = False
-    group_add: list[str] = []
-    memory_hard_limit: int = 0
-    cpu_hard_limit: bool = False
-    cpu_cfs_period: int = 100_000
-    cpuset_cpus: str = ""
-    pids_limit: int = 0
-    oom_score_adj: int = 0
-    shm_size: int = 0
-    pid_mode: str = ""
-    ipc_mode: str = ""
-    uts_mode: str = ""
-    userns_mode: str = ""
-    cgroupns: str = ""
-    runtime: str = ""
-    healthchecks: HealthChecksConfig | None = None
-    container_exists_attempts: int = 5
 
 
 _SINGLE_BLOCKS: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", "sysctl", "storage_opt")

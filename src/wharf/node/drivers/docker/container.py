@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from wharf.contract.model.drivers.docker import DockerConfig, LoggingConfig, MountConfig
 from wharf.contract.model.refusal import Refusal
-from wharf.node.drivers.docker.config import DockerConfig, LoggingConfig, MountConfig
 from wharf.node.drivers.port import CannotStart, GivenDevice, GivenPort, TaskOrder
 from wharf.node.files import ReadOnlyFolder
 from wharf.node.node_mark import NodeMark

@@ -7,8 +7,9 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from wharf.contract.model.drivers.docker import DockerConfig
 from wharf.node.drivers.docker import responses
-from wharf.node.drivers.docker.config import DockerConfig, DockerConfigError, DockerSettings, parse_config
+from wharf.node.drivers.docker.config import DockerConfigError, DockerSettings, parse_config
 from wharf.node.drivers.docker.container import (
     ALLOCATION_LABEL,
     RUN_LABEL,

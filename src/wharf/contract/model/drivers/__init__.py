@@ -1,0 +1,17 @@
+"""The options of the built-in task drivers: the keys of `Config` in a task. Plugins have options of their own."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from wharf.contract.model.drivers.docker import DockerConfig
+from wharf.contract.model.drivers.programs import ExecConfig, MockConfig, RawExecConfig
+
+DRIVER_CONFIGS: Final[Mapping[str, type[msgspec.Struct]]] = {
+    "docker": DockerConfig,
+    "exec": ExecConfig,
+    "raw_exec": RawExecConfig,
+    "mock": MockConfig,
+}
+"""The type of the options of each built-in driver."""
