@@ -72,7 +72,7 @@ class _JobWriter:
         for argument in self._list_arguments(block, content):
             known.add(argument.field)
             if argument.field not in written_fields:
-                self._add_argument(arguments, argument, content, path)
+                self._add_argument(arguments, argument, content)
         if block is JOB and content.get("Name") not in (None, "", content.get("ID")):
             arguments.insert(0, ("name", format_expression(content["Name"])))
         lines = align_arguments(arguments)
@@ -110,9 +110,8 @@ class _JobWriter:
             elif not argument.operand:
                 yield argument
 
-    def _add_argument(
-        self, arguments: list[tuple[str, str]], argument: Argument, content: Mapping[str, Any], path: str
-    ) -> None:
+    @staticmethod
+    def _add_argument(arguments: list[tuple[str, str]], argument: Argument, content: Mapping[str, Any]) -> None:
         """Add an argument, unless it has the value that it has if it is absent."""
         value = content.get(argument.field)
         if value is None or (value == argument.absent and type(value) is type(argument.absent)):

@@ -8,7 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from wharf.job_files.fields import FieldProblem, FilePath, NormalizedJob, format_path, normalize_job
+from wharf.contract.model.decoding import DecodingError, convert_object
+from wharf.contract.model.jobs.job import Job
+from wharf.job_files.driver_options import find_unknown_driver_options
+from wharf.job_files.fields import FilePath, NormalizedJob, format_path, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
@@ -67,7 +70,9 @@ def map_markup_job(
     places = _Places(document, source)
     value = document.value
     if not isinstance(value, dict):
-        _add_type_problem(diagnostics, source, value)
+        no_place = SourceFile(source.name, "", is_file=False)
+        diagnostics.add(no_place, 0, 0, f"expected a job, got {describe_type(value)}")
+        diagnostics.raise_if_any()
     variables: Mapping[str, Value] = {}
     if has_variables(value) or inputs.flags or inputs.files:
         value, variables = _evaluate_templates(document, source, inputs, ports)
@@ -79,24 +84,37 @@ def map_markup_job(
     normalized = normalize_job({key: item for key, item in job.items() if prefix or key not in TEMPLATE_KEYS})
     places.set_origins(normalized, prefix)
     for problem in normalized.problems:
-        add_field_problem(diagnostics, places, problem, prefix)
+        diagnostics.add(*places.get_range((*prefix, *problem.path)), problem.message, problem.fix)
+    parsed = ParsedJob(normalized.document, [], places, variables)
     if not normalized.document.get("ID"):
-        place = places.get_range(prefix)
-        diagnostics.add(place[0], place[1], place[1], "the job has no ID", "add one, such as ID: web")
+        source, start, _ = places.get_range(prefix)
+        diagnostics.add(source, start, start, "the job has no ID", "add one, such as ID: web")
+    add_driver_problems(diagnostics, parsed)
+    if diagnostics.diagnostics:
+        _add_type_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
-    return ParsedJob(normalized.document, [], places, variables)
+    return parsed
 
 
-def add_field_problem(
-    diagnostics: DiagnosticList, places: "_Places", problem: FieldProblem, prefix: FilePath = ()
-) -> None:
-    """Add the problem of a field at its place in the file."""
-    diagnostics.add(*places.get_range((*prefix, *problem.path)), problem.message, problem.fix)
+def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
+    """Add an error for each option that the driver of a task does not have."""
+    for problem in find_unknown_driver_options(parsed.document):
+        place = parsed.find_place(format_path(problem.path))
+        diagnostics.add(place.source, place.start, place.end, problem.message, problem.fix)
 
 
-def _add_type_problem(diagnostics: DiagnosticList, source: SourceFile, value: Any) -> None:
-    diagnostics.add(SourceFile(source.name, "", is_file=False), 0, 0, f"expected a job, got {describe_type(value)}")
-    diagnostics.raise_if_any()
+def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
+    """Add the values of a wrong type to other errors, so that the user sees all errors in one run.
+
+    Without other errors, the server reports them, together with the rules that it checks.
+    """
+    try:
+        convert_object(Job, parsed.document)
+    except DecodingError as error:
+        for problem in error.problems:
+            if problem.path != "ID" or parsed.document.get("ID"):
+                place = parsed.find_place(problem.path)
+                diagnostics.add(place.source, place.start, place.end, str(problem))
 
 
 def describe_type(value: object) -> str:

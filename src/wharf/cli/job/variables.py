@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -36,6 +36,17 @@ class VariableOptions:
     files: tuple[str, ...] = ()
     is_strict: bool = True
 
+    def list_words(self) -> list[str]:
+        """Return the options as arguments of a command. Values of variables with names of secrets are left out."""
+        from wharf.languages.hcl.diagnostics import is_secret_name
+
+        words = [
+            word
+            for name, text in self.values
+            for word in ("--var", f"{name}={'...' if is_secret_name(name) else text}")
+        ]
+        return words + [word for file in self.files for word in ("--var-file", file)]
+
 
 class _ValueType(click.ParamType[tuple[str, str]]):
     """The type of `--var name=value`. Error texts never contain the value: it may be a secret."""
@@ -51,7 +62,7 @@ class _ValueType(click.ParamType[tuple[str, str]]):
 
 
 def variable_options(command: F) -> F:
-    """Add the options for variables to a command. It receives them as `variables`, see `collect_options`."""
+    """Add the options for variables to a command. It receives the fields of `VariableOptions`, as `values`, `value_files` and `is_strict`."""
     for option in reversed((
         click.option(
             "--var", "values", multiple=True, type=_ValueType(), metavar="NAME=VALUE",
@@ -146,8 +157,3 @@ def describe_submitted_variables(
         else:
             flags[name] = text
     return flags or None, "".join(lines.values())
-
-
-def collect_options(values: Sequence[tuple[str, str]], files: Sequence[str], is_strict: bool) -> VariableOptions:
-    """Return the options for variables of a command."""
-    return VariableOptions(tuple(values), tuple(files), is_strict)
