@@ -83,9 +83,13 @@ def test_unknown_fields_and_values_of_a_wrong_type_are_reported_together(
     with open_terminal(capsys, nodes=1) as terminal:
         errors = [terminal.run("job", word, file).errors for word in ("run", "plan", "validate")]
 
-    assert errors == [
-        [
-            f"wharf: {file}:5:5: TaskGroups[0].Cuont is not a known field",
-            f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got text",
+    assert (
+        errors
+        == [
+            [
+                f"wharf: {file}:5:5: TaskGroups[0].Cuont is not a known field",
+                f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got text",
+            ]
         ]
-    ] * 3
+        * 3
+    )

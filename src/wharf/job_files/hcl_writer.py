@@ -248,10 +248,11 @@ def format_label(text: str) -> str:
     return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
 
 
-def format_expression(value: Any, *, is_inside: bool = False) -> str:
+def format_expression(value: Any, *, is_inside: bool = False, allows_names: bool = True) -> str:
     """Return a value of JSON as an expression whose value it is. A text of several lines is a heredoc.
 
-    References such as `${attr.cpu.arch}`, which nodes replace, stay as they are. `is_inside`: inside a list or an object.
+    References such as `${attr.cpu.arch}`, which nodes replace, stay as they are. Without `allows_names`, they are written as
+    text, because a values file holds no names. `is_inside`: inside a list or an object.
     """
     match value:
         case None:
@@ -261,9 +262,9 @@ def format_expression(value: Any, *, is_inside: bool = False) -> str:
         case int() | float():
             return json.dumps(value)
         case str():
-            return _format_text(value, allows_heredoc=not is_inside)
+            return _format_text(value, allows_heredoc=not is_inside, allows_names=allows_names)
         case list():
-            items = [format_expression(item, is_inside=True) for item in value]
+            items = [format_expression(item, is_inside=True, allows_names=allows_names) for item in value]
             line = f"[{', '.join(items)}]"
             if len(line) <= MAX_LINE_CHARS and "\n" not in line:
                 return line
@@ -271,8 +272,11 @@ def format_expression(value: Any, *, is_inside: bool = False) -> str:
         case dict():
             if not value:
                 return "{}"
-            keys = [key if NAME.fullmatch(key) and key not in _KEYWORDS else _format_text(key) for key in value]
-            values = [format_expression(item, is_inside=True) for item in value.values()]
+            keys = [
+                key if NAME.fullmatch(key) and key not in _KEYWORDS else _format_text(key, allows_names=allows_names)
+                for key in value
+            ]
+            values = [format_expression(item, is_inside=True, allows_names=allows_names) for item in value.values()]
             line = "{ " + ", ".join(f"{key} = {item}" for key, item in zip(keys, values, strict=True)) + " }"
             if len(line) <= MAX_LINE_CHARS // 2 and "\n" not in line:
                 return line
@@ -285,24 +289,25 @@ def _shift(text: str) -> str:
     return "\n".join(f"{INDENTATION}{line}" for line in text.split("\n"))
 
 
-def _format_text(text: str, *, allows_heredoc: bool = False) -> str:
+def _format_text(text: str, *, allows_heredoc: bool = False, allows_names: bool = True) -> str:
     if allows_heredoc and text.count("\n") >= MIN_HEREDOC_LINES - 1 and text.endswith("\n") and len(text) > 1:
-        heredoc = _format_heredoc(text)
+        heredoc = _format_heredoc(text, allows_names=allows_names)
         if heredoc is not None:
             return heredoc
     quoted = f'"{_escape(text)}"'
-    if _MARKERS.search(text) is None or _is_right(quoted, text):
+    if _MARKERS.search(text) is None or (allows_names and _is_right(quoted, text)):
         return quoted
     return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
 
 
-def _format_heredoc(text: str) -> str | None:
+def _format_heredoc(text: str, *, allows_names: bool) -> str | None:
     """Return a text of several lines as a heredoc, or `None` if it cannot be one."""
     lines = text.split("\n")
     name = next((name for name in HEREDOC_NAMES if all(line.strip() != name for line in lines)), None)
     if name is None:
         return None
-    for body in (text, _MARKERS.sub(_double_sign, text)):
+    escaped = _MARKERS.sub(_double_sign, text)
+    for body in (text, escaped) if allows_names else (escaped,):
         heredoc = f"<<{name}\n{body}{name}"
         if _is_right(heredoc, text):
             return heredoc

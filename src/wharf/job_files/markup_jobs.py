@@ -99,8 +99,14 @@ def map_markup_job(
 def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
     """Add an error for each option that the driver of a task does not have."""
     for problem in find_unknown_driver_options(parsed.document):
-        place = parsed.find_place(format_path(problem.path))
+        place = _find_name_place(parsed.find_place(format_path(problem.path)), str(problem.path[-1]))
         diagnostics.add(place.source, place.start, place.end, problem.message, problem.fix)
+
+
+def _find_name_place(place: SourceRange, name: str) -> SourceRange:
+    """Return the place of the name of an argument, which is on the line of its value."""
+    start = place.source.text.rfind(name, place.source.get_line_start(place.start)[1], place.end)
+    return SourceRange(place.source, start, start + len(name)) if start >= 0 else place
 
 
 def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:

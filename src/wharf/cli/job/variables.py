@@ -145,7 +145,7 @@ def describe_submitted_variables(
         for name in document.body.arguments:
             lines.pop(name, None)
             if name in variables:
-                lines[name] = f"{name} = {format_expression(to_plain(variables[name]))}\n"
+                lines[name] = f"{name} = {format_expression(to_plain(variables[name]), allows_names=False)}\n"
     flags: dict[str, str] = {}
     for name, text in inputs.flags:
         if name not in variables:
@@ -153,7 +153,7 @@ def describe_submitted_variables(
         lines.pop(name, None)
         if isinstance(variables[name], COLLECTIONS):
             flags.pop(name, None)
-            lines[name] = f"{name} = {format_expression(to_plain(variables[name]))}\n"
+            lines[name] = f"{name} = {format_expression(to_plain(variables[name]), allows_names=False)}\n"
         else:
             flags[name] = text
     return flags or None, "".join(lines.values())
