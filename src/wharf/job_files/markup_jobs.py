@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.job_files.driver_options import find_unknown_driver_options
-from wharf.job_files.fields import FilePath, NormalizedJob, format_path, normalize_job
+from wharf.contract.model.jobs.validation import find_unknown_options
+from wharf.job_files.fields import FilePath, NormalizedJob, format_path, iterate_tasks, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
@@ -98,9 +98,14 @@ def map_markup_job(
 
 def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
     """Add an error for each option that the driver of a task does not have."""
-    for problem in find_unknown_driver_options(parsed.document):
-        place = _find_name_place(parsed.find_place(format_path(problem.path)), str(problem.path[-1]))
-        diagnostics.add(place.source, place.start, place.end, problem.message, problem.fix)
+    for path, task in iterate_tasks(parsed.document):
+        driver, config = task.get("Driver"), task.get("Config")
+        if not isinstance(driver, str) or not isinstance(config, dict):
+            continue
+        for option in find_unknown_options(driver, config):
+            place = parsed.find_place(format_path((*path, "Config", *option.path)))
+            place = _find_name_place(place, str(option.path[-1]))
+            diagnostics.add(place.source, place.start, place.end, option.message, option.fix)
 
 
 def _find_name_place(place: SourceRange, name: str) -> SourceRange:
