@@ -5,7 +5,7 @@ A file names fields as the API does, in any case, as HCL does, or with underscor
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
@@ -16,13 +16,11 @@ from wharf.contract.model.decoding import SubmittedFields, list_submitted_fields
 from wharf.contract.model.jobs.constraints import Operand
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.wire.times import DurationError, parse_duration_ns
-from wharf.job_files.hcl.block_types import Argument, Block, BodyKind, Storage
+from wharf.job_files.hcl.block_types import Argument, Block
 from wharf.job_files.hcl.blocks import JOB
-from wharf.job_files.hcl.places import join_path
+from wharf.job_files.hcl.places import FilePath, join_path
 from wharf.languages.suggestions import find_nearest_name
 
-FilePath = tuple[str | int, ...]
-"""The path of a value in a file: keys and positions, as the file has them."""
 DURATION_FIELDS: Final = frozenset({
     "CheckRestartGrace", "Delay", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max",
     "MaxClientDisconnect",
@@ -30,6 +28,7 @@ DURATION_FIELDS: Final = frozenset({
     "StopAfterClientDisconnect", "StopOnClientAfter", "TTL", "Timeout", "HealthTimeout", "ConnectTimeout",
 })  # fmt: skip
 """Fields that a file may write as `30s`; the API has them in nanoseconds."""
+_STATIC_PORTS: Final = "ReservedPorts"
 COMPARISONS: Final = ("Constraints", "Affinities")
 """Fields whose items may be texts such as `${attr.kernel.name} = linux`."""
 MAX_LISTED_FIELDS: Final = 12
@@ -65,24 +64,21 @@ class NormalizedJob:
     origins: dict[FilePath, FilePath] = field(default_factory=dict)
 
 
-def normalize_job(submitted: Mapping[str, Any], *, knows_short_names: bool = True) -> NormalizedJob:
+def normalize_job(submitted: Mapping[str, Any]) -> NormalizedJob:
     """Return the job of a file with the field names of the API and without short forms.
 
     Problems are unknown fields, fields that occur twice, and comparisons that cannot be read. Types are not checked.
-    `knows_short_names` also accepts the names and blocks of HCL, such as `group` and `memory`.
     """
     result = NormalizedJob({})
-    normalizer = _Normalizer(result, knows_short_names=knows_short_names)
-    result.document = normalizer.normalize_record(submitted, Job, JOB if knows_short_names else None, (), ())
+    result.document = _Normalizer(result).normalize_record(submitted, Job, JOB, (), ())
     return result
 
 
 class _Normalizer:
     """Walks over a job and its record types together."""
 
-    def __init__(self, result: NormalizedJob, *, knows_short_names: bool) -> None:
+    def __init__(self, result: NormalizedJob) -> None:
         self._result = result
-        self._knows_short_names = knows_short_names
 
     def normalize_record(
         self,
@@ -129,58 +125,54 @@ class _Normalizer:
     ) -> None:
         """Store the value of a field."""
         nested = schema.nested.get(name)
+        is_block_form = block is not None and str(file_path[-1]).lower() != name.lower()
         if nested is None:
             normalized[name] = _convert_duration(name, value)
-            return
-        if nested.value_type is tuple and block is not None and self._is_block_form(name, file_path):
-            value, file_paths = _list_blocks(value, block, file_path)
-        elif isinstance(value, list):
-            file_paths = [(*file_path, at) for at in range(len(value))]
-        if nested.value_type is tuple:
-            if name in COMPARISONS and isinstance(value, str):
-                value, file_paths = [value], [file_path]
-            if not isinstance(value, list):
+        elif nested.value_type is tuple:
+            items = _list_items(name, value, block if is_block_form else None, file_path)
+            if items is None:
                 normalized[name] = value
                 return
-            items = []
-            for at, (item, item_path) in enumerate(zip(value, file_paths, strict=True)):
-                if item_path != (*path, at):
-                    self._result.origins[*path, at] = item_path
-                if name in COMPARISONS and isinstance(item, str):
-                    item = self._parse_comparison(item, item_path)
-                items.append(self._normalize_item(item, nested.record, block, (*path, at), item_path))
-            normalized[name] = items
-            if block is not None and block.other_field == "ReservedPorts":
-                self._split_ports(normalized, items)
-        elif nested.value_type is dict:
-            normalized[name] = (
-                {
-                    key: self._normalize_item(item, nested.record, block, (*path, key), (*file_path, key))
-                    for key, item in value.items()
-                }
-                if isinstance(value, dict)
-                else value
-            )
+            fields = {name: items}
+            if is_block_form and block is not None and block.other_field == _STATIC_PORTS:
+                fields = {name: [], _STATIC_PORTS: []}
+                for item in items:
+                    fields[_STATIC_PORTS if _is_static_port(item[0]) else name].append(item)
+            for field_name, field_items in fields.items():
+                normalized[field_name] = [
+                    self._normalize_item(
+                        field_name, item, nested.record, block, (*path[:-1], field_name, at), item_path
+                    )
+                    for at, (item, item_path) in enumerate(field_items)
+                ]
+        elif nested.value_type is dict and isinstance(value, dict):
+            label_fields = block.label_fields if is_block_form and block is not None else ()
+            normalized[name] = {
+                key: self._normalize_item(
+                    name, _add_label(item, label_fields, key), nested.record, block, (*path, key), (*file_path, key)
+                )
+                for key, item in value.items()
+            }
         else:
-            normalized[name] = self._normalize_item(value, nested.record, block, path, file_path)
+            normalized[name] = self._normalize_item(name, value, nested.record, block, path, file_path)
 
     def _normalize_item(
-        self, value: Any, record_type: type[msgspec.Struct], block: Block | None, path: FilePath, file_path: FilePath
+        self,
+        name: str,
+        value: Any,
+        record_type: type[msgspec.Struct],
+        block: Block | None,
+        path: FilePath,
+        file_path: FilePath,
     ) -> Any:
+        """Return one record of a field. Values of another type stay: the conversion to a job reports them."""
+        if path != file_path:
+            self._result.origins[path] = file_path
+        if name in COMPARISONS and isinstance(value, str):
+            return self._parse_comparison(value, file_path)
         if not isinstance(value, dict):
             return value
         return self.normalize_record(value, record_type, block, path, file_path)
-
-    def _is_block_form(self, name: str, file_path: FilePath) -> bool:
-        """Return whether a field is written by the name of its block, such as `group` for `TaskGroups`."""
-        return self._knows_short_names and str(file_path[-1]).lower() != name.lower()
-
-    def _split_ports(self, normalized: dict[str, Any], ports: list[Any]) -> None:
-        """Move ports with a static number from the dynamic ports of a network to its reserved ports."""
-        static = [port for port in ports if isinstance(port, dict) and port.get("Value")]
-        if static:
-            normalized["ReservedPorts"] = [*normalized.get("ReservedPorts", []), *static]
-            normalized["DynamicPorts"] = [port for port in ports if port not in static]
 
     def _set_operand(
         self, normalized: dict[str, Any], keys: dict[str, str], argument: Argument, value: Any, file_path: FilePath
@@ -245,6 +237,8 @@ def _get_names(record_type: type[msgspec.Struct], block: Block | None) -> _Field
     """Return the names of the fields of a record type. Names of the API are stronger than those of HCL."""
     schema = list_submitted_fields(record_type)
     blocks = {inner.field: inner for inner in block.blocks} if block is not None else {}
+    for inner in block.blocks if block is not None else ():
+        blocks.setdefault(inner.other_field, inner)
     spellings: dict[str, _FoundField] = {}
     for exact in schema.names:
         for spelling in (exact, exact.lower()):
@@ -259,25 +253,37 @@ def _get_names(record_type: type[msgspec.Struct], block: Block | None) -> _Field
     return _FieldNames(tuple(listed), spellings)
 
 
-def _list_blocks(value: Any, block: Block, file_path: FilePath) -> tuple[Any, list[FilePath]]:
-    """Return blocks that are written as in the JSON form of HCL as a list, with the path of each in the file.
+def _list_items(name: str, value: Any, block: Block | None, file_path: FilePath) -> list[tuple[Any, FilePath]] | None:
+    """Return the items of a list with their paths in the file, or `None` if the value is no list.
 
-    Blocks with a label are values below their labels: `group: {web: {...}}`.
+    With a block, the value may be written as in the JSON form of HCL: one block without a list around it, and blocks with a
+    label below their labels, such as `group: {web: {...}}`.
     """
     if isinstance(value, list):
-        return value, [(*file_path, at) for at in range(len(value))]
-    if not isinstance(value, dict) or block.storage is not Storage.LIST or block.body is not BodyKind.FIELDS:
-        return value, []
+        return [(item, (*file_path, at)) for at, item in enumerate(value)]
+    if name in COMPARISONS and isinstance(value, str):
+        return [(value, file_path)]
+    if block is None or not isinstance(value, dict):
+        return None
     if not block.label_fields:
-        return [value], [file_path]
-    items: list[Any] = []
-    paths: list[FilePath] = []
+        return [(value, file_path)]
+    items: list[tuple[Any, FilePath]] = []
     for label, content in value.items():
         for at, item in enumerate(content if isinstance(content, list) else [content]):
-            labels = dict.fromkeys(block.label_fields, label)
-            items.append({**labels, **item} if isinstance(item, dict) else labels if item is None else item)
-            paths.append((*file_path, label, at) if isinstance(content, list) else (*file_path, label))
-    return items, paths
+            item_path = (*file_path, label, at) if isinstance(content, list) else (*file_path, label)
+            items.append((_add_label(item, block.label_fields, label), item_path))
+    return items
+
+
+def _add_label(item: Any, label_fields: Sequence[str], label: str) -> Any:
+    """Return the content of a block with its label in the fields that hold it."""
+    labels = dict.fromkeys(label_fields, label)
+    return {**labels, **item} if isinstance(item, dict) else labels if item is None and labels else item
+
+
+def _is_static_port(port: Any) -> bool:
+    """Return whether a port has a static number."""
+    return isinstance(port, dict) and any(_squeeze(key) in ("static", "value") and value for key, value in port.items())
 
 
 def _convert_duration(name: str, value: Any) -> Any:
@@ -325,13 +331,3 @@ def format_path(path: FilePath) -> str:
     for step in path:
         text = f"{text}[{step}]" if isinstance(step, int) else join_path(text, step)
     return text
-
-
-def iterate_tasks(document: Mapping[str, Any]) -> Iterator[tuple[FilePath, Mapping[str, Any]]]:
-    """Yield the tasks of a job with their paths. Values of a wrong type are left out."""
-    groups = document.get("TaskGroups")
-    for at, group in enumerate(groups if isinstance(groups, list) else ()):
-        tasks = group.get("Tasks") if isinstance(group, dict) else None
-        for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
-            if isinstance(task, dict):
-                yield ("TaskGroups", at, "Tasks", number), task

@@ -11,14 +11,16 @@ from typing import Any, Final
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation import find_unknown_options
-from wharf.job_files.fields import FilePath, NormalizedJob, format_path, iterate_tasks, normalize_job
+from wharf.job_files.fields import NormalizedJob, format_path, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.hcl.places import FilePath, iterate_tasks
+from wharf.job_files.hcl.warnings import list_warnings
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
-from wharf.languages.hcl.documents import MAX_FILE_BYTES, ParsedDocument, evaluate_document
+from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
 from wharf.languages.hcl.json_documents import JsonArray, JsonNode, JsonObject, JsonProperty, JsonScalar
 from wharf.languages.hcl.schemas import BodySchema
-from wharf.languages.hcl.values import Value, to_plain
+from wharf.languages.hcl.values import to_plain
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.languages.markup import MarkupDocument, MarkupError, MarkupFormat, parse_markup
 
@@ -73,9 +75,9 @@ def map_markup_job(
         no_place = SourceFile(source.name, "", is_file=False)
         diagnostics.add(no_place, 0, 0, f"expected a job, got {describe_type(value)}")
         diagnostics.raise_if_any()
-    variables: Mapping[str, Value] = {}
-    if has_variables(value) or inputs.flags or inputs.files:
-        value, variables = _evaluate_templates(document, source, inputs, ports)
+    evaluated = _evaluate_templates(document, source, inputs, ports)
+    if evaluated is not None:
+        value = to_plain(evaluated.body.attributes[_JOB].value)
     prefix: FilePath = (WRAPPER,) if WRAPPER in value else ()
     job = value.get(WRAPPER, value)
     if not isinstance(job, dict):
@@ -85,7 +87,8 @@ def map_markup_job(
     places.set_origins(normalized, prefix)
     for problem in normalized.problems:
         diagnostics.add(*places.get_range((*prefix, *problem.path)), problem.message, problem.fix)
-    parsed = ParsedJob(normalized.document, [], places, variables)
+    warnings = list_warnings(evaluated, normalized.document) if evaluated is not None else []
+    parsed = ParsedJob(normalized.document, warnings, places, evaluated.variables if evaluated is not None else {})
     if not normalized.document.get("ID"):
         source, start, _ = places.get_range(prefix)
         diagnostics.add(source, start, start, "the job has no ID", "add one, such as ID: web")
@@ -149,6 +152,7 @@ class _Places(Mapping[str, SourceRange]):
     def __init__(self, document: MarkupDocument, source: SourceFile) -> None:
         self._document = document
         self._source = source
+        self._job: Mapping[str, Any] = {}
         self._origins: Mapping[FilePath, FilePath] = {}
         self._prefix: FilePath = ()
         self._tree: JsonNode | None = None
@@ -156,6 +160,7 @@ class _Places(Mapping[str, SourceRange]):
 
     def set_origins(self, normalized: NormalizedJob, prefix: FilePath) -> None:
         """Set the paths in the file of fields that the document has elsewhere."""
+        self._job = normalized.document
         self._origins = normalized.origins
         self._prefix = prefix
 
@@ -166,8 +171,7 @@ class _Places(Mapping[str, SourceRange]):
         return found or SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
 
     def __iter__(self) -> Iterator[str]:
-        tree = self._load_tree()
-        return iter(()) if tree is None else _iterate_paths(tree, ())
+        return _iterate_paths(self._job, ())
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -219,15 +223,12 @@ class _Places(Mapping[str, SourceRange]):
         return SourceRange(self._source, start, end)
 
 
-def _iterate_paths(node: JsonNode, path: FilePath) -> Iterator[str]:
-    if path:
-        yield format_path(path)
-    if isinstance(node, JsonObject):
-        for entry in node.properties:
-            yield from _iterate_paths(entry.value, (*path, entry.key))
-    elif isinstance(node, JsonArray):
-        for at, item in enumerate(node.items):
-            yield from _iterate_paths(item, (*path, at))
+def _iterate_paths(value: Any, path: FilePath) -> Iterator[str]:
+    """Yield the paths of a value and of all values inside it."""
+    yield format_path(path)
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in entries:
+        yield from _iterate_paths(item, (*path, step))
 
 
 def parse_path(path: str) -> FilePath:
@@ -245,8 +246,13 @@ def parse_path(path: str) -> FilePath:
 
 def _evaluate_templates(
     document: MarkupDocument, source: SourceFile, inputs: VariableInputs, ports: FunctionPorts
-) -> tuple[Any, Mapping[str, Value]]:
-    """Return the document with its templates evaluated, and the values of its variables. Raises `DocumentErrors`."""
+) -> EvaluatedDocument | None:
+    """Return the document with its templates evaluated, or `None` if it has none. Raises `DocumentErrors`."""
+    if not has_variables(document.value):
+        # The document stays as it is, but values for variables that it does not declare are an error.
+        nothing = ParsedDocument(source, JsonObject([], 0, 0))
+        evaluate_document(nothing, BodySchema(), ports=ports, inputs=inputs)
+        return None
     diagnostics = DiagnosticList()
     size = len(source.text.encode())
     if size > MAX_FILE_BYTES:
@@ -273,7 +279,7 @@ def _evaluate_templates(
     root = JsonObject(properties, tree.start, tree.end)
     evaluated = evaluate_document(ParsedDocument(source, root), BodySchema((_JOB,)), ports=ports, inputs=inputs)
     evaluated.diagnostics.raise_if_any()
-    return to_plain(evaluated.body.attributes[_JOB].value), evaluated.variables
+    return evaluated
 
 
 def _build_declarations(entry: JsonProperty, diagnostics: DiagnosticList, source: SourceFile) -> JsonNode:

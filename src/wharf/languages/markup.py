@@ -237,9 +237,11 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _parse_toml_float(text: str) -> float:
-    problem = find_number_problem(text.replace("_", "").lstrip("+"))
-    if problem or text.lstrip("+-") in ("inf", "nan"):
-        raise ValueError(problem or f"{text} is not a finite number")
+    problem = find_number_problem(text)
+    if text.lstrip("+-") in ("inf", "nan"):
+        problem = f"{text} is not a finite number"
+    if problem:
+        raise ValueError(problem)
     return float(text)
 
 

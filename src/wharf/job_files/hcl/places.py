@@ -12,6 +12,8 @@ from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, Ev
 from wharf.languages.hcl.values import MAPPINGS, SEQUENCES
 
 JsonObject = dict[str, Any]
+FilePath = tuple[str | int, ...]
+"""The path of a value: keys and positions."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -118,3 +120,13 @@ def join_path(path: str, name: str) -> str:
     if not _PLAIN_NAME.match(name):
         return f"{path}[{name}]"
     return f"{path}.{name}" if path else name
+
+
+def iterate_tasks(document: Mapping[str, Any]) -> Iterator[tuple[FilePath, Mapping[str, Any]]]:
+    """Yield the tasks of a job with their paths. Values of a wrong type are left out."""
+    groups = document.get("TaskGroups")
+    for at, group in enumerate(groups if isinstance(groups, list) else ()):
+        tasks = group.get("Tasks") if isinstance(group, dict) else None
+        for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
+            if isinstance(task, dict):
+                yield ("TaskGroups", at, "Tasks", number), task
