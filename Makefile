@@ -5,11 +5,12 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 
 # Variables for the command line: make test ARGS="tests/cluster/state -x", make simulate SEEDS=20,
-# make fuzz REQUESTS=1000000.
+# make fuzz REQUESTS=1000000 JOB_FILES=1000000.
 ARGS ?=
 SEEDS ?= 300
 COUNT ?= 300
 REQUESTS ?= 100000
+JOB_FILES ?= 100000
 # The number of test processes: two for each of two cores, because most tests wait. With JOBS=1, `-s` and a debugger work.
 JOBS ?= 4
 # The tests of a file run in one process and in order, so that a shared service is started once.
@@ -65,8 +66,8 @@ clients: environment ## test existing clients and proxies against the API, the g
 	@tools/install-clients.sh build/clients
 	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/cluster/api/existing tests/limits/existing $(ARGS)
 
-fuzz: environment ## run all property tests with many new examples, and REQUESTS=100000 random requests (FUZZ_SEED=1)
-	@exec env HYPOTHESIS_PROFILE=fuzz FUZZ_REQUESTS=$(REQUESTS) $(PYTHON_HERE) -m pytest -m "hypothesis or fuzz" $(ARGS)
+fuzz: environment ## run all property tests with many new examples, REQUESTS=100000 requests (FUZZ_SEED=1), JOB_FILES=100000
+	@exec env HYPOTHESIS_PROFILE=fuzz FUZZ_REQUESTS=$(REQUESTS) FUZZ_JOB_FILES=$(JOB_FILES) $(PYTHON_HERE) -m pytest -m "hypothesis or fuzz" $(ARGS)
 
 mutants: environment programs ## plant 300 random mistakes, one at a time, and list those that no test notices (COUNT=50)
 	@exec $(PYTHON_HERE) -m tools.mutants --count $(COUNT) $(ARGS)

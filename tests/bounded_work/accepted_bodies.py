@@ -7,7 +7,6 @@ new endpoint with a body needs a function, or a reason in `REFUSED_ENDPOINTS`.
 
 import asyncio
 import base64
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from tests.bounded_work.large_records import AUTH_METHOD, MAP, NODE_ID, RULES, SELECTOR, SOURCE, TASK, build_jobs
+from tests.bounded_work.large_records import AUTH_METHOD, NODE_ID, RULES, SELECTOR, SOURCE, TASK, build_jobs
 from tests.bounded_work.probe import Probe
 from tests.bounded_work.worst_bodies import MAX_BODY_BYTES
 from tests.bounded_work.worst_requests import WorstRequest, build_target
@@ -135,12 +134,14 @@ async def build_job_of_path(draft: Draft) -> Json:
 
 @builds("job.parse")
 async def build_job_file(draft: Draft) -> Json:
-    job = build_job(draft.size, "parsed")
-    if not draft.size.is_inline:
-        job["Meta"] = dict.fromkeys(MAP, "x" * 200)
-    else:
-        job["Meta"] = INLINE.make_map(3_000, share=0.5)  # Each quote is escaped.
-    return {"JobHCL": json.dumps({"Job": job}, separators=(",", ":"))}
+    """Return a job file of the largest size, with as many groups as its result may have."""
+    count = 1_000 if not draft.size.is_inline else 50
+    groups = "".join(
+        f'group "group{number}" {{\n task "task" {{\n  driver = "raw_exec"\n }}\n}}\n' for number in range(count)
+    )
+    padding = "x" * min(MAX_TEXT_CHARS, 900_000 // 8) if not draft.size.is_inline else "x" * 1_000
+    meta = "".join(f'key{number} = "{padding}"\n' for number in range(7))
+    return {"JobHCL": f'job "parsed" {{\n meta {{\n{meta} }}\n{groups}}}\n', "Canonicalize": True}
 
 
 @builds("job.statuses-of")

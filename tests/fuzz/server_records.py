@@ -89,7 +89,11 @@ def samples() -> dict[str, tuple[bytes, ...]]:
         "job.tag": (b'{"Version":0,"Description":"x"}',),
         "job.revert": (b'{"JobVersion":0}',),
         "job.stable": (b'{"JobVersion":0,"Stable":true}',),
-        "job.parse": (b'{"JobHCL":"job \\"x\\" { type = \\"batch\\" }"}', b'{"JobHCL":"{\\"Job\\":{\\"ID\\":\\"x\\"}}"}'),
+        "job.parse": (
+            b'{"JobHCL":"job \\"x\\" { type = \\"batch\\" }"}',
+            b'{"JobHCL":"{\\"job\\":{\\"x\\":{\\"type\\":\\"batch\\"}}}","Canonicalize":true}',
+            b'{"JobHCL":"variable \\"n\\" {}\\njob \\"x\\" {\\n priority = var.n\\n}","Variables":"n = 3"}',
+        ),
         "node.drain": (b'{"DrainSpec":{"Deadline":1000000000},"Meta":{"a":"b"}}', b'{"DrainSpec":null,"MarkEligible":true}'),
         "node.eligibility": (b'{"Eligibility":"ineligible"}', b'{"Eligibility":"eligible"}'),
         "node_pool.store": (b'{"Name":"gpu","Meta":{"a":"b"}}',),

@@ -1,4 +1,4 @@
-"""Requests with a job specification: register, plan, validate, parse (jobs.md 1.1, 1.2, 5 and 6)."""
+"""Requests with a job specification: register, plan and validate (jobs.md 1.1, 1.2, 5 and 6)."""
 
 import json
 from typing import Any
@@ -327,68 +327,6 @@ async def test_a_validation_without_a_job_is_a_400() -> None:
 
         assert await client.refusal("PUT", "/v1/validate/job") == (400, "Request body is empty")
         assert await client.refusal("PUT", "/v1/validate/job", {}) == (400, "Job must be specified")
-
-
-# -- parse
-
-
-async def parse(client: ApiClient, text: str, **fields: Any) -> Any:
-    return await client.put("/v1/jobs/parse", {"JobHCL": text, **fields})
-
-
-@pytest.mark.parametrize("text", [json.dumps(SHOP), json.dumps({"Job": SHOP}), " \n" + json.dumps({"job": SHOP})])
-def test_a_parsed_json_job_has_null_for_missing_fields(text: str) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        async with ACluster() as cluster:
-            result = await parse(ApiClient(await cluster.a_server()), text)
-
-            assert (result["ID"], result["Name"], result["Priority"], result["Update"]) == ("shop", None, None, None)
-            (group,) = result["TaskGroups"]
-            assert (group["Name"], group["Count"], group["Tasks"][0]["Driver"]) == ("web", None, "raw_exec")
-
-    run()
-
-
-@in_virtual_time
-async def test_a_parsed_job_has_its_defaults_on_request() -> None:
-    async with ACluster() as cluster:
-        result = await parse(ApiClient(await cluster.a_server()), json.dumps(SHOP), Canonicalize=True)
-
-        assert (result["Name"], result["Priority"], result["TaskGroups"][0]["Count"]) == ("shop", 45, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "status", "begins"),
-    [
-        ("", 400, "Job spec is empty"),
-        ("  ", 400, "Job spec is empty"),
-        ('job "shop" {}', 501, "job files in HCL are not supported"),
-        ('{"job": {"shop": {"group": {}}}}', 501, "job files in HCL are not supported"),
-        ('{"ID": "shop",', 400, "Failed to parse job: the JSON ends too early"),
-        ('{"ID": 7}', 400, "Failed to parse job: ID: expected text"),
-        ("{}", 400, "Failed to parse job: the JSON has neither an ID nor a Job"),
-    ],
-)
-def test_a_job_that_cannot_be_parsed_is_refused_with_the_position(text: str, status: int, begins: str) -> None:
-    @in_virtual_time
-    async def run() -> None:
-        async with ACluster() as cluster:
-            client = ApiClient(await cluster.a_server())
-
-            result = await client.refusal("PUT", "/v1/jobs/parse", {"JobHCL": text})
-
-            assert (result[0], result[1][: len(begins)]) == (status, begins)
-
-    run()
-
-
-@in_virtual_time
-async def test_a_parse_reply_has_no_index() -> None:
-    async with ACluster() as cluster:
-        reply = await ApiClient(await cluster.a_server()).raw("PUT", "/v1/jobs/parse", {"JobHCL": json.dumps(SHOP)})
-
-        assert "x-cluster-index" not in reply.headers
 
 
 # -- unknown names

@@ -27,7 +27,7 @@ UNITS_NS: Final = {
     "ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }  # fmt: skip
-_NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+_NUMBER_AND_UNIT: Final = re.compile(r"(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))(ns|us|µs|μs|ms|s|m|h)")
 _MAX_DURATION_CHARS: Final = 64
 """Limits the work for a hostile text."""
 _MAX_DURATION_NS: Final = 2**63 - 1
@@ -44,16 +44,17 @@ def parse_duration_ns(text: str) -> int:
     unsigned = text[1:] if text[:1] in ("+", "-") else text
     if unsigned == "0":
         return 0
-    total_ns, position = 0.0, 0
+    total_ns = position = 0
     while unsigned and position < len(unsigned) <= _MAX_DURATION_CHARS:
         part = _NUMBER_AND_UNIT.match(unsigned, position)
         if part is None:
             break
-        total_ns += float(part[1]) * UNITS_NS[part[2]]
+        unit_ns, decimals = UNITS_NS[part[4]], part[2] or part[3] or ""
+        total_ns += int(part[1] or 0) * unit_ns + int(decimals or 0) * unit_ns // 10 ** len(decimals)
         position = part.end()
     if not unsigned or position != len(unsigned) or total_ns > _MAX_DURATION_NS:
         raise DurationError(f'expected a duration such as 10s, 5m or 1h30m, got "{text}"')
-    return sign * round(total_ns)
+    return sign * total_ns
 
 
 DurationText = str | int

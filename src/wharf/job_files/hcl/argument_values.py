@@ -12,7 +12,7 @@ from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute
 from wharf.languages.hcl.nodes import LiteralNode
 from wharf.languages.hcl.numerals import format_number
-from wharf.languages.hcl.values import SEQUENCES, Value, describe_value
+from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, Value, describe_value
 
 MAX_SHOWN_CHARS: Final = 40
 """A message shows a longer text only as "a text"."""
@@ -23,6 +23,7 @@ _DESCRIPTIONS: Final[Mapping[ValueKind, str]] = {
     ValueKind.DURATION: 'a duration such as "30s" or "1h30m"',
     ValueKind.TEXTS: "a list of texts",
     ValueKind.WHOLES: "a list of whole numbers",
+    ValueKind.TEXT_MAP: "a map of texts",
 }
 _AMOUNT: Final = re.compile(r"([0-9]{1,12}) ?([A-Za-z]{1,9})")
 _MEGABYTES: Final[Mapping[str, int]] = {
@@ -39,10 +40,11 @@ _DURATION_UNITS: Final[Mapping[str, tuple[int, str]]] = {
 
 
 class ItemError(ConversionError):
-    """An item of a list does not fit. `position` is its position."""
+    """An item of a list or map does not fit. `position` is its position or key."""
 
-    def __init__(self, position: int, value: Value) -> None:
-        super().__init__(f"item {position} is {describe_value(value)}")
+    def __init__(self, position: int | str, value: Value) -> None:
+        name = f"item {position}" if isinstance(position, int) else f'"{position[:MAX_SHOWN_CHARS]}"'
+        super().__init__(f"{name} is {describe_value(value)}")
         self.position = position
 
 
@@ -111,6 +113,18 @@ def convert_text_list(value: Value) -> list[str]:
     return texts
 
 
+def _convert_text_map(argument: Argument, value: Value) -> dict[str, str]:  # noqa: ARG001 (a converter)
+    if not isinstance(value, MAPPINGS):
+        raise ConversionError("not a map")
+    texts = {}
+    for key, item in value.entries.items():
+        try:
+            texts[key] = to_text(item)
+        except ConversionError:
+            raise ItemError(key, item) from None
+    return texts
+
+
 _CONVERTERS: Final[Mapping[ValueKind, Callable[[Argument, Value], Any]]] = {
     ValueKind.TEXT: _convert_text,
     ValueKind.WHOLE: _convert_whole,
@@ -118,6 +132,7 @@ _CONVERTERS: Final[Mapping[ValueKind, Callable[[Argument, Value], Any]]] = {
     ValueKind.DURATION: _convert_duration,
     ValueKind.TEXTS: _convert_texts,
     ValueKind.WHOLES: _convert_wholes,
+    ValueKind.TEXT_MAP: _convert_text_map,
 }
 
 

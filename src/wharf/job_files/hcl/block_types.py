@@ -26,6 +26,7 @@ class ValueKind(StrEnum):
     DURATION = "duration"  # A text such as "1h30m", or a number of nanoseconds. JSON has nanoseconds.
     TEXTS = "list of texts"
     WHOLES = "list of whole numbers"
+    TEXT_MAP = "map of texts"  # An argument. Most maps are blocks: see `BodyKind.TEXT_MAP`.
 
 
 class BodyKind(StrEnum):

@@ -17,6 +17,7 @@ _bool: Final = partial(define_argument, ValueKind.BOOL)
 _duration: Final = partial(define_argument, ValueKind.DURATION)
 _texts: Final = partial(define_argument, ValueKind.TEXTS)
 _wholes: Final = partial(define_argument, ValueKind.WHOLES)
+_text_map: Final = partial(define_argument, ValueKind.TEXT_MAP)
 
 _MAX_INT8: Final = 127
 _MIN_INT8: Final = -128
@@ -245,7 +246,7 @@ NETWORK: Final = Block(
         PORT,
         RESERVED_PORT,
         Block("dns", "DNS", (_texts("servers"), _texts("searches"), _texts("options"))),
-        Block("cni", "CNI", (), (_map("args"),)),
+        Block("cni", "CNI", (_text_map("args"),)),
     ),
     storage=Storage.LIST,
 )

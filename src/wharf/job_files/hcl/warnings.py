@@ -14,6 +14,8 @@ NODE_ROOTS: Final = frozenset({"attr", "device", "env", "meta", "node", "unique"
 SERVICE_NAMES: Final = frozenset({"JOB", "TASKGROUP", "TASK", "BASE"})
 """Names that the name of a service may refer to."""
 _TASK_VARIABLE: Final = re.compile(r"(?:NOMAD|WHARF|VAULT|CONSUL)_\w+\Z")
+MIN_SIMILARITY: Final = 0.8
+"""How similar a known name must be to be suggested. The names are short, so one letter of four may differ by accident."""
 _PARSER_ROOTS: Final = ("var", "local")
 
 
@@ -39,6 +41,6 @@ def _list_environment_names(document: dict[str, Any]) -> frozenset[str]:
 def _describe(reference: RuntimeReference) -> str:
     """Return the warning about a reference: what happens to it, and what was probably meant."""
     root = reference.root[:80]
-    nearest = find_nearest_name(reference.root, (*_PARSER_ROOTS, *NODE_ROOTS))
+    nearest = find_nearest_name(reference.root, (*_PARSER_ROOTS, *NODE_ROOTS), min_similarity=MIN_SIMILARITY)
     fix = f'did you mean "{nearest}"?' if nearest is not None else f"write $${{...}} if a program is to read {root}"
     return f'{reference.place}: "{root}" is no variable, local value or value of a node: the reference stays as text; {fix}'

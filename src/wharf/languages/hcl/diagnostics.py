@@ -31,6 +31,7 @@ MAX_SECRET_LINES: Final = 200
 _ASSIGNED_NAME: Final = re.compile(
     r'(?:"([^"\n]*+)"|(?<![\w\-])([\w\-]++))[ \t]*+[=:](?![=>])[ \t]*+((?:var|local)\.[\w.\-]++[ \t]*+$)?'
 )
+_NAME: Final = re.compile(r"[A-Za-z_][\w\-]*")
 _ITEM_LINE: Final = re.compile(r'[ \t]*+(?:[\w\-]++[ \t]*+(?:"[^"\n]*+"[ \t]*+)*+\{|\}|$)')
 _VARIABLE_HEADER: Final = re.compile(r'variable"?[\s:{]*"?([\w\-]+)')
 
@@ -116,7 +117,8 @@ class Diagnostic:
         is_secret = self.is_secret or is_secret_place(self.place)
         if is_secret:
             marked = self.place.source.text[self.place.start : self.place.end].strip()
-            if len(marked) >= MIN_HIDDEN_CHARS:
+            is_name = _NAME.fullmatch(marked) is not None and is_secret_name(marked)
+            if len(marked) >= MIN_HIDDEN_CHARS and not is_name:
                 message, fix = message.replace(marked, HIDDEN), fix.replace(marked, HIDDEN)
         lines = [_to_line(f"{self.place}: {message}")]
         if not is_secret:

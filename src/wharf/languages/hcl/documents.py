@@ -36,9 +36,10 @@ from wharf.languages.hcl.nodes import (
 )
 from wharf.languages.hcl.reader import NAME, ParseError
 from wharf.languages.hcl.references import ReferenceNode
-from wharf.languages.hcl.schemas import MAP_BODY, BlockSchema, BodySchema, find_owners
+from wharf.languages.hcl.schemas import MAP_BODY, BlockSchema, BodySchema, find_owners, list_item_names
 from wharf.languages.hcl.values import SEQUENCES, HclObject, Value, describe_value, measure_value
 from wharf.languages.hcl.variables import ValuesDocument, VariableInputs, VariableReader
+from wharf.languages.suggestions import find_nearest_name
 
 MAX_FILE_BYTES: Final = 1_000_000
 """The size of a file, equal to that of a stored job source."""
@@ -541,11 +542,13 @@ class _BodyEvaluator:
             return
 
         def suggest() -> str:
-            fix = self._suggest_place(name, schema, is_block=False)
-            if self._is_json and owner is None and not fix:
-                keys = ", ".join(kind for kind in schema.blocks if kind not in _DECLARATIONS)
-                return f"the JSON form of HCL starts with the key {keys}; a document in the form of the API needs no parsing"
-            return fix
+            keys = [kind for kind in schema.blocks if kind not in _DECLARATIONS]
+            if self._is_json and owner is None and find_nearest_name(name, keys) is None:
+                return (
+                    f"the JSON form of HCL starts with the key {', '.join(keys)}; a document in the form of the API "
+                    "needs no parsing"
+                )
+            return self._suggest_place(name, schema, is_block=False)
 
         self._add_error(
             argument.name_start, argument.name_end, f'no argument "{name[:80]}" is allowed {where}', suggest
@@ -574,9 +577,16 @@ class _BodyEvaluator:
         if others:
             kind = "an argument" if is_block else "a block"
             return f"{name[:80]} is {kind} of {', '.join(others[:MAX_LISTED_OWNERS])}"
-        names = [*schema.attributes, *schema.blocks]
-        suggestion = suggest_name(name, names, kind="names")
-        return suggestion if suggestion.startswith("did you mean") else ""
+        nearest = find_nearest_name(name, [*schema.attributes, *schema.blocks])
+        if nearest is not None:
+            return f'did you mean "{nearest}"?'
+        nearest = find_nearest_name(name, list_item_names(self._root))
+        if nearest is None:
+            return ""
+        owners = find_owners(self._root, nearest, is_block=is_block) or find_owners(
+            self._root, nearest, is_block=not is_block
+        )
+        return f'did you mean "{nearest}"? It belongs to {", ".join(owners[:MAX_LISTED_OWNERS])}'
 
     def _report_labels(self, block: SyntaxBlock, schema: BlockSchema) -> None:
         """Report too few or too many labels."""

@@ -197,7 +197,9 @@ class JsonBodyBuilder:
                     continue
                 if property_.key == DYNAMIC and schema.blocks and DYNAMIC not in schema.attributes:
                     self._add_dynamic(body, property_, schema)
-                elif (block := schema.blocks.get(property_.key)) is not None:
+                elif (block := schema.blocks.get(property_.key)) is not None and not (
+                    property_.key in schema.attributes and isinstance(property_.value, JsonScalar)
+                ):
                     self._add_blocks(body, property_, property_.value, block, ())
                 else:
                     self._add_argument(body, property_)
@@ -242,7 +244,7 @@ class JsonBodyBuilder:
             if node.value is not None:
                 self._diagnostics.add(
                     self._source, node.start, node.end, f'expected a JSON object for the block "{header.key[:80]}"',
-                    f'write "{header.key[:80]}": {{ ... }}',
+                    f'write "{header.key[:80]}": {{ {_describe_labels(schema)}... {"} " * len(schema.labels)}}}',
                 )  # fmt: skip
         elif isinstance(node, JsonArray):
             for item in node.items:
@@ -345,3 +347,8 @@ def _map_offsets(source: str, start: int, end: int, text: str) -> Callable[[int]
         return source_starts[line] + offset - line_starts[line]
 
     return find_offset
+
+
+def _describe_labels(schema: BlockSchema) -> str:
+    """Return the keys around a block that are its labels, for a message."""
+    return "".join(f'"{label}": {{ ' for label in schema.labels)

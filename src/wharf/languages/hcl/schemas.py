@@ -49,3 +49,17 @@ def _list_owners(body: BodySchema, name: str, is_block: bool, visited: set[int],
         yield owner
     for kind, block in body.blocks.items():
         yield from _list_owners(block.body, name, is_block, visited, kind)
+
+
+def list_item_names(root: BodySchema) -> set[str]:
+    """Return the names of all arguments and blocks of a schema."""
+    names: set[str] = set()
+    found = [root]
+    visited: set[int] = set()
+    while found:
+        body = found.pop()
+        if id(body) not in visited:
+            visited.add(id(body))
+            names.update(body.attributes, body.blocks)
+            found += [block.body for block in body.blocks.values()]
+    return names

@@ -34,7 +34,7 @@ from wharf.contract.model.jobs.job import (
 )
 from wharf.contract.model.jobs.networks import CNI, DEFAULT_HOST_NETWORK, DNS, NetworkResource, Port
 from wharf.contract.model.jobs.resources import NUMA, RequestedDevice, Resources
-from wharf.contract.model.jobs.services import OnUpdate, Service, ServiceCheck, ServiceProvider
+from wharf.contract.model.jobs.services import OnUpdate, Service, ServiceCheck, ServiceProvider, ServiceWeights
 from wharf.contract.model.jobs.templates import Artifact, ChangeMode, ChangeScript, GetterMode, Template
 from wharf.contract.model.jobs.volumes import MountOptions, VolumeMount, VolumeRequest, VolumeType
 from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
@@ -77,6 +77,7 @@ def _canonicalize_service(service: Service, job: Job, group: str, task: str | No
         canary_meta=service.canary_meta or None,
         tagged_addresses=service.tagged_addresses or None,
         connect=service.connect or None,
+        weights=_canonicalize_weights(service.weights),
     )
     if service.is_native:
         service = msgspec.structs.replace(service, namespace=job.namespace)
@@ -97,7 +98,17 @@ def _canonicalize_check(check: ServiceCheck, service: Service) -> ServiceCheck:
         check_restart=check.check_restart or service.check_restart,
         args=check.args or None,
         header=check.header or None,
+        success_before_passing=max(0, check.success_before_passing),
+        failures_before_critical=max(0, check.failures_before_critical),
+        failures_before_warning=max(0, check.failures_before_warning),
     )
+
+
+def _canonicalize_weights(weights: ServiceWeights | None) -> ServiceWeights | None:
+    """Return weights of at least 1; `None` stays `None`. A job file that sets one weight has 0 for the other."""
+    if weights is None:
+        return None
+    return ServiceWeights(passing=max(1, weights.passing), warning=max(1, weights.warning))
 
 
 def _build_service_name(name: str, job_name: str, group: str, task: str | None) -> str:
