@@ -395,11 +395,12 @@ def test_a_text_that_is_no_constraint_is_an_error(text: str, error: str) -> None
 
 
 def test_a_constraint_may_have_the_arguments_of_hcl() -> None:
-    text = "ID: a\nconstraint: [{attribute: '${attr.x}', version: '>= 1'}, {distinct_hosts: true}]\n"
+    text = "ID: a\nconstraint: [{attribute: '${attr.x}', version: '>= 1'}, {distinct_hosts: true}, {attribute: a, value: b}]\n"
 
     assert read(text)["Constraints"] == [
         {"LTarget": "${attr.x}", "Operand": "version", "RTarget": ">= 1"},
         {"Operand": "distinct_hosts", "RTarget": "true"},
+        {"LTarget": "a", "RTarget": "b", "Operand": "="},
     ]
 
 

@@ -61,6 +61,7 @@ ALIASES: Final = {
     "validate": CommandEntry(_PLAN, "validate", "wharf job validate"),
     "inspect": CommandEntry("wharf.cli.job.views", "inspect", "wharf job inspect"),
     "init": CommandEntry("wharf.cli.job.init", "init", "wharf job init"),
+    "fmt": CommandEntry("wharf.cli.job.convert", "format_files", "wharf job fmt"),
     "node-status": CommandEntry(_NODES, "status", "wharf node status"),
     "node-drain": CommandEntry(_NODES, "drain", "wharf node drain"),
     "alloc-status": CommandEntry("wharf.cli.alloc.group", "status", "wharf alloc status"),
@@ -80,7 +81,6 @@ UNAVAILABLE_COMMANDS: Final = {
     "agent-info": "use `wharf operator api /v1/agent/self`",
     "check": "use `wharf operator api /v1/agent/health`",
     "ui": "there is no web interface; a server documents its API at /v1/docs",
-    "fmt": "job files are YAML or JSON: use the formatter of your editor",
     "license": "no license is needed: all features are free",
 }
 """Commands of Nomad that Wharf does not have, each with the text of the error."""

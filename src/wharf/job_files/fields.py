@@ -16,7 +16,7 @@ from wharf.contract.model.decoding import SubmittedFields, list_submitted_fields
 from wharf.contract.model.jobs.constraints import Operand
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.wire.times import DurationError, parse_duration_ns
-from wharf.job_files.hcl.block_types import Argument, Block
+from wharf.job_files.hcl.block_types import Argument, Block, ValueKind
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import FilePath, join_path
 from wharf.languages.suggestions import find_nearest_name
@@ -110,7 +110,11 @@ class _Normalizer:
             keys[name] = key
             if key != name:
                 self._result.origins[(*path, name)] = key_path
+            if isinstance(value, str) and name in names.durations:
+                value = _convert_duration(value)
             self._normalize_field(normalized, name, value, schema, found.block, (*path, name), key_path)
+        if "Operand" not in keys and keys.keys() & {"LTarget", "RTarget"} & _list_renamed(keys):
+            normalized["Operand"] = str(Operand.EQUALS)  # `attribute` and `value` are written as in HCL.
         return normalized
 
     def _normalize_field(
@@ -127,7 +131,7 @@ class _Normalizer:
         nested = schema.nested.get(name)
         is_block_form = block is not None and str(file_path[-1]).lower() != name.lower()
         if nested is None:
-            normalized[name] = _convert_duration(name, value)
+            normalized[name] = value
         elif nested.value_type is tuple:
             items = _list_items(name, value, block if is_block_form else None, file_path)
             if items is None:
@@ -221,11 +225,18 @@ class _FieldNames:
     """The names by which a file may call the fields of a record type. `listed` are those of the API."""
 
     listed: tuple[str, ...]
+    durations: frozenset[str]
+    """The fields that a file may write as `30s`."""
     by_spelling: Mapping[str, _FoundField]
 
     def find(self, key: str) -> _FoundField | None:
         """Return the field that a key of the file names, or `None`."""
         return self.by_spelling.get(key) or self.by_spelling.get(key.lower()) or self.by_spelling.get(_squeeze(key))
+
+
+def _list_renamed(keys: Mapping[str, str]) -> set[str]:
+    """Return the fields that the file does not name as the API does, from the keys of the file by field."""
+    return {name for name, key in keys.items() if _squeeze(key) != name.lower()}
 
 
 def _squeeze(name: str) -> str:
@@ -243,14 +254,16 @@ def _get_names(record_type: type[msgspec.Struct], block: Block | None) -> _Field
     for exact in schema.names:
         for spelling in (exact, exact.lower()):
             spellings.setdefault(spelling, _FoundField(exact, block=blocks.get(exact)))
-    for argument in block.arguments if block is not None else ():
+    arguments = block.arguments if block is not None else ()
+    for argument in arguments:
         if argument.field in schema.names:
             spellings.setdefault(argument.name, _FoundField(argument.field, argument=argument))
     for inner in blocks.values():
         if inner.field in schema.names:
             spellings.setdefault(inner.name, _FoundField(inner.field, block=inner))
     listed = [name for name in schema.names if name not in schema.ignored_names]
-    return _FieldNames(tuple(listed), spellings)
+    durations = {argument.field for argument in arguments if argument.kind is ValueKind.DURATION}
+    return _FieldNames(tuple(listed), frozenset(durations | DURATION_FIELDS), spellings)
 
 
 def _list_items(name: str, value: Any, block: Block | None, file_path: FilePath) -> list[tuple[Any, FilePath]] | None:
@@ -286,14 +299,12 @@ def _is_static_port(port: Any) -> bool:
     return isinstance(port, dict) and any(_squeeze(key) in ("static", "value") and value for key, value in port.items())
 
 
-def _convert_duration(name: str, value: Any) -> Any:
-    """Return the nanoseconds of a duration such as `30s`. Invalid ones stay: validation rejects them."""
-    if name not in DURATION_FIELDS or not isinstance(value, str):
-        return value
+def _convert_duration(text: str) -> str | int:
+    """Return the nanoseconds of a duration such as `30s`. An invalid one stays: validation rejects it."""
     try:
-        return parse_duration_ns(value)
+        return parse_duration_ns(text)
     except DurationError:
-        return value
+        return text
 
 
 def parse_comparison(text: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final
 
 from wharf.contract.model.jobs.constraints import Operand
@@ -27,8 +28,18 @@ MIN_HEREDOC_LINES: Final = 2
 _MARKERS: Final = re.compile(r"(\$+|%+)\{")
 _ESCAPED: Final = re.compile(r'[\\"\x00-\x1f\x7f\u2028\u2029\ufeff]')
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
+_TEMPLATE_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
+"""Strings and braces inside an interpolation. A string with an interpolation of its own has balanced braces."""
 _KEYWORDS: Final = frozenset(("true", "false", "null", "for", "if"))
 _SCALING_LABEL: Final = "vertical_"
+
+
+class Markers(Enum):
+    """What `${` and `%{` in a text of a document mean, and so how they are written."""
+
+    ESCAPE = "escape"  # Text. A values file holds no names.
+    KEEP_REFERENCES = "keep references"  # References for nodes; anything else is text.
+    KEEP_ALL = "keep all"  # The text is a template.
 
 
 class _NoRandom:
@@ -46,37 +57,80 @@ class WrittenJob:
     lost_paths: list[str] = field(default_factory=list)
 
 
-def write_hcl_job(document: Mapping[str, Any]) -> WrittenJob:
-    """Return a job as HCL. Null fields, and fields that have the value of an absent argument, are left out."""
-    writer = _JobWriter()
+def write_hcl_job(
+    document: Mapping[str, Any],
+    *,
+    variables: Mapping[str, Any] | None = None,
+    local_values: Mapping[str, Any] | None = None,
+) -> WrittenJob:
+    """Return a job as HCL. Null fields, and fields that have the value of an absent argument, are left out.
+
+    With `variables` or `local_values`, texts are templates, as in a file in YAML with these keys.
+    """
+    is_template = variables is not None or local_values is not None
+    writer = _JobWriter(Markers.KEEP_ALL if is_template else Markers.KEEP_REFERENCES)
     lines = [
         f"{JOB.name} {format_label(str(document.get('ID') or ''))} {{",
         *_indent(writer.write_body(JOB, document, "", ("ID",))),
         "}",
     ]
-    return WrittenJob("".join(f"{line}\n" for line in lines), writer.lost_paths)
+    declarations = [*writer.write_variables(variables or {}), *writer.write_local_values(local_values or {})]
+    return WrittenJob("".join(f"{line}\n" for line in [*declarations, *lines]), writer.lost_paths)
 
 
 class _JobWriter:
     """Writes the bodies of blocks, and collects what HCL cannot express."""
 
-    def __init__(self) -> None:
+    def __init__(self, markers: Markers) -> None:
         self.lost_paths: list[str] = []
+        self._markers = markers
+
+    def _format(self, value: Any) -> str:
+        return format_expression(value, markers=self._markers)
+
+    def write_variables(self, variables: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the lines of the declarations of variables. A value that is not a map is a default."""
+        for name, declaration in variables.items():
+            content = declaration if isinstance(declaration, dict) else {"default": declaration}
+            arguments = [
+                (key, str(value) if key == "type" else self._format(value))
+                for key, value in content.items()
+                if key != "validation" and (key != "default" or declaration is not None)
+            ]
+            body = align_arguments(arguments)
+            rules = content.get("validation") or []
+            for rule in rules if isinstance(rules, list) else [rules]:
+                lines = align_arguments(
+                    [
+                        (key, _strip_braces(str(value)) if key == "condition" else self._format(value))
+                        for key, value in rule.items()
+                    ]
+                )
+                body += ["", *_wrap("validation", lines)] if body else _wrap("validation", lines)
+            yield from _wrap(f"variable {format_label(name)}", body)
+            yield ""
+
+    def write_local_values(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the lines of the local values."""
+        if values:
+            yield from _wrap("locals", align_arguments([(name, self._format(value)) for name, value in values.items()]))
+            yield ""
 
     def write_body(
         self, block: Block, content: Mapping[str, Any], path: str, written_fields: Sequence[str] = ()
     ) -> list[str]:
         """Return the lines of a body. `written_fields` are those that the label holds."""
-        known = {*written_fields, *block.fixed_fields}
+        content = _use_spellings(block, content)
+        if block is JOB and content.get("Name") == content.get("ID"):
+            written_fields = block.label_fields
+        known = {*written_fields, *block.fixed_fields, *(argument.field for argument in block.arguments)}
         arguments: list[tuple[str, str]] = []
         for argument in self._list_arguments(block, content):
-            known.add(argument.field)
             if argument.field not in written_fields:
                 self._add_argument(arguments, argument, content)
-        if block is JOB and content.get("Name") not in (None, "", content.get("ID")):
-            arguments.insert(0, ("name", format_expression(content["Name"])))
         lines = align_arguments(arguments)
-        for inner in block.blocks:
+        # Groups and tasks are long, so they come last.
+        for inner in sorted(block.blocks, key=lambda each: each.name in ("group", "task")):
             if not inner.field or (inner.deprecated and inner.storage is Storage.LIST):
                 continue
             for name in (inner.field, inner.other_field):
@@ -110,8 +164,7 @@ class _JobWriter:
             elif not argument.operand:
                 yield argument
 
-    @staticmethod
-    def _add_argument(arguments: list[tuple[str, str]], argument: Argument, content: Mapping[str, Any]) -> None:
+    def _add_argument(self, arguments: list[tuple[str, str]], argument: Argument, content: Mapping[str, Any]) -> None:
         """Add an argument, unless it has the value that it has if it is absent."""
         value = content.get(argument.field)
         if value is None or (value == argument.absent and type(value) is type(argument.absent)):
@@ -119,8 +172,8 @@ class _JobWriter:
         if argument.operand == Operand.DISTINCT_HOSTS and value in ("", "true", "false"):
             value = value != "false"
         if argument.kind is ValueKind.DURATION and isinstance(value, int):
-            value = format_duration(value)
-        arguments.append((argument.name, format_expression(value)))
+            value = format_short_duration(value)
+        arguments.append((argument.name, self._format(value)))
 
     def _write_blocks(self, block: Block, content: Mapping[str, Any], path: str) -> list[str]:
         """Return the lines of all blocks of a type, with a blank line between those of several lines."""
@@ -160,14 +213,12 @@ class _JobWriter:
             header = f"{block.name} {format_label(label)}" if block.label else block.name
             return _wrap(header, self.write_body(block, value, path, label_fields))
         elif all(NAME.fullmatch(key) for key in value):
-            body = align_arguments([(key, format_expression(item)) for key, item in value.items() if item is not None])
+            body = align_arguments([(key, self._format(item)) for key, item in value.items() if item is not None])
         elif block.has_argument_form:
-            return f"{block.name} = {format_expression(value)}".split("\n")
+            return f"{block.name} = {self._format(value)}".split("\n")
         else:
             self.lost_paths += [join_path(path, key) for key in value if not NAME.fullmatch(key)]
-            body = align_arguments(
-                [(key, format_expression(item)) for key, item in value.items() if NAME.fullmatch(key)]
-            )
+            body = align_arguments([(key, self._format(item)) for key, item in value.items() if NAME.fullmatch(key)])
         return _wrap(block.name, body)
 
     def _write_free_form(self, content: Mapping[str, Any], path: str) -> list[str]:
@@ -183,9 +234,9 @@ class _JobWriter:
                     blocks += _wrap(key, self._write_free_form(item, f"{join_path(path, key)}[{at}]"))
             elif isinstance(value, dict):
                 # Without the parentheses, an object becomes a list with one object.
-                arguments.append((key, f"({format_expression(value)})"))
+                arguments.append((key, f"({self._format(value)})"))
             elif value is not None:
-                arguments.append((key, format_expression(value)))
+                arguments.append((key, self._format(value)))
         return [*align_arguments(arguments), *blocks]
 
 
@@ -194,6 +245,12 @@ _SERVER_FIELDS: Final = frozenset({
     "SubmitTime", "CreateIndex", "ModifyIndex", "JobModifyIndex",
 })  # fmt: skip
 """Fields of stored jobs that only servers set. A job file needs none of them."""
+
+
+def _use_spellings(block: Block, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object with the field names of the table. Names in the API match in any case."""
+    spellings = {argument.field.lower(): argument.field for argument in block.arguments}
+    return {spellings.get(name.lower(), name): value for name, value in content.items()}
 
 
 def _is_list_of_blocks(value: Any) -> bool:
@@ -243,16 +300,24 @@ def align_arguments(arguments: Sequence[tuple[str, str]]) -> list[str]:
     return lines
 
 
+def format_short_duration(nanoseconds: int) -> str:
+    """Return a duration as users write it: `1h`, where the API has `1h0m0s`."""
+    text = format_duration(nanoseconds)
+    for unit in ("s", "m"):
+        if re.search(rf"[hm]0{unit}$", text):
+            text = text[:-2]
+    return text
+
+
 def format_label(text: str) -> str:
     """Return a label in quotes."""
     return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
 
 
-def format_expression(value: Any, *, is_inside: bool = False, allows_names: bool = True) -> str:
+def format_expression(value: Any, *, is_inside: bool = False, markers: Markers = Markers.KEEP_REFERENCES) -> str:
     """Return a value of JSON as an expression whose value it is. A text of several lines is a heredoc.
 
-    References such as `${attr.cpu.arch}`, which nodes replace, stay as they are. Without `allows_names`, they are written as
-    text, because a values file holds no names. `is_inside`: inside a list or an object.
+    `markers` says what `${...}` in texts means. `is_inside`: inside a list or an object.
     """
     match value:
         case None:
@@ -262,9 +327,9 @@ def format_expression(value: Any, *, is_inside: bool = False, allows_names: bool
         case int() | float():
             return json.dumps(value)
         case str():
-            return _format_text(value, allows_heredoc=not is_inside, allows_names=allows_names)
+            return _format_text(value, allows_heredoc=not is_inside, markers=markers)
         case list():
-            items = [format_expression(item, is_inside=True, allows_names=allows_names) for item in value]
+            items = [format_expression(item, is_inside=True, markers=markers) for item in value]
             line = f"[{', '.join(items)}]"
             if len(line) <= MAX_LINE_CHARS and "\n" not in line:
                 return line
@@ -273,10 +338,10 @@ def format_expression(value: Any, *, is_inside: bool = False, allows_names: bool
             if not value:
                 return "{}"
             keys = [
-                key if NAME.fullmatch(key) and key not in _KEYWORDS else _format_text(key, allows_names=allows_names)
+                key if NAME.fullmatch(key) and key not in _KEYWORDS else _format_text(key, markers=markers)
                 for key in value
             ]
-            values = [format_expression(item, is_inside=True, allows_names=allows_names) for item in value.values()]
+            values = [format_expression(item, is_inside=True, markers=markers) for item in value.values()]
             line = "{ " + ", ".join(f"{key} = {item}" for key, item in zip(keys, values, strict=True)) + " }"
             if len(line) <= MAX_LINE_CHARS // 2 and "\n" not in line:
                 return line
@@ -289,29 +354,73 @@ def _shift(text: str) -> str:
     return "\n".join(f"{INDENTATION}{line}" for line in text.split("\n"))
 
 
-def _format_text(text: str, *, allows_heredoc: bool = False, allows_names: bool = True) -> str:
+def _format_text(text: str, *, allows_heredoc: bool = False, markers: Markers = Markers.KEEP_REFERENCES) -> str:
     if allows_heredoc and text.count("\n") >= MIN_HEREDOC_LINES - 1 and text.endswith("\n") and len(text) > 1:
-        heredoc = _format_heredoc(text, allows_names=allows_names)
+        heredoc = _format_heredoc(text, markers)
         if heredoc is not None:
             return heredoc
     quoted = f'"{_escape(text)}"'
-    if _MARKERS.search(text) is None or (allows_names and _is_right(quoted, text)):
+    if _MARKERS.search(text) is None:
+        return quoted
+    if markers is Markers.KEEP_ALL:
+        return f'"{"".join(piece if is_code else _escape(piece) for is_code, piece in split_template(text))}"'
+    if markers is Markers.KEEP_REFERENCES and _is_right(quoted, text):
         return quoted
     return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
 
 
-def _format_heredoc(text: str, *, allows_names: bool) -> str | None:
+def _format_heredoc(text: str, markers: Markers) -> str | None:
     """Return a text of several lines as a heredoc, or `None` if it cannot be one."""
     lines = text.split("\n")
     name = next((name for name in HEREDOC_NAMES if all(line.strip() != name for line in lines)), None)
     if name is None:
         return None
     escaped = _MARKERS.sub(_double_sign, text)
-    for body in (text, escaped) if allows_names else (escaped,):
+    if markers is Markers.KEEP_ALL:
+        # Strip markers mean something else in a heredoc.
+        return f"<<{name}\n{text}{name}" if "~}" not in text and "{~" not in text else None
+    for body in (text, escaped) if markers is Markers.KEEP_REFERENCES else (escaped,):
         heredoc = f"<<{name}\n{body}{name}"
         if _is_right(heredoc, text):
             return heredoc
     return None
+
+
+def _strip_braces(text: str) -> str:
+    """Return a condition without `${ }` around it."""
+    pieces = split_template(text)
+    is_one = len(pieces) == 1 and pieces[0][0] and text.startswith("${")
+    return text[2:-1].strip() if is_one else text
+
+
+def split_template(text: str) -> list[tuple[bool, str]]:
+    """Return the parts of a template: whether each is an interpolation or a directive, and its text."""
+    pieces: list[tuple[bool, str]] = []
+    literal_start = pos = 0
+    while (marker := _MARKERS.search(text, pos)) is not None:
+        pos = marker.end()
+        if len(marker[1]) > 1:
+            continue  # An escape is literal text.
+        end = _find_template_end(text, pos)
+        start = marker.end() - 2
+        pieces += [(False, text[literal_start:start])] if start > literal_start else []
+        pieces.append((True, text[start:end]))
+        literal_start = pos = end
+    pieces += [(False, text[literal_start:])] if literal_start < len(text) else []
+    return pieces
+
+
+def _find_template_end(text: str, pos: int) -> int:
+    """Return the offset after the brace that closes an interpolation, or the end of the text if it has none."""
+    depth = 1
+    for match in _TEMPLATE_PART.finditer(text, pos):
+        if match[0] == "{":
+            depth += 1
+        elif match[0] == "}":
+            depth -= 1
+            if not depth:
+                return match.end()
+    return len(text)
 
 
 def _is_right(expression: str, text: str) -> bool:

@@ -137,7 +137,7 @@ def describe_submitted_variables(
     The values file has the values of files, and those flags that are lists or maps. Each name occurs once. The environment
     is not stored: it may hold secrets that are not meant for the cluster.
     """
-    from wharf.job_files.hcl_writer import format_expression
+    from wharf.job_files.hcl_writer import Markers, format_expression
     from wharf.languages.hcl.values import COLLECTIONS, to_plain
 
     lines: dict[str, str] = {}
@@ -145,7 +145,7 @@ def describe_submitted_variables(
         for name in document.body.arguments:
             lines.pop(name, None)
             if name in variables:
-                lines[name] = f"{name} = {format_expression(to_plain(variables[name]), allows_names=False)}\n"
+                lines[name] = f"{name} = {format_expression(to_plain(variables[name]), markers=Markers.ESCAPE)}\n"
     flags: dict[str, str] = {}
     for name, text in inputs.flags:
         if name not in variables:
@@ -153,7 +153,7 @@ def describe_submitted_variables(
         lines.pop(name, None)
         if isinstance(variables[name], COLLECTIONS):
             flags.pop(name, None)
-            lines[name] = f"{name} = {format_expression(to_plain(variables[name]), allows_names=False)}\n"
+            lines[name] = f"{name} = {format_expression(to_plain(variables[name]), markers=Markers.ESCAPE)}\n"
         else:
             flags[name] = text
     return flags or None, "".join(lines.values())
