@@ -17,7 +17,7 @@ CHECKED_FOLDERS = ("src/wharf", "simulation", "benchmarks", "tests", "tools")
 
 # These compute a result from their arguments and never wait.
 SYNCHRONOUS_PACKAGES = (
-    *("wharf.contract.model", "wharf.contract.wire", "wharf.languages"),
+    *("wharf.contract.model", "wharf.contract.wire", "wharf.job_files", "wharf.languages"),
     *("wharf.cluster.state", "wharf.cluster.scheduling", "wharf.cluster.access", "wharf.cluster.operations"),
     *("wharf.cluster.controllers", "wharf.limits.core", "wharf.node.core"),
 )

@@ -163,10 +163,11 @@ def draw_packages() -> None:
     picture.draw_box(412, 356, 148, 164, "engines", ["where the log is:", "SQLite, etcd,", "memory (tests)"], "amber")
     picture.draw_box(600, 196, 130, 336, "node", ["one machine:", "core, agent,", "drivers,", "supervisor"], "blue")
     picture.draw_box(750, 196, 130, 336, "limits", ["rate limiter:", "core, stores,", "middleware,", "gateway"], "blue")
-    picture.draw_group(20, 568, 710, 82, "contract")
-    picture.draw_box(120, 586, 190, 50, "client", ["typed HTTP client"])
-    picture.draw_box(330, 586, 190, 50, "wire", ["endpoints, messages"])
-    picture.draw_box(540, 586, 176, 50, "model", ["records, states"])
+    picture.draw_box(20, 568, 120, 82, "job_files", ["HCL files", "to jobs"])
+    picture.draw_group(160, 568, 570, 82, "contract")
+    picture.draw_box(236, 586, 140, 50, "client", ["typed HTTP client"])
+    picture.draw_box(396, 586, 150, 50, "wire", ["endpoints, messages"])
+    picture.draw_box(566, 586, 150, 50, "model", ["records, states"])
     picture.draw_box(750, 568, 130, 82, "sinks", ["records to", "receivers"])
     picture.draw_box(20, 676, 540, 40, "languages", ["filters, HCL, templates"])
     picture.draw_box(580, 676, 300, 40, "world", ["clock, randomness, ids, tasks"])
@@ -177,14 +178,14 @@ def draw_packages() -> None:
         *((x, 336, 356) for x in (120, 304, 486)),
         *((x, 402, 420) for x in (120, 230, 350)),
         *((x, 462, 480) for x in (140, 324)),
-        *((x, 532, 568) for x in (300, 665)),
+        *((x, 532, 568) for x in (80, 300, 665)),
         (815, 532, 568),
         (815, 650, 676),
-        *((x, 650, 676) for x in (300, 665)),
+        *((x, 650, 676) for x in (80, 300, 665)),
     )
     for x, top, bottom in downward:
         picture.draw_arrow((x, top), (x, bottom))
-    for left, right, y in ((200, 220, 379), (310, 330, 611), (520, 540, 611)):
+    for left, right, y in ((200, 220, 379), (140, 160, 611), (376, 396, 611), (546, 566, 611)):
         picture.draw_arrow((left, y), (right, y))
     picture.save()
 

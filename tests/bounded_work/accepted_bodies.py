@@ -134,12 +134,12 @@ async def build_job_of_path(draft: Draft) -> Json:
 
 @builds("job.parse")
 async def build_job_file(draft: Draft) -> Json:
-    """Return a job file of the largest size, with as many groups as its result may have."""
+    """Return a job file with as many groups as a job may have."""
     count = 1_000 if not draft.size.is_inline else 50
     groups = "".join(
         f'group "group{number}" {{\n task "task" {{\n  driver = "raw_exec"\n }}\n}}\n' for number in range(count)
     )
-    padding = "x" * min(MAX_TEXT_CHARS, 900_000 // 8) if not draft.size.is_inline else "x" * 1_000
+    padding = "x" * (30_000 if not draft.size.is_inline else 1_000)
     meta = "".join(f'key{number} = "{padding}"\n' for number in range(7))
     return {"JobHCL": f'job "parsed" {{\n meta {{\n{meta} }}\n{groups}}}\n', "Canonicalize": True}
 

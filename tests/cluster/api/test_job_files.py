@@ -239,6 +239,34 @@ async def test_functions_may_draw_random_numbers() -> None:
         assert len(result["Name"]) == 36
 
 
+@pytest.mark.parametrize("canonicalize", [False, True])
+def test_the_client_returns_the_json_of_a_job(canonicalize: bool) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with ACluster() as cluster:
+            client = (await cluster.a_server()).client
+
+            job = await client.jobs.parse(SHOP, variables='image = "web:1"', canonicalize=canonicalize)
+            await client.jobs.register(job)
+
+            stored = (await client.jobs.read("shop")).value
+            assert [task.kill_timeout for group in stored.groups for task in group.tasks or ()] == [20_000_000_000]
+
+    run()
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_the_method_may_be_put_or_post(method: str) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with ACluster() as cluster:
+            reply = await ApiClient(await cluster.a_server()).raw(method, "/v1/jobs/parse", {"JobHCL": 'job "a" {}'})
+
+            assert (reply.status, json.loads(reply.body)["ID"]) == (200, "a")
+
+    run()
+
+
 @in_virtual_time
 async def test_the_reply_has_no_index() -> None:
     async with ACluster() as cluster:

@@ -311,14 +311,13 @@ def test_sum_of_reschedule_delays(function: str, attempts: int, max_delay: int, 
         ({"dispatch_payload": DispatchPayload()}, "DispatchPayload.File", "must be specified"),
         ({"dispatch_payload": DispatchPayload(file="../x")}, "DispatchPayload.File", "escapes"),
         ({"volume_mounts": (VolumeMount(volume="x"),)}, "VolumeMounts[0].Volume", 'undefined volume "x"'),
-        ({"vault": Vault(change_mode="x")}, "Vault.ChangeMode", '"x"'),
+        ({"vault": Vault()}, "Vault", "Vault is not supported"),
         ({"scaling_policies": (ScalingPolicy(),)}, "ScalingPolicies", "not supported"),
         ({"actions": (TaskAction(name="a b", command="c"),)}, "Actions[0].Name", "a b"),
         ({"actions": (TaskAction(name="", command="c"),)}, "Actions[0].Name", "invalid action name"),
         ({"actions": (TaskAction(name="a", command="c"), TaskAction(name="a", command="c"))}, "Actions[1].Name", "twice"),
         ({"actions": (TaskAction(name="a"),)}, "Actions[0].Command", "Missing"),
-        ({"csi_plugin_config": CSIPluginConfig(type="node")}, "CSIPluginConfig.ID", "non-empty"),
-        ({"csi_plugin_config": CSIPluginConfig(id="i", type="x")}, "CSIPluginConfig.Type", '"x"'),
+        ({"csi_plugin_config": CSIPluginConfig(id="i", type="node")}, "CSIPluginConfig", "CSI storage plugins are not supported"),
         # templates and artifacts
         ({"templates": (Template(dest_path="x"),)}, "Templates[0]", "source path or have an embedded template"),
         ({"templates": (Template(embedded_tmpl="x"),)}, "Templates[0].DestPath", "Must specify a destination"),
@@ -383,7 +382,6 @@ def test_a_task_name_must_be_a_valid_folder_name(name: str) -> None:
         {"identities": (WorkloadIdentity(name="vault_x", audience=("a",), ttl=HOUR, file=True, filepath="p"),)},
         {"secrets": (TaskSecret(name="a", provider="mine", path="p", env={"a": "b"}),)},
         {"actions": (TaskAction(name="a", command="c"),)},
-        {"csi_plugin_config": CSIPluginConfig(id="i", type="monolith")},
     ],
 )  # fmt: skip
 def test_valid_tasks(fields: dict[str, Any]) -> None:
@@ -502,6 +500,7 @@ def with_service(service: Service, *, of_task: bool = False) -> Job:
         (a_service(address="1.2.3.4", address_mode="host"), "Address", "auto"),
         (a_service(task_name="x"), "TaskName", '"x"'),
         (a_service(connect={"Native": True}), "Connect", "cannot include Connect blocks"),
+        (a_service(provider="consul", connect={"Native": True}), "Connect", "cannot include Connect blocks"),
         (a_service(identity=WorkloadIdentity()), "Identity.Audience", "aud"),
         (a_service(check_restart=CheckRestart(limit=-1)), "CheckRestart.Limit", "positive"),
         (a_service(check_restart=CheckRestart(grace=-1)), "CheckRestart.Grace", "positive"),
@@ -527,7 +526,7 @@ def test_a_task_service_cannot_use_the_address_of_the_allocation(mode: str) -> N
         (a_service(provider="nomad", task_name="t"), False),
         (a_service("${NODE}-x"), False),
         (a_service(port_label="8080", address_mode="driver"), True),
-        (Service(name="s", provider="consul", connect={"Native": True}, address="1.2.3.4"), False),
+        (Service(name="s", provider="consul", address="1.2.3.4"), False),
     ],
 )
 def test_valid_services(service: Service, of_task: bool) -> None:

@@ -87,7 +87,7 @@ def test_a_field_has_the_place_of_its_value(path: str, place: str) -> None:
         ("TaskGroups[1].ShutdownDelay", "11:3"),
         ("TaskGroups[1].Tasks[0].Resources.MemoryMB", "35:7"),
         ("TaskGroups[1].Tasks[0].Templates[0].Splay", "31:5"),
-        ("TaskGroups[9].Count", "4:1"),
+        ("TaskGroups[9].Count", "40:3"),
         ("TaskGroups[1].Update.Canary", "9:14"),
         ("TaskGroups[1].Update.Stagger", "8:3"),
         ("TaskGroups[1].Migrate.MaxParallel", "4:1"),
@@ -120,3 +120,10 @@ def test_fields_of_the_json_form_have_places() -> None:
     places = parse_file('{"job": {"j": {\n"group": {"g": {"count": 2}}}}}').places
 
     assert str(places["TaskGroups[0].Count"]) == "job.hcl:2:26"
+
+
+def test_names_with_unusual_characters_are_found_in_both_notations() -> None:
+    job = parse_file('job "j" {\n  group "g" {\n    volume "my-data" {\n      source = "s"\n    }\n  }\n}\n')
+
+    for path in ("TaskGroups[0].Volumes.my-data.Source", "TaskGroups[0].Volumes[my-data].Source"):
+        assert str(job.find_place(path)) == "job.hcl:4:16"

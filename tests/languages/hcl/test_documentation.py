@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.languages.hcl.evaluations import evaluate, find_errors, read_job
+from wharf.job_files.hcl.warnings import MAX_WARNINGS
 from wharf.languages.hcl.budget import MAX_RESULT_BYTES, MAX_STEPS, MAX_VALUE_DEPTH
 from wharf.languages.hcl.call_nodes import SPECIAL_FORMS
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS
@@ -48,7 +49,7 @@ def test_the_error_is_as_documented() -> None:
 
 
 def test_the_page_lists_all_functions() -> None:
-    section = PAGE.partition("## Functions")[2].partition("## Limits")[0]
+    section = PAGE.partition("## Functions")[2].partition("## Jobs")[0]
     names = [name for row in re.findall(r"^\| \w.*$", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
 
     assert sorted([*FUNCTIONS, *SPECIAL_FORMS]) == sorted(names)
@@ -71,5 +72,7 @@ def test_the_page_states_the_limits() -> None:
         MAX_VALUE_DEPTH,
         MAX_RANGE_ITEMS,
         MAX_DIAGNOSTICS,
+        MAX_RESULT_BYTES,
+        MAX_WARNINGS,
     ] == numbers
     assert BCRYPT_STEPS << 13 <= MAX_STEPS < BCRYPT_STEPS << 14

@@ -7,9 +7,9 @@ from typing import Final
 
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.acl.permissions import Permission
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON
 from wharf.contract.wire.endpoint import Endpoint, EndpointKind
 
-NO_PLUGINS_REASON: Final = "CSI storage plugins are not supported. Use host volumes: see /v1/volumes?type=host"
 NO_SENTINEL_REASON: Final = "Sentinel policies are not supported. Use ACL policies to restrict what callers may do"
 NO_RECOMMENDATIONS_REASON: Final = "Recommendations are not supported"
 

@@ -11,6 +11,8 @@ from wharf.languages.hcl.values import Value
 _JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
 """The policies that groups inherit, with their names in the job."""
 _INHERITED: Final = re.compile(rf"TaskGroups\[\d+\]\.({'|'.join(_JOB_POLICIES)})\b")
+_UNUSUAL_NAME: Final = re.compile(r"\.([^.\[\]]*[^\w.\[\]][^.\[\]]*)")
+"""A name that places have in brackets, and that validation writes after a dot, such as that of the volume `my-data`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class ParsedJob:
 
         A policy that a group inherits has its place in the job.
         """
+        path = _UNUSUAL_NAME.sub(r"[\1]", path)
         inherited = _INHERITED.match(path)
         if inherited is not None and inherited[0] not in self.places:
             path = path.replace(inherited[0], _JOB_POLICIES[inherited[1]], 1)

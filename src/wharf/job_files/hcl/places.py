@@ -61,9 +61,12 @@ class PlaceIndex(Mapping[str, SourceRange]):
             if isinstance(value, dict):
                 self._add_object(value, join_path(path, name), places)
             elif isinstance(value, list):
+                list_path = join_path(path, name)
                 for position, element in enumerate(value):
                     if isinstance(element, dict):
-                        self._add_object(element, f"{join_path(path, name)}[{position}]", places)
+                        self._add_object(element, f"{list_path}[{position}]", places)
+                if list_path not in places and f"{list_path}[0]" in places:
+                    places[list_path] = places[f"{list_path}[0]"]  # Errors of the whole list are at its first block.
 
 
 def _add_fields(origin: ObjectOrigin, path: str, places: dict[str, SourceRange]) -> None:

@@ -97,8 +97,11 @@ class JobMethods(MethodGroup[M]):
     @call_method("job.parse")
     def parse(
         self, source: str, *, canonicalize: bool = False, variables: str = "", **options: Unpack[CallOptions]
-    ) -> CallSpec[Job]:
-        """Convert the text of a job file to a job. `canonicalize`: fill in defaults. `variables` is a variables file."""
+    ) -> CallSpec[dict[str, Any]]:
+        """Convert the text of a job file in HCL to the JSON of a job, with null for fields that the file does not set.
+
+        `canonicalize`: fill in defaults. `variables` is the text of a values file.
+        """
         body = messages.JobParseRequest(job_hcl=source, canonicalize=canonicalize, variables=variables)
         return CallSpec(options, body=body)
 

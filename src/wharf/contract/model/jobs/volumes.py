@@ -1,10 +1,14 @@
 """Volumes that a group requests, and where its tasks mount them."""
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from wharf.contract.model.record import Record
+
+NO_PLUGINS_REASON: Final = "CSI storage plugins are not supported. Use host volumes: see /v1/volumes?type=host"
+"""The refusal of CSI plugins, in jobs and at the endpoints for them."""
 
 
 class VolumeType(StrEnum):

@@ -1,6 +1,6 @@
 """Endpoints of jobs."""
 
-from typing import Final
+from typing import Any, Final
 
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.acl.permissions import DenialDetail
@@ -72,7 +72,8 @@ _SPECIFICATIONS: Final = (
     ),
     Endpoint(
         name="job.parse", method="PUT", path="/v1/jobs/parse", kind=EndpointKind.LOCAL, need=permissions.PARSE_JOB,
-        denial_detail=DenialDetail.AGENT, summary="Convert a job file in HCL to JSON.", body_type=messages.JobParseRequest, reply_type=Job,
+        denial_detail=DenialDetail.AGENT, summary="Convert a job file in HCL to JSON.", body_type=messages.JobParseRequest,
+        reply_type=dict[str, Any],
     ),
     Endpoint(
         name="job.validate", method="PUT", path="/v1/validate/job", kind=EndpointKind.LOCAL, need=permissions.VALIDATE_JOB,

@@ -28,6 +28,8 @@ def check_group(group: TaskGroup, path: str, report: ValidationReport, *, job_ty
     check_spreads(group.spreads, path, report, job_type=job_type)
     check_policies(group, path, report, job_type=job_type)
     check_networks(group.networks, f"{path}.Networks", report)
+    if group.consul is not None:
+        report.add_warning(f"{path}.Consul", "Consul is not supported; the block has no effect")
     check_volumes(group, path, report, job_type=job_type)
     _check_times(group, path, report, job_type)
     _check_services(group, path, report)

@@ -13,7 +13,6 @@ from wharf.contract.model.jobs.identities import (
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
 
 IDENTITY_CHANGE_MODES: Final = ("", "noop", "restart", "signal")
-VAULT_CHANGE_MODES: Final = ("noop", "restart", "signal")
 BUILT_IN_SECRET_PROVIDERS: Final = frozenset({"wharf", "nomad", "vault"})
 _IDENTITY_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
 _SECRET_NAME = re.compile(r"[a-zA-Z0-9_]{1,128}\Z")
@@ -105,12 +104,8 @@ def check_secrets(secrets: tuple[TaskSecret, ...] | None, path: str, report: Val
 
 
 def check_vault(vault: Vault | None, path: str, report: ValidationReport) -> None:
-    """Add each problem of a task's Vault block to the report. `path` is the path of the task."""
-    if vault is None:
-        return
-    if vault.change_mode not in VAULT_CHANGE_MODES:
+    """Add an error for a task's Vault block: no node fetches tokens of Vault. `path` is the path of the task."""
+    if vault is not None:
         report.add_error(
-            f"{path}.Vault.ChangeMode", f'Unknown change mode "{vault.change_mode}"', suggest_one_of(VAULT_CHANGE_MODES)
+            f"{path}.Vault", "Vault is not supported", "store secrets in variables, and read them with templates"
         )
-    if vault.change_mode == "signal" and not vault.change_signal:
-        report.add_error(f"{path}.Vault.ChangeSignal", 'Signal must be specified when using change mode "signal"')

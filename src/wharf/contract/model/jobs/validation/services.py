@@ -58,8 +58,12 @@ def check_service(service: Service, context: ServiceContext, path: str, report: 
     _check_port(service.port_label, service.address_mode, context, f"{path}.PortLabel", report)
     if context.task is None and service.task_name and service.task_name not in context.group_tasks:
         report.add_error(f"{path}.TaskName", f'Service refers to task "{service.task_name}", which is not in the group')
-    if service.is_native and service.connect is not None:
-        report.add_error(f"{path}.Connect", f'Service with provider "{service.provider}" cannot include Connect blocks')
+    if service.connect is not None:
+        report.add_error(
+            f"{path}.Connect",
+            f'Service with provider "{service.provider}" cannot include Connect blocks',
+            "the service mesh of Consul is not supported",
+        )
     if service.identity is not None and not service.identity.audience:
         report.add_error(f"{path}.Identity.Audience", "Service identity must provide at least one target aud value")
     _check_restart(service.check_restart, f"{path}.CheckRestart", report)

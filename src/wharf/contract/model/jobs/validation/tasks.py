@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.contract.model.jobs.groups import CSIPluginConfig, LifecycleHook, Task, TaskAction, TaskGroup
+from wharf.contract.model.jobs.groups import LifecycleHook, Task, TaskAction, TaskGroup
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.validation.group_policies import check_restart
@@ -14,11 +14,10 @@ from wharf.contract.model.jobs.validation.resources import check_resources
 from wharf.contract.model.jobs.validation.services import ServiceContext, check_service
 from wharf.contract.model.jobs.validation.templates import check_artifacts, check_templates, is_outside_folder
 from wharf.contract.model.jobs.validation.volumes import check_mounts
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON
 from wharf.contract.model.times import format_duration
 
 LIFECYCLE_HOOKS: Final = tuple(str(word) for word in LifecycleHook)
-PLUGIN_TYPES: Final = ("node", "controller", "monolith")
-"""The types of CSI plugins."""
 # The shared folder of an allocation has this name, next to the folders of its tasks.
 RESERVED_TASK_NAMES: Final = frozenset({"alloc"})
 _ACTION_NAME = re.compile(r"[^\s\x00]{1,128}\Z")
@@ -62,9 +61,12 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
     check_identities(task.identity, task.identities, path, report)
     check_secrets(task.secrets, path, report)
     _check_actions(task.actions, path, report)
-    _check_plugin(task.csi_plugin_config, f"{path}.CSIPluginConfig", report)
+    if task.csi_plugin_config is not None:
+        report.add_error(f"{path}.CSIPluginConfig", NO_PLUGINS_REASON)
     if task.scaling_policies:
         report.add_error(f"{path}.ScalingPolicies", "Scaling of a task's resources is not supported", "scale the group")
+    if task.consul is not None:
+        report.add_warning(f"{path}.Consul", "Consul is not supported; the block has no effect")
     if task.schedule:
         report.add_warning(f"{path}.Schedule", "Schedules of tasks are not supported; the block has no effect")
 
@@ -160,19 +162,3 @@ def _check_actions(actions: tuple[TaskAction, ...] | None, path: str, report: Va
         names.add(action.name)
         if not action.command:
             report.add_error(f"{field_path}.Command", "Missing action command")
-
-
-def _check_plugin(plugin: CSIPluginConfig | None, path: str, report: ValidationReport) -> None:
-    """Add each problem of a task's CSI plugin block to the report."""
-    if plugin is None:
-        return
-    if not plugin.id:
-        report.add_error(f"{path}.ID", "CSIPluginConfig must have a non-empty PluginID")
-    if plugin.type not in PLUGIN_TYPES:
-        report.add_error(
-            f"{path}.Type",
-            f'CSIPluginConfig PluginType must be known; got "{plugin.type}"',
-            suggest_one_of(PLUGIN_TYPES),
-        )
-    if plugin.health_timeout < 0:
-        report.add_error(f"{path}.HealthTimeout", "CSIPluginConfig HealthTimeout must not be negative")
