@@ -7,14 +7,21 @@ import click
 
 from wharf.cli.common.documents import STDIN, read_utf8_text
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.server_commands import CommandEnvironment, RealCommandEnvironment
+from wharf.cli.common.server_commands import CommandEnvironment, RealCommandEnvironment, add_second_dash
 from wharf.cli.job.variables import VariableOptions, variable_options
 
 UNFORMATTED_EXIT_CODE: Final = 1
 LANGUAGES: Final = ("hcl", "yaml", "json", "toml")
 
 
-@click.command
+class LocalCommand(click.Command):
+    """A command that calls no server. Long options with one dash are accepted, as in commands that call one."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        return super().parse_args(context, add_second_dash(arguments, self.params))
+
+
+@click.command(cls=LocalCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--to", "target", type=click.Choice(LANGUAGES), required=True, help="Language of the result.")
 @variable_options
@@ -58,7 +65,7 @@ def convert(
     click.echo(conversion.text, nl=False)
 
 
-@click.command(name="fmt")
+@click.command(name="fmt", cls=LocalCommand)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option("--check", is_flag=True, help="Change no file; exit with 1 if one would change.")
 def format_files(files: tuple[str, ...], check: bool) -> None:
