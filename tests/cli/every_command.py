@@ -11,7 +11,7 @@ STARTS_PROCESSES: frozenset[Words] = frozenset({("dev",), ("gateway",), ("limits
 """Commands that run until they are stopped, whatever their arguments are."""
 _OPTION_VALUES = {
     "--amount": "5", "--auth-method": "sso", "--bind-type": "role", "--config": "missing.toml", "--duration": "10m",
-    "--name": "n1", "--since": "1h",
+    "--name": "n1", "--since": "1h", "--to": "json",
 }  # fmt: skip
 _FURTHER_OPTIONS: dict[Words, Words] = {
     ("node", "drain"): ("--enable", "--detach"),

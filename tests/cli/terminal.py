@@ -44,6 +44,11 @@ class CommandResult:
     def lines(self) -> list[str]:
         return self.out.splitlines()
 
+    @property
+    def errors(self) -> list[str]:
+        """The lines of the messages, without the excerpts of files below them."""
+        return [line for line in self.err.splitlines() if not line.startswith("   ")]
+
 
 class _SyncTransport:
     """A synchronous transport that runs the event loop until each request is complete."""

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cli.terminal import WEB, open_terminal, write_file
 from wharf.cli.common.documents import LARGE_YAML_CHARS
-from wharf.cli.common.yaml_reader import MAX_COLLECTION_ITEMS
 from wharf.contract.model.body_limits import MAX_ITEMS
+from wharf.languages.yaml_reader import MAX_COLLECTION_ITEMS
 
 ENTRIES = "".join(f"          KEY{at}: {'x' * 40}\n" for at in range(60_000))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import running
-from tests.docs.walking import PAGES, CommandStep, Walk, read_steps
+from tests.docs.walking import PAGES, CommandStep, FileStep, Walk, read_steps
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,15 @@ def test_the_commands_of_the_page_print_what_the_page_shows(
             command_count += isinstance(step, CommandStep)
 
     assert command_count >= 8
+
+
+def test_the_job_files_of_the_page_run_and_print_what_it_shows(tmp_path: Path) -> None:
+    with running(tmp_path / "walk", "dev", "--port", "0") as agent:
+        agent.wait_ready()
+        walk = Walk(agent, nodes="vm")
+        steps = list(read_steps(PAGES / "docs/job-files.md"))
+        for step in steps:
+            walk.run_step(step)
+
+    job_files = [step.file for step in steps if isinstance(step, FileStep) and not step.file.endswith(".vars")]
+    assert len(job_files) == 10

@@ -1,7 +1,7 @@
 """Walkthrough pages: every command of a page is run with a real agent and must print what the page shows.
 
 Values that differ in each run are masked on both sides: ids, times, indexes, addresses and node names. `…` in a page matches
-any text. A file is a block of YAML, HCL or JSON under a line that ends with its name in code marks and a colon.
+any text. A file is a block of YAML, HCL, JSON or TOML under a line that ends with its name in code marks and a colon.
 """
 
 import os
@@ -40,7 +40,7 @@ MASKS = (
 )
 PROGRESS = re.compile(r" +\d+m?s  ")
 """A progress line; the number of these lines depends on the machine."""
-FILE = re.compile(r"`([\w.-]+\.(?:yaml|hcl|json))`:$")
+FILE = re.compile(r"`([\w.-]+\.(?:yaml|hcl|json|toml|vars))`:$")
 
 
 class CommandStep(NamedTuple):

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import re
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -60,6 +61,7 @@ ALIASES: Final = {
     "validate": CommandEntry(_PLAN, "validate", "wharf job validate"),
     "inspect": CommandEntry("wharf.cli.job.views", "inspect", "wharf job inspect"),
     "init": CommandEntry("wharf.cli.job.init", "init", "wharf job init"),
+    "fmt": CommandEntry("wharf.cli.job.convert", "format_files", "wharf job fmt"),
     "node-status": CommandEntry(_NODES, "status", "wharf node status"),
     "node-drain": CommandEntry(_NODES, "drain", "wharf node drain"),
     "alloc-status": CommandEntry("wharf.cli.alloc.group", "status", "wharf alloc status"),
@@ -79,11 +81,12 @@ UNAVAILABLE_COMMANDS: Final = {
     "agent-info": "use `wharf operator api /v1/agent/self`",
     "check": "use `wharf operator api /v1/agent/health`",
     "ui": "there is no web interface; a server documents its API at /v1/docs",
-    "fmt": "job files are YAML or JSON: use the formatter of your editor",
     "license": "no license is needed: all features are free",
 }
 """Commands of Nomad that Wharf does not have, each with the text of the error."""
 
+_EXCERPT_LINE: Final = re.compile(r" {3}| *[0-9]* \| ")
+"""A line below a diagnostic: a line of a file, its mark, or what to write instead."""
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 
@@ -151,11 +154,14 @@ def _flush_output() -> None:
 
 
 def _print_error(text: str, arguments: Sequence[str]) -> None:
-    """Print an error text, one line each, without secrets. Long and unprintable arguments are shortened and escaped."""
+    """Print an error text, one line each, without secrets. Long and unprintable arguments are shortened and escaped.
+
+    The lines of an excerpt from a file, and what to do about it, belong to the line before them.
+    """
     from wharf.cli.common.errors import hide_secrets, make_printable
 
     for line in make_printable(hide_secrets(text, arguments), arguments).splitlines():
-        click.echo(f"wharf: {line}", err=True)
+        click.echo(line if _EXCERPT_LINE.match(line) else f"wharf: {line}", err=True)
 
 
 def _run(arguments: Sequence[str], environment: object) -> int:

@@ -16,9 +16,10 @@ KeyPath = tuple[str | int, ...]
 _KEY_PART: Final = re.compile(r"""[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)+")
 _SPACE: Final = re.compile(r"[ \t]*")
-_TEXT: Final = re.compile(
+TOML_TEXT: Final = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}' + r"|'''.*?'{3,5}" + r'|"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'", re.DOTALL
 )
+"""A string of any form."""
 _BARE_VALUE: Final = re.compile(r"[^,\]}#\n]*")
 
 
@@ -119,7 +120,7 @@ class _LocationScanner:
             self._offset += 1
             while not self._skip_closing("}"):
                 self._read_pair(path)
-        elif not self._skip(_TEXT):
+        elif not self._skip(TOML_TEXT):
             self._skip(_BARE_VALUE)
 
     def _skip_closing(self, closing: str) -> bool:

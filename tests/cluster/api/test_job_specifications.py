@@ -329,6 +329,26 @@ async def test_a_validation_without_a_job_is_a_400() -> None:
         assert await client.refusal("PUT", "/v1/validate/job", {}) == (400, "Job must be specified")
 
 
+# -- unknown names
+
+
+@in_virtual_time
+async def test_unknown_fields_and_options_of_drivers_are_warnings_of_registrations_plans_and_validations() -> None:
+    task = {"Name": "server", "Driver": "raw_exec", "Config": {"comand": "x"}, "Resources": {"Memory": 1}}
+    job = {"ID": "shop", "TaskGroups": [{"Name": "web", "Cuont": 2, "Tasks": [task]}]}
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        for path in ("/v1/jobs", "/v1/job/shop/plan", "/v1/validate/job"):
+            warnings = (await client.put(path, {"Job": job}))["Warnings"]
+
+            assert "Job.TaskGroups[0].Cuont is not a known field: did you mean Count?" in warnings
+            assert "Job.TaskGroups[0].Tasks[0].Resources.Memory is not a known field" in warnings
+            assert (
+                'unknown key "comand" for driver raw_exec (TaskGroups[0].Tasks[0].Config.comand): did you mean "command"?'
+            ) in warnings
+
+
 # -- other limits
 
 

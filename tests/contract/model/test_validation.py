@@ -35,6 +35,7 @@ from wharf.contract.model.jobs.groups import (
     DispatchPayload,
     Lifecycle,
     LogConfig,
+    Task,
     TaskAction,
     TaskGroup,
 )
@@ -819,3 +820,29 @@ def test_at_most_twenty_problems_of_a_whole_job_are_reported() -> None:
     findings = validate_job(canonicalize_job(a_job("shop", *groups), some_job_settings()), some_job_settings())
 
     assert len(findings.problems) == 20
+
+
+@pytest.mark.parametrize(
+    ("driver", "config", "warnings"),
+    [
+        ("raw_exec", {"comand": "x"}, ["TaskGroups[0].Tasks[0].Config.comand: did you mean"]),
+        ("docker", {"GPU": 1}, ["TaskGroups[0].Tasks[0].Config.GPU: the options are"]),
+        (
+            "docker",
+            {"mount": [{"target": "/a"}, {"sourc": "b"}]},
+            ["TaskGroups[0].Tasks[0].Config.mount[1].sourc: did"],
+        ),
+        ("docker", {"auth": {"user name": "x"}}, ["TaskGroups[0].Tasks[0].Config.auth[user name]: did you mean"]),
+        ("docker", {"labels": {"any": "x"}, "mount": "text"}, []),
+        ("a-plug-in", {"comand": "x"}, []),
+    ],
+)
+def test_options_that_a_driver_does_not_have_are_warnings(
+    driver: str, config: dict[str, object], warnings: list[str]
+) -> None:
+    job = a_job("shop", a_group("a", Task(name="main", driver=driver, config=config)))
+
+    found = [f"{warning.path}: {warning.fix}" for warning in list_submission_warnings(job)]
+
+    assert len(found) == len(warnings)
+    assert all(text.startswith(expected) for text, expected in zip(found, warnings, strict=True))

@@ -50,7 +50,8 @@ def test_blocks_are_objects_below_their_labels(text: str, job: object) -> None:
         ('{"job":"x"}', 'job.hcl:1:8: expected a JSON object for the block "job"'),
         ('{"job":{"x":1}}', 'job.hcl:1:13: expected a JSON object for the block "job"'),
         ('{"job":{"x":{"a":1,"a":2}}}', 'job.hcl:1:20: the argument "a" occurs twice'),
-        ('{"job":{"x":{"a":"${"}}}', 'job.hcl:1:18: expected a value, found the end of the file'),
+        ('{"job":{"x":{"a":"${"}}}', 'job.hcl:1:21: expected a value, found the end of the file'),
+        ('{"job":{"x":{"a":"b ${nope()}"}}}', 'job.hcl:1:23: no function "nope" exists'),
         ('{"job":{"x":{"a":"\\n${nope()}"}}}', 'job.hcl:1:18: no function "nope" exists'),
         ('{"job":{"x":{"a":1,}}}', 'job.hcl:1:20: expected a key in double quotes, found "}"'),
         ('{"job":{"x":{"a":[1,]}}}', 'job.hcl:1:21: expected a JSON value, found "]"'),
@@ -76,3 +77,10 @@ def test_a_job_in_the_form_of_the_api_gets_the_advice_not_to_parse_it() -> None:
 def test_a_missing_bracket_names_the_opening_one() -> None:
     assert '"[" was opened at' not in find_errors('{"job":[1')
     assert "the list was opened at: job.hcl:1:8" in find_errors('{"job":[1')
+
+
+def test_all_wrong_templates_of_a_json_document_are_errors() -> None:
+    assert list_errors('{"job":{"x":{"a":"${","b":["${1 +}"]}}}') == [
+        "job.hcl:1:21: expected a value, found the end of the file",
+        'job.hcl:1:34: expected a value, found "}"',
+    ]

@@ -171,12 +171,34 @@ def test_an_unset_variable_in_a_local_value_has_one_message() -> None:
 
 def test_flags_are_stronger_than_files_and_files_than_the_environment() -> None:
     text = "variables {\n a = 0\n b = 0\n c = 0\n d = 0\n}\n"
-    environment = {"a": "1", "b": "1", "c": "1", "unknown": "1"}
+    environment = {f"WHARF_VAR_{name}": "1" for name in ("a", "b", "c", "unknown")}
     files = "b = 2\nc = 2\n"
 
     assert {"a": 1, "b": 2, "c": 4, "d": 0} == read_variables(
         text, environment=environment, values=files, flags=[("c", "3"), ("c", "4")]
     )
+
+
+def test_automatic_files_are_stronger_than_the_environment_and_weaker_than_files() -> None:
+    text = "variables {\n a = 0\n b = 0\n}\n"
+    automatic_files = (parse_values("a = 2\nb = 2\n", "x.auto.vars"),)
+
+    assert {"a": 2, "b": 3} == read_variables(
+        text, environment={"WHARF_VAR_a": "1"}, automatic_files=automatic_files, values="b = 3\n"
+    )
+
+
+def test_an_automatic_file_may_name_variables_of_other_jobs_even_in_strict_mode() -> None:
+    automatic_files = (parse_values("a = 2\nother = 2\n", "x.auto.vars"),)
+
+    assert {"a": 2} == read_variables("variables {\n a = 0\n}\n", automatic_files=automatic_files, is_strict=True)
+
+
+def test_a_variable_of_the_environment_with_the_prefix_of_wharf_is_stronger_than_with_that_of_nomad() -> None:
+    text = "variables {\n a = 0\n b = 0\n}\n"
+    environment = {"WHARF_VAR_a": "1", "NOMAD_VAR_a": "2", "NOMAD_VAR_b": "2"}
+
+    assert {"a": 1, "b": 2} == read_variables(text, environment=environment)
 
 
 def test_a_later_file_replaces_an_earlier_one() -> None:
@@ -207,7 +229,7 @@ def test_a_later_file_replaces_an_earlier_one() -> None:
 )
 @pytest.mark.parametrize("source", ["environment", "flags"])
 def test_a_text_from_outside_is_read_by_the_type(lines: list[str], text: str, value: object, source: str) -> None:
-    inputs = {"environment": {"v": text}} if source == "environment" else {"flags": [("v", text)]}
+    inputs = {"environment": {"WHARF_VAR_v": text}} if source == "environment" else {"flags": [("v", text)]}
 
     assert {"v": value} == read_variables(declare(*lines), **inputs)
 
@@ -228,7 +250,7 @@ def test_a_wrong_text_from_outside_is_named_by_its_source(lines: list[str], text
 
 
 def test_a_wrong_text_from_the_environment_is_named_by_its_variable() -> None:
-    errors = list_errors(declare("type = number") + JOB, environment={"v": "x"})
+    errors = list_errors(declare("type = number") + JOB, environment={"WHARF_VAR_v": "x"})
 
     assert errors[0].startswith('environment variable WHARF_VAR_v: the value of variable "v" is not of type number')
 

@@ -1,9 +1,8 @@
 """Reads JSON and YAML files that users write: job files, and records such as quotas, by the field names of the API."""
 
-import json
-import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -11,8 +10,9 @@ import click
 import msgspec
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.exact_values import InexactValue, load_exact_json
 from wharf.cli.common.output import to_plain
+from wharf.languages import markup
+from wharf.languages.source_locations import find_location
 from wharf.languages.suggestions import find_nearest_name
 
 if TYPE_CHECKING:
@@ -106,12 +106,9 @@ STDIN: Final = "-"
 """The path that stands for standard input."""
 MAX_FILE_BYTES: Final = 10_000_000
 """Limit of a file or of standard input; protects memory. Job files are far smaller."""
-MAX_VALUES: Final = 1_000_000
-"""Limit of the values in a YAML document after aliases are expanded; protects memory from nested aliases."""
 LARGE_YAML_CHARS: Final = 1_000_000
 """Above this size, a note says that reading takes seconds."""
 YAML_SUFFIXES: Final = (".yaml", ".yml")
-_DUPLICATE_KEY: Final = re.compile(r'found duplicate key "([^"]+)"')
 
 
 def read_document(path: str) -> tuple[str, Any]:
@@ -149,95 +146,31 @@ def parse_json(name: str, text: str) -> Any:  # Any JSON value.
     Raises CliError with line and column, also for a value that cannot be sent exactly, such as `1e400`. Raises CliError
     for a key that occurs twice in one object.
     """
-
-    def build_object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Return the object with these keys and values. Raises CliError if a key occurs twice."""
-        built: dict[str, Any] = {}
-        for key, value in entries:
-            if key in built:
-                raise CliError(f"{name}: duplicate key {key}: remove one")
-            built[key] = value
-        return built
-
-    try:
-        return load_exact_json(text, build_object)
-    except InexactValue as problem:
-        line, column = _locate(text, problem.position)
-        raise CliError(f"{name}:{line}:{column}: {problem}") from None
-    except json.JSONDecodeError as error:
-        raise CliError(f"{name}:{error.lineno}:{error.colno}: {error.msg[0].lower()}{error.msg[1:]}") from error
-    except RecursionError:
-        raise CliError(f"{name}: the document is nested too deeply") from None
+    with _locate_markup_errors(name, text):
+        return markup.parse_json(text)
 
 
 def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
     """Return the value of a YAML text that holds one document. Raises CliError with line and column."""
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-    from ruamel.yaml.reader import ReaderError
+    note_large_yaml(name, text)
+    with _locate_markup_errors(name, text):
+        return markup.parse_yaml(text).value
 
-    from wharf.cli.common.yaml_reader import create_yaml_reader
 
-    reader = create_yaml_reader()
+def note_large_yaml(name: str, text: str) -> None:
+    """Print a note if reading a YAML text takes seconds."""
     if len(text) > LARGE_YAML_CHARS:
         click.echo(f"note: {name}: reading {len(text) / 1e6:.1f} MB of YAML takes seconds; JSON is faster", err=True)
+
+
+@contextmanager
+def _locate_markup_errors(name: str, text: str) -> Iterator[None]:
+    """In the block, turn errors of the document into CliError with the name of the file, line and column."""
     try:
-        documents = [_copy_document(document, _DocumentBudget()) for document in reader.load_all(text)]
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        position = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
-        raise CliError(f"{name}{position}: {_format_yaml_problem(error.context, error.problem)}") from error
-    except ReaderError as error:
-        line, column = _locate(text, error.position)
-        raise CliError(
-            f"{name}:{line}:{column}: the control character #x{ord(text[error.position]):04x} is not allowed in YAML: "
-            f'remove it, or write it in a quoted text as "\\x{ord(text[error.position]):02x}"'
-        ) from error
-    except (YAMLError, ValueError) as error:
-        raise CliError(f"{name}: {str(error).splitlines()[0]}") from error
-    except RecursionError:
-        raise CliError(f"{name}: the document is nested too deeply") from None
-    except _ValueBudgetExceeded:
-        raise CliError(
-            f"{name}: the document has more than {MAX_VALUES:,} values once its aliases are expanded"
-        ) from None
-    if not documents:
-        raise CliError(f"{name}: the file is empty")
-    if len(documents) != 1:
-        raise CliError(f"{name}: expected one YAML document, got {len(documents)}")
-    return documents[0]
-
-
-def _locate(text: str, position: int) -> tuple[int, int]:
-    """Return line and column of a character of the text, both counted from 1."""
-    before = text[:position]
-    return before.count("\n") + 1, len(before) - before.rfind("\n")
-
-
-def _format_yaml_problem(context: str | None, problem: str | None) -> str:
-    """Return the YAML parser's text for an error, but a plainer text for the two most frequent mistakes."""
-    if problem is not None and "character '\\t'" in problem:
-        return "the line has a tab; indent YAML with spaces"
-    if problem is not None and (duplicate := _DUPLICATE_KEY.match(problem)):
-        return f"duplicate key {duplicate[1]}: remove one"
-    return " ".join(part for part in (context, problem) if part).splitlines()[0]
-
-
-class _ValueBudgetExceeded(Exception):
-    """The document has more than MAX_VALUES values."""
-
-
-class _DocumentBudget:
-    """How many more values a document may have. A few nested aliases can stand for more values than fit in memory."""
-
-    def __init__(self) -> None:
-        self.remaining = MAX_VALUES
-
-
-def _copy_document(value: Any, budget: _DocumentBudget) -> Any:  # Any value of the document.
-    """Return a copy of the value, with a value of its own for each alias. Raises _ValueBudgetExceeded."""
-    budget.remaining -= 1
-    if budget.remaining < 0:
-        raise _ValueBudgetExceeded
-    if isinstance(value, dict):
-        return {key: _copy_document(item, budget) for key, item in value.items()}
-    return [_copy_document(item, budget) for item in value] if isinstance(value, list) else value
+        yield
+    except markup.MarkupError as error:
+        place = ""
+        if error.offset is not None:
+            location = find_location(text, error.offset)
+            place = f":{location.line}:{location.column}"
+        raise CliError(f"{name}{place}: {error.message}") from error

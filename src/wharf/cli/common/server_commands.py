@@ -234,7 +234,7 @@ class ServerCommand(click.Command):
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         """Parse the arguments. Long options with one dash are accepted."""
         with _set_exit_code(self.failure_exit_code):
-            return super().parse_args(context, _add_second_dash(arguments, self.params))
+            return super().parse_args(context, add_second_dash(arguments, self.params))
 
     def invoke(self, context: click.Context) -> Any:  # The result of the command's function.
         """Call the command's function with a session that the connection and output options configure."""
@@ -300,7 +300,7 @@ def _list_names(options: tuple[click.Option, ...]) -> list[str]:
     return [str(option.name) for option in options]
 
 
-def _add_second_dash(arguments: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
+def add_second_dash(arguments: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
     """Return the arguments with `--name` for `-name` if the command has a long option of that name.
 
     Arguments after `--` stay.

@@ -18,6 +18,7 @@ from wharf.cli.common.options import (
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.completion import complete_jobs
 from wharf.cli.job.follower import follow_submission, report_evaluation
+from wharf.cli.job.variables import VariableOptions, variable_options
 
 if TYPE_CHECKING:
     import datetime
@@ -35,6 +36,7 @@ _WARNING_COUNT_LINE: Final = re.compile(r"\d+ warnings?:")
 @detach_option
 @follow_option
 @progress_timeout_option
+@variable_options
 @click.option(
     "--check-index", type=click.IntRange(0), help="Fail unless the job has this JobModifyIndex; 0: unless it is new."
 )
@@ -47,6 +49,9 @@ def run(
     detach: bool,
     follow: bool,
     progress_timeout_s: float,
+    values: tuple[tuple[str, str], ...],
+    value_files: tuple[str, ...],
+    is_strict: bool,
     check_index: int | None,
     preserve_counts: bool,
     eval_priority: int | None,
@@ -54,17 +59,16 @@ def run(
 ) -> None:
     """Submit a job and follow it to its end.
 
-    FILE is JSON or YAML; `-` reads standard input. On a terminal, the command shows the rollout (or the progress of a
+    FILE is HCL, YAML, JSON or TOML; `-` reads standard input. On a terminal, the command shows the rollout (or the progress of a
     batch job) until it is complete; Ctrl-C leaves the job running. Exit code 0: success, 1: failure, 2: not everything
     was placed, 3: no progress for --progress-timeout; if all tasks of a batch job failed with the same exit code: that
     code.
 
-    wharf job run web.yaml
+    wharf job run --var image=web:2 web.hcl
     """
     from wharf.cli.job.files import read_job_file
-    from wharf.contract.wire.jobs.messages import JobSource
 
-    job = read_job_file(file)
+    job = read_job_file(file, VariableOptions(values, value_files, is_strict), session.world)
     if output:
         import msgspec
 
@@ -75,7 +79,7 @@ def run(
         response = session.client.jobs.register(
             job.document,
             enforce_index=check_index,
-            submission=JobSource(source=job.source, format=job.format),
+            submission=job.build_submission(),
             preserve_counts=preserve_counts,
             eval_priority=eval_priority or 0,
             namespace=namespace,
@@ -422,8 +426,8 @@ def locate_errors(session: Session, job: "JobFile") -> "Iterator[None]":
 
 def print_warnings(warnings: str, job: "JobFile") -> None:
     """Print the warnings about a job to standard error, one line each, with positions in the file if known."""
-    for duration_warning in job.find_unitless_durations():
-        click.echo(f"note: {duration_warning}", err=True)
+    for warning in job.list_warnings():
+        click.echo(f"note: {warning}", err=True)
     for line in warnings.splitlines():
         text = line.strip().removeprefix("* ")
         if text and not _WARNING_COUNT_LINE.fullmatch(text):

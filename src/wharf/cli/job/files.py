@@ -1,22 +1,43 @@
-"""Job files: reads JSON and YAML into the document that servers validate, and adds positions to validation errors."""
+"""Job files: reads HCL, YAML, JSON and TOML into the document that servers validate, and locates errors in the file."""
 
-import functools
 import re
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
-from wharf.cli.common.documents import STDIN, YAML_SUFFIXES, parse_json, parse_yaml, read_utf8_text
+from wharf.cli.common.documents import STDIN, note_large_yaml, read_utf8_text
 from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_issues
+from wharf.cli.job.variables import VariableOptions, describe_submitted_variables, read_inputs
+from wharf.job_files.fields import DURATION_FIELDS
+from wharf.job_files.markup_jobs import (
+    add_driver_problems,
+    has_variables,
+    is_hcl_in_json,
+    map_markup_job,
+    parse_path,
+    read_markup,
+)
+from wharf.languages.hcl.diagnostics import DiagnosticList, DocumentErrors, SourceFile
+from wharf.languages.markup import MarkupFormat
 
+if TYPE_CHECKING:
+    from wharf.contract.wire.jobs.messages import JobSource
+    from wharf.job_files.hcl.parsed_job import ParsedJob
+    from wharf.languages.hcl.variables import VariableInputs
+    from wharf.world import World
+
+HCL: Final = "hcl"
 HCL_SUFFIXES: Final = (".hcl", ".nomad", ".wharf")
-"""Files with these endings are rejected with a hint, because HCL job files are not supported."""
-DURATION_FIELDS: Final = frozenset({
-    "CheckRestartGrace", "Delay", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max",
-    "MaxClientDisconnect",
-    "MaxDelay", "MaxRunDuration", "Min", "MinHealthyTime", "ProgressDeadline", "ShutdownDelay", "Splay", "Stagger",
-    "StopAfterClientDisconnect", "StopOnClientAfter", "TTL", "Timeout",
-})  # fmt: skip
-"""Fields that a file may write as `30s`; the API has them in nanoseconds."""
+"""The endings of job files in HCL."""
+SUBMITTED_HCL_FORMAT: Final = "hcl2"
+"""The name of HCL in the stored source of a job."""
+_FORMATS_BY_SUFFIX: Final = {
+    ".yaml": MarkupFormat.YAML, ".yml": MarkupFormat.YAML, ".json": MarkupFormat.JSON, ".toml": MarkupFormat.TOML,
+}  # fmt: skip
+_HCL_START: Final = re.compile(
+    r'^(?:(?:job|variable)[ \t]+(?:"[^"\n]*"|[\w-]+)[ \t]*\{|(?:variables|locals)[ \t]*\{)', re.MULTILINE
+)
+_TOML_START: Final = re.compile(r"(?:\s|#[^\n]*\n)*(?:[\w\"'.-]+[ \t]*=|\[)")
 MIN_MAX_FIELDS: Final = frozenset({"Min", "Max"})
 """Durations in the `Wait` block of a template, but counts in a scaling policy."""
 OPAQUE_FIELDS: Final = frozenset({"Config", "Env", "Meta", "Params"})
@@ -33,23 +54,36 @@ INHERITED_BLOCKS: Final = {
     re.compile(r"\.Checks\[\d+\]\.CheckRestart\."): ".CheckRestart.",
 }
 """Paths of blocks that inherit fields, each with the path of the block that they inherit from."""
-_PATH_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
-class JobFile(NamedTuple):
-    """A job file: `source` is its text, `document` the job's object with the field names of the API."""
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job file: `source` is its text, `parsed` the job with the field names of the API."""
 
     name: str
     source: str
     format: str
-    document: dict[str, Any]
+    parsed: "ParsedJob"
+    inputs: "VariableInputs"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return self.parsed.document
 
     @property
     def id(self) -> str:
         return str(self.document.get("ID") or "")
 
+    def build_submission(self) -> "JobSource":
+        """Return the source that is stored with the job: the text, and the values of its variables."""
+        from wharf.contract.wire.jobs.messages import JobSource
+
+        flags, variables = describe_submitted_variables(self.inputs, self.parsed.variables)
+        stored_format = SUBMITTED_HCL_FORMAT if self.format == HCL else self.format
+        return JobSource(source=self.source, format=stored_format, variable_flags=flags, variables=variables)
+
     def format_errors(self, text: str) -> str:
-        """Return the server's validation errors with the lines and columns of this file, one line each."""
+        """Return the server's validation errors with their places in this file."""
         # Several groups may inherit one field of the job: its problem is reported once.
         return "\n".join(dict.fromkeys(self._format_issue(issue) for issue in parse_validation_issues(text)))
 
@@ -58,17 +92,21 @@ class JobFile(NamedTuple):
         unknown_field = _UNKNOWN_FIELD.fullmatch(warning)
         if unknown_field is None:
             return warning
-        return f"{self._locate(unknown_field[1])}: {unknown_field[1]} {unknown_field[2]}"
+        return f"{self.parsed.find_place(unknown_field[1])}: {unknown_field[1]} {unknown_field[2]}"
 
-    def find_unitless_durations(self) -> list[str]:
-        """Return a warning for each duration that is so short that its unit is probably missing."""
+    def list_warnings(self) -> list[str]:
+        """Return the warnings that need no server: of the parser, and durations that probably lack a unit."""
         return [
-            f"{self._locate(path)}: {path}: {duration} without a unit means nanoseconds: write {duration}s for seconds"
-            for path, duration in _iter_tiny_durations(self.document)
+            *self.parsed.warnings,
+            *(
+                f"{self.parsed.find_place(path)}: {path}: {duration} without a unit means nanoseconds: "
+                f"write {duration}s for seconds"
+                for path, duration in _iter_tiny_durations(self.document)
+            ),
         ]
 
     def _format_issue(self, issue: ValidationIssue) -> str:
-        """Return one validation problem with its position; a number error of a duration field names the format."""
+        """Return one validation problem with its place; a number error of a duration field names the format."""
         if not issue.field_path:
             located = self.format_warning(issue.text)
             return located if located != issue.text else f"{self.name}: {issue.text}"
@@ -76,7 +114,7 @@ class JobFile(NamedTuple):
         if _NOT_A_NUMBER.fullmatch(text) and _is_duration_field(field_path):
             value = self._find_value(field_path)
             text = f'expected a duration such as 30s or 1h30m, got "{value}"'
-        return f"{self._locate(field_path)}: {field_path}: {text}"
+        return self.parsed.render_problem("" if field_path == "Job" else field_path, f"{field_path}: {text}")
 
     def _find_origin(self, field_path: str) -> str:
         """Return the path at which the file has the value of a field: groups and tasks inherit policies from above."""
@@ -86,16 +124,10 @@ class JobFile(NamedTuple):
                 return origin
         return field_path
 
-    def _locate(self, field_path: str) -> str:
-        """Return `file:line:column` of a field; of its parent if the file does not have the field."""
-        steps = [] if field_path == "Job" else _parse_field_path(field_path)
-        position = _find_position(self.source, steps)
-        return f"{self.name}:{position[0]}:{position[1]}" if position is not None else self.name
-
     def _find_value(self, field_path: str) -> Any:  # Any value of the document.
         """Return the value of a field of the document; None if there is none."""
         value: Any = self.document
-        for step in _parse_field_path(field_path):
+        for step in parse_path(field_path):
             try:
                 value = value[step]
             except (KeyError, IndexError, TypeError):
@@ -103,61 +135,69 @@ class JobFile(NamedTuple):
         return value
 
 
-def _parse_field_path(field_path: str) -> list[str | int]:
-    """Return the keys and indexes of a path such as `TaskGroups[0].Count`."""
-    return [key or int(number) for key, number in _PATH_STEP.findall(f".{field_path}")]
+def read_job_file(path: str, options: VariableOptions, world: "World") -> JobFile:
+    """Read a job file; `-` is standard input. Raises CliError with all errors of the file.
 
-
-def read_job_file(path: str) -> JobFile:
-    """Read a job file; `-` is standard input. Raises CliError if it is not JSON or YAML, or has no job ID."""
+    Errors are those of syntax, variables and names: fields, and options of drivers. Servers check the values.
+    """
     name = "standard input" if path == STDIN else path
     text = read_utf8_text(path, name)
+    try:
+        return _parse(path, name, text, options, world)
+    except DocumentErrors as errors:
+        raise CliError(errors.text) from errors
+
+
+def detect_format(path: str, text: str) -> str:
+    """Return the language of a job file by the ending of its name, else by its text."""
     if path.endswith(HCL_SUFFIXES):
-        raise CliError(
-            f"{name}: HCL job files are not supported: write YAML or JSON, or convert the file to JSON with "
-            "the tool that wrote it and pipe that in: `wharf job run -`"
-        )
-    format = "yaml" if path.endswith(YAML_SUFFIXES) or (path == STDIN and not text.lstrip().startswith("{")) else "json"
-    document = parse_yaml(name, text) if format == "yaml" else parse_json(name, text)
-    if not isinstance(document, dict):
-        raise CliError(f"{name}: expected a job, got {_describe_type(document)}")
-    job = document.get("Job", document)
-    if not isinstance(job, dict):
-        raise CliError(f"{name}: Job: expected a job, got {_describe_type(job)}")
-    if not job.get("ID"):
-        raise CliError(f"{name}: the job has no ID{_suggest_id_field(job)}")
-    return JobFile(name, text, format, _convert_durations(job))
+        return HCL
+    for suffix, format in _FORMATS_BY_SUFFIX.items():
+        if path.endswith(suffix):
+            return format
+    if text.lstrip().startswith("{"):
+        return MarkupFormat.JSON
+    if _HCL_START.search(text):
+        return HCL
+    return MarkupFormat.TOML if _TOML_START.match(text) else MarkupFormat.YAML
 
 
-def _suggest_id_field(job: dict[str, Any]) -> str:
-    """Return a hint for a job without an ID; if it has `id`, that field names are written as in the API."""
-    misspelled_key = next((key for key in job if key.lower() == "id"), None)
-    if misspelled_key is None or misspelled_key == "ID":
-        return ": add one, such as ID: web"
-    return f", but {misspelled_key}: write field names as the HTTP API does, such as ID, Type and TaskGroups"
+def _parse(path: str, name: str, text: str, options: VariableOptions, world: "World") -> JobFile:
+    """Return the job of a text. Its syntax errors hide those of values files. Raises CliError and DocumentErrors."""
+    from wharf.cli.job.local_files import LocalFiles
+    from wharf.languages.hcl.calls import FunctionPorts
+    from wharf.languages.hcl.variables import VariableInputs
+
+    format = detect_format(path, text)
+    ports = FunctionPorts(_RandomBytes(world), LocalFiles())
+    if format != HCL:
+        if format == MarkupFormat.YAML:
+            note_large_yaml(name, text)
+        document = read_markup(text, name, MarkupFormat(format))
+        if format != MarkupFormat.JSON or not is_hcl_in_json(document.value):
+            needs_inputs = has_variables(document.value) or options.values or options.files
+            inputs = read_inputs(path, options) if needs_inputs else VariableInputs()
+            return JobFile(name, text, format, map_markup_job(document, SourceFile(name, text), inputs, ports), inputs)
+    from wharf.job_files.hcl.parsing import evaluate_hcl_job
+    from wharf.languages.hcl.documents import parse_document
+
+    parsed_document = parse_document(text, name)
+    inputs = read_inputs(path, options)
+    parsed = evaluate_hcl_job(parsed_document, inputs, ports)
+    diagnostics = DiagnosticList()
+    add_driver_problems(diagnostics, parsed)
+    diagnostics.raise_if_any()
+    return JobFile(name, text, HCL, parsed, inputs)
 
 
-def _convert_durations(value: Any) -> Any:  # Any value of the document, of the same type.
-    """Return the value with durations such as `30s` converted to nanoseconds.
+class _RandomBytes:
+    """The random bytes of functions of job files."""
 
-    Invalid ones stay: the server rejects them.
-    """
-    from wharf.contract.wire.times import DurationError, parse_duration_ns
+    def __init__(self, world: "World") -> None:
+        self._world = world
 
-    if isinstance(value, list):
-        return [_convert_durations(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    converted: dict[str, Any] = {}
-    for key, item in value.items():
-        if key in DURATION_FIELDS and isinstance(item, str):
-            try:
-                converted[key] = parse_duration_ns(item)
-            except DurationError:
-                converted[key] = item
-        else:
-            converted[key] = item if key in OPAQUE_FIELDS else _convert_durations(item)
-    return converted
+    def draw_bytes(self, count: int) -> bytes:
+        return self._world.token_bytes(count)
 
 
 def _is_duration_field(field_path: str) -> bool:
@@ -178,57 +218,3 @@ def _iter_tiny_durations(value: Any, path: str = "") -> Iterator[tuple[str, int]
                 yield item_path, item
             elif key not in OPAQUE_FIELDS:
                 yield from _iter_tiny_durations(item, item_path)
-
-
-@functools.lru_cache(maxsize=1)
-def _compose_nodes(source: str) -> Any:  # A node of ruamel.yaml, which has no types for nodes.
-    """Return the node of the job with the positions of all values, or None if the source has too many values.
-
-    Cached, because a file is parsed once for all its problems. JSON is parsed as YAML, of which it is a subset, because
-    only the YAML parser keeps positions.
-    """
-    from ruamel.yaml.error import YAMLError
-
-    from wharf.cli.common.yaml_reader import create_yaml_reader
-
-    try:
-        node = create_yaml_reader().compose(source)
-    except YAMLError:
-        return None
-    entries = {key.value: (key, value) for key, value in node.value} if isinstance(node.value, list) else {}
-    return entries["Job"][1] if "Job" in entries else node
-
-
-def _find_position(source: str, steps: list[str | int]) -> tuple[int, int] | None:
-    """Return line and column, from 1, of the value that a field path leads to, or of the last part of the path that
-    exists; None if the positions are not known.
-    """
-    node = _compose_nodes(source)
-    if node is None:
-        return None
-    mark = node.start_mark
-    for step in steps:
-        if isinstance(step, int):
-            if not isinstance(node.value, list) or step >= len(node.value):
-                break
-            node = node.value[step]
-            mark = node.start_mark
-        else:
-            pair = next(((key, value) for key, value in node.value if key.value == step), None)
-            if pair is None:
-                break
-            mark, node = pair[0].start_mark, pair[1]
-    return mark.line + 1, mark.column + 1
-
-
-def _describe_type(value: object) -> str:
-    """Return the type of a YAML value in words, for error texts."""
-    match value:
-        case None:
-            return "nothing"
-        case list():
-            return "a list"
-        case str():
-            return "text"
-        case _:
-            return "a number or bool"

@@ -18,6 +18,12 @@ COMMANDS: Final = {
     "stop": CommandEntry(CHANGES_MODULE, "stop", "Stop one or more jobs."),
     "start": CommandEntry(CHANGES_MODULE, "start", "Start a stopped job again."),
     "validate": CommandEntry("wharf.cli.job.plan", "validate", "Check a job file without submitting it."),
+    "convert": CommandEntry("wharf.cli.job.convert", "convert", "Print a job file in another language."),
+    "fmt": CommandEntry(
+        "wharf.cli.job.convert",
+        "format_files",
+        "Format job files in HCL and YAML, and print the names of those that changed.",
+    ),
     "inspect": CommandEntry(VIEWS_MODULE, "inspect", "Print a job as JSON."),
     "history": CommandEntry(VIEWS_MODULE, "history", "List a job's versions, and what changed between them."),
     "revert": CommandEntry(CHANGES_MODULE, "revert", "Return a job to an earlier version."),

@@ -1,56 +1,54 @@
 """`wharf job init`: writes an example job file that runs unchanged and explains its fields."""
 
+import os
+import re
 from pathlib import Path
 from typing import Final
 
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.job.examples import EXAMPLES, KINDS
 
-EXAMPLE_JOB: Final = """\
-# `wharf job plan {file}` shows what submitting this job would change; `wharf job run {file}` submits it.
-ID: example
-
-# service: runs until it is stopped. batch: runs to its end. system: one per node. sysbatch: to its end, once per node.
-Type: service
-
-TaskGroups:
-  # Tasks of one group run together on one node. Count: the number of instances.
-  - Name: web
-    Count: 3
-
-    # Rolling update: how many allocations are replaced at a time, and how long each must be healthy.
-    Update:
-      MaxParallel: 1
-      MinHealthyTime: 2s
-      HealthyDeadline: 1m
-      ProgressDeadline: 2m
-
-    Tasks:
-      - Name: main
-        # mock starts no program; its Config sets what it does: run_for, exit_code, start_error. To run a program of the
-        # machine, use raw_exec with Config: {{command: /bin/sleep, args: [infinity]}}
-        Driver: mock
-        Resources:
-          CPU: 100 # MHz
-          MemoryMB: 64
-"""
+SCHEMA_PATH: Final = "/v1/schema/job.json"
+"""Where servers have the JSON schema of job files, by which editors complete and check YAML."""
+LANGUAGES: Final = ("yaml", "hcl")
+_COMMENT: Final = re.compile(r"(?m)^[ ]*#.*\n|[ ]+#[ ].*$")
+_HELP: Final = {
+    "service": "A program that runs until it is stopped (the default).",
+    "batch": "A program that runs to its end.",
+    "docker": "A service in a container.",
+    "periodic": "A batch job that is launched at times.",
+    "parameterized": "A batch job that is launched with a payload and meta values.",
+    "system": "A program that runs on every node.",
+}
 
 
 @click.command
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("example.yaml"))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
+@click.option("--service", "kinds", flag_value="service", multiple=True, help=_HELP["service"])
+@click.option("--batch", "kinds", flag_value="batch", multiple=True, help=_HELP["batch"])
+@click.option("--docker", "kinds", flag_value="docker", multiple=True, help=_HELP["docker"])
+@click.option("--periodic", "kinds", flag_value="periodic", multiple=True, help=_HELP["periodic"])
+@click.option("--parameterized", "kinds", flag_value="parameterized", multiple=True, help=_HELP["parameterized"])
+@click.option("--system", "kinds", flag_value="system", multiple=True, help=_HELP["system"])
+@click.option("--yaml", "language", flag_value="yaml", help="Write YAML (the default).")
+@click.option("--hcl", "language", flag_value="hcl", help="Write HCL. An ending of FILE such as .hcl selects it too.")
 @click.option("--short", is_flag=True, help="Omit the comments.")
-def init(file: Path, short: bool) -> None:
+def init(file: Path | None, kinds: tuple[str, ...], language: str | None, short: bool) -> None:
     """Write an example job file.
 
-    FILE is example.yaml by default. An existing file is not overwritten.
+    FILE is example.yaml or example.hcl by default. An existing file is not overwritten.
 
-    wharf job init
+    wharf job init --batch --hcl
     """
-    text = EXAMPLE_JOB.format(file=file)
-    if short:
-        lines = (line.partition(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
-        text = "".join(f"{line}\n" for line in lines if line)
+    if len(set(kinds)) > 1:
+        options = " and ".join(f"--{kind}" for kind in KINDS if kind in kinds)
+        raise click.UsageError(f"{options} exclude each other: use one of them")
+    kind = kinds[0] if kinds else "service"
+    language = language or _detect_language(file)
+    file = file if file is not None else Path(f"example.{language}")
+    text = build_example(kind, language, file=str(file), has_comments=not short)
     try:
         with file.open("x", encoding="utf-8") as target:
             target.write(text)
@@ -59,3 +57,22 @@ def init(file: Path, short: bool) -> None:
     except OSError as error:
         raise CliError(f"cannot write {file}: {error.strerror}") from error
     click.echo(f"wrote {file}; `wharf job run {file}` submits it")
+
+
+def _detect_language(file: Path | None) -> str:
+    from wharf.cli.job.files import HCL_SUFFIXES
+
+    return "hcl" if file is not None and file.suffix in HCL_SUFFIXES else "yaml"
+
+
+def build_example(kind: str, language: str, *, file: str, has_comments: bool = True) -> str:
+    """Return an example job."""
+    from wharf.contract.client import read_settings
+
+    text = EXAMPLES[kind, language]
+    if not has_comments:
+        # The texts hold no other `#`.
+        text = _COMMENT.sub("", text)
+        text = re.sub(r"\n{3,}", "\n\n", text).lstrip("\n")
+    address = read_settings(os.environ).addresses[0].rstrip("/")
+    return text.replace("{schema}", f"{address}{SCHEMA_PATH}").replace("{file}", file)

@@ -1,6 +1,7 @@
 """`wharf job plan` and `wharf job validate`: check a job file against the servers without submitting it."""
 
-from collections.abc import Iterator, Set
+import shlex
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -8,6 +9,7 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.common.terminal import style
+from wharf.cli.job.variables import VariableOptions, variable_options
 
 if TYPE_CHECKING:
     from wharf.contract.model.jobs.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
@@ -40,7 +42,15 @@ class PlanCommand(ServerCommand):
 @click.command(cls=PlanCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--diff/--no-diff", default=True, help="Show the changes of the job's fields.")
-def plan(session: Session, file: str, diff: bool) -> None:
+@variable_options
+def plan(
+    session: Session,
+    file: str,
+    diff: bool,
+    values: tuple[tuple[str, str], ...],
+    value_files: tuple[str, ...],
+    is_strict: bool,
+) -> None:
     """Show what submitting a job would change, without submitting it.
 
     Groups and tasks that are added or removed are shown in outline; --verbose shows all their fields.
@@ -52,19 +62,23 @@ def plan(session: Session, file: str, diff: bool) -> None:
     from wharf.cli.job.changes import choose_namespace, locate_errors, print_warnings
     from wharf.cli.job.files import read_job_file
 
-    job = read_job_file(file)
+    options = VariableOptions(values, value_files, is_strict)
+    job = read_job_file(file, options, session.world)
     namespace = choose_namespace(session, job.document)
     with locate_errors(session, job):
         response = session.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
     print_warnings(response.warnings, job)
-    session.print_result(response, lambda: "\n".join(render_plan(session, file, response)))
+    session.print_result(response, lambda: "\n".join(render_plan(session, [*options.list_words(), file], response)))
     if has_changes(response):
         raise click.exceptions.Exit(CHANGES_EXIT_CODE)
 
 
 @click.command(cls=ServerCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
-def validate(session: Session, file: str) -> None:
+@variable_options
+def validate(
+    session: Session, file: str, values: tuple[tuple[str, str], ...], value_files: tuple[str, ...], is_strict: bool
+) -> None:
     """Check a job file without submitting it.
 
     wharf job validate web.yaml
@@ -72,7 +86,7 @@ def validate(session: Session, file: str) -> None:
     from wharf.cli.job.changes import choose_namespace, locate_errors, print_warnings
     from wharf.cli.job.files import read_job_file
 
-    job = read_job_file(file)
+    job = read_job_file(file, VariableOptions(values, value_files, is_strict), session.world)
     with locate_errors(session, job):
         response = session.client.jobs.validate(job.document, namespace=choose_namespace(session, job.document))
     print_warnings(response.warnings, job)
@@ -90,8 +104,11 @@ def has_changes(response: "JobPlanResponse") -> bool:
     return any(getattr(update, name) for update in updates.values() for name in CHANGING_UPDATES)
 
 
-def render_plan(session: Session, file: str, response: "JobPlanResponse") -> Iterator[str]:
-    """Yield the lines of a plan: diff, updates, preemptions, unplaced groups and the command to submit it."""
+def render_plan(session: Session, words: Sequence[str], response: "JobPlanResponse") -> Iterator[str]:
+    """Yield the lines of a plan: diff, updates, preemptions, unplaced groups and the command to submit it.
+
+    `words` are the arguments of that command: the options for variables, and the file.
+    """
     from wharf.cli.common.rendering import render_heading
     from wharf.cli.job.changes import render_launches
 
@@ -117,7 +134,7 @@ def render_plan(session: Session, file: str, response: "JobPlanResponse") -> Ite
         yield render_launches(session, launches)
     yield ""
     yield "To submit this version only if the job does not change in the meantime:"
-    yield f"  wharf job run --check-index {response.job_modify_index} {file}"
+    yield f"  wharf job run --check-index {response.job_modify_index} {shlex.join(words)}"
 
 
 def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
@@ -229,8 +246,8 @@ def _render_fields(
 
 def _format_value(name: str, value: str) -> str:
     """Return a value in quotes. Durations, which the API has in nanoseconds, become texts such as `1m30s`."""
-    from wharf.cli.job.files import DURATION_FIELDS
     from wharf.contract.model.times import format_duration
+    from wharf.job_files.fields import DURATION_FIELDS
 
     is_duration = name in DURATION_FIELDS and value.removeprefix("-").isdecimal()
     return f'"{format_duration(int(value))}"' if is_duration else f'"{value}"'

@@ -546,7 +546,22 @@ def _add_unknown_field(path: FieldPath, name: str, unknown: list[UnknownField], 
     if len(unknown) < MAX_HINTS:
         known = [exact for exact in schema.exact_names.values() if exact not in schema.ignored_fields]
         nearest = find_nearest_name(name, known)
-    unknown.append(UnknownField(_format_path([*path, name]), nearest or ""))
+    unknown.append(UnknownField(format_path([*path, name]), nearest or ""))
+
+
+class SubmittedFields(msgspec.Struct, frozen=True):
+    """The fields that submitted objects of one record type may have. Names are wire names."""
+
+    names: tuple[str, ...]
+    ignored_names: frozenset[str]  # The names that are accepted and dropped; `names` holds them too.
+    nested: Mapping[str, "_NestedRecord"]  # For fields that hold records: their type, and whether one, a list or a map.
+
+
+@cache
+def list_submitted_fields(record_type: type[msgspec.Struct]) -> SubmittedFields:
+    """Return the fields that submitted objects of a record type may have."""
+    schema = _get_input_schema(record_type)
+    return SubmittedFields(tuple(schema.exact_names.values()), schema.ignored_fields, schema.nested)
 
 
 # ---- finding all problems after a failed conversion
@@ -563,7 +578,7 @@ def _iter_problems(value_type: object, value: object, path: FieldPath, message: 
         is_found = True
         yield problem
     if not is_found:
-        yield DecodingProblem(_format_path(path), _describe_conversion_error(message, value))
+        yield DecodingProblem(format_path(path), _describe_conversion_error(message, value))
 
 
 def _iter_inner_problems(value_type: object, value: object, path: FieldPath) -> Iterator[DecodingProblem]:
@@ -597,7 +612,7 @@ def _iter_missing_fields(
     for field in msgspec.structs.fields(record_type):
         if field.required and field.encode_name not in submitted:
             message = schema.text_when_missing.get(field.encode_name, "is required")
-            yield DecodingProblem(_format_path([*path, field.encode_name]), message)
+            yield DecodingProblem(format_path([*path, field.encode_name]), message)
 
 
 TYPE_DESCRIPTIONS: Final[Mapping[str, str]] = {
@@ -625,13 +640,13 @@ def _describe_conversion_error(message: str, value: object) -> str:
 
 def _make_error(path: FieldPath, message: str) -> DecodingError:
     """Return a `DecodingError` with a single problem at this path."""
-    return DecodingError((DecodingProblem(_format_path(path), message),))
+    return DecodingError((DecodingProblem(format_path(path), message),))
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def _format_path(path: FieldPath) -> str:
+def format_path(path: FieldPath) -> str:
     """Return a path as text, such as `TaskGroups[0].Meta[a.b]`.
 
     Names follow a dot; list positions and names with unusual characters are in brackets.

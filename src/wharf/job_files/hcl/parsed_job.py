@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wharf.languages.hcl.diagnostics import Diagnostic, SourceRange
+from wharf.languages.hcl.values import Value
 
 _JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
 """The policies that groups inherit, with their names in the job."""
@@ -25,6 +26,8 @@ class ParsedJob:
     document: dict[str, Any]
     warnings: list[str]
     places: Mapping[str, SourceRange]
+    variables: Mapping[str, Value] = field(default_factory=dict)
+    """The values of the variables that the file declares."""
 
     def find_place(self, path: str) -> SourceRange:
         """Return the place of a field, or of the nearest object around it that the file contains.

@@ -43,4 +43,4 @@ def evaluate_hcl_job(document: ParsedDocument, inputs: VariableInputs, ports: Fu
             place = block.place
             diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
     diagnostics.raise_if_any()
-    return ParsedJob(job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins))
+    return ParsedJob(job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins), evaluated.variables)

@@ -1,16 +1,19 @@
 """The places of JSON fields in the file. They are searched when the first one is needed, because most jobs have no errors."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wharf.job_files.hcl.block_types import BlockType, BodyKind
 from wharf.languages.hcl.diagnostics import SourceRange
-from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock
+from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
 from wharf.languages.hcl.values import MAPPINGS, SEQUENCES
 
 JsonObject = dict[str, Any]
+FilePath = tuple[str | int, ...]
+"""The path of a value: keys and positions."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -76,8 +79,7 @@ def _add_fields(origin: ObjectOrigin, path: str, places: dict[str, SourceRange])
     for field in block.label_fields if source.labels else ():
         places[join_path(path, field)] = source.label_places[0] if source.label_places else source.place
     if block.body is not BodyKind.FIELDS:
-        for attribute in source.body.attributes.values():
-            _add_value(attribute, join_path(path, attribute.name), places)
+        _add_free_form(source.body, path, places)
         return
     for argument in block.arguments:
         found = source.body.attributes.get(argument.name)
@@ -86,6 +88,22 @@ def _add_fields(origin: ObjectOrigin, path: str, places: dict[str, SourceRange])
         _add_value(found, join_path(path, argument.field), places)
         if argument.operand:
             places[join_path(path, "Operand")] = found.name_place
+
+
+def _add_free_form(body: EvaluatedBody, path: str, places: dict[str, SourceRange]) -> None:
+    """Add the arguments and blocks of a body with any content. A block is an item of a list, below its labels."""
+    for attribute in body.attributes.values():
+        _add_value(attribute, join_path(path, attribute.name), places)
+    counts: Counter[str] = Counter()
+    for block in body.blocks:
+        item_path = path
+        for name in (block.type, *block.labels):
+            item_path = join_path(item_path, name)
+            position = counts[item_path] if name == block.type else 0
+            counts[item_path] += 1
+            item_path = f"{item_path}[{position}]"
+            places[item_path] = block.place
+        _add_free_form(block.body, item_path, places)
 
 
 def _add_value(attribute: EvaluatedAttribute, path: str, places: dict[str, SourceRange]) -> None:
@@ -105,3 +123,13 @@ def join_path(path: str, name: str) -> str:
     if not _PLAIN_NAME.match(name):
         return f"{path}[{name}]"
     return f"{path}.{name}" if path else name
+
+
+def iterate_tasks(document: Mapping[str, Any]) -> Iterator[tuple[FilePath, Mapping[str, Any]]]:
+    """Yield the tasks of a job with their paths. Values of a wrong type are left out."""
+    groups = document.get("TaskGroups")
+    for at, group in enumerate(groups if isinstance(groups, list) else ()):
+        tasks = group.get("Tasks") if isinstance(group, dict) else None
+        for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
+            if isinstance(task, dict):
+                yield ("TaskGroups", at, "Tasks", number), task

@@ -3,6 +3,7 @@
 import re
 from typing import Any, Final
 
+from wharf.job_files.hcl.places import iterate_tasks
 from wharf.languages.hcl.documents import EvaluatedDocument, RuntimeReference
 from wharf.languages.suggestions import find_nearest_name
 
@@ -33,9 +34,9 @@ def list_warnings(evaluated: EvaluatedDocument, document: dict[str, Any]) -> lis
 def _list_environment_names(document: dict[str, Any]) -> frozenset[str]:
     """Return the names of environment variables of all tasks."""
     names: set[str] = set()
-    for group in document["TaskGroups"] or ():
-        for task in group["Tasks"] or ():
-            names |= (task["Env"] or {}).keys()
+    for _, task in iterate_tasks(document):
+        env = task.get("Env")
+        names |= env.keys() if isinstance(env, dict) else set()
     return frozenset(names)
 
 

@@ -192,6 +192,12 @@ class ExpressionError(Exception):
         """Return the same errors at another place."""
         return ExpressionError.join([ExpressionError(e.message, start, end, e.fix_source) for e in self.errors])
 
+    def map_offsets(self, find_offset: Callable[[int], int]) -> "ExpressionError":
+        """Return the same errors at the places to which their offsets lead."""
+        return ExpressionError.join(
+            [ExpressionError(e.message, find_offset(e.start), find_offset(e.end), e.fix_source) for e in self.errors]
+        )
+
 
 @dataclass(slots=True)
 class DiagnosticList:

@@ -3,11 +3,13 @@
 JSON does not show which objects are blocks, so the tree is converted by a schema.
 """
 
+import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from wharf.languages.hcl.bodies import BlockLabel, SyntaxArgument, SyntaxBlock, SyntaxBody
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
@@ -28,6 +30,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _COMMENT_KEY: Final = "//"
 """A key that holds a comment."""
 DYNAMIC: Final = "dynamic"
+N = TypeVar("N", bound=SyntaxNode)
 _DYNAMIC_ATTRIBUTES: Final = ("for_each", "iterator", "labels")
 
 
@@ -225,11 +228,7 @@ class JsonBodyBuilder:
             return
         references: list[ReferenceNode] = []
         calls: list[SyntaxNode] = []
-        try:
-            value = self._build_expression(property_.value, references, calls)
-        except ParseError as error:
-            self._diagnostics.add(self._source, error.start, error.end, error.message, error.fix)
-            return
+        value = self._build_expression(property_.value, references, calls)
         body.arguments[name] = SyntaxArgument(name, property_.start, property_.end, value, references, calls)
 
     def _add_blocks(
@@ -271,7 +270,7 @@ class JsonBodyBuilder:
             self._add_blocks(body, header, kind.value, BlockSchema(dynamic.body, ("type",)), (label,))
 
     def _build_expression(self, node: JsonNode, references: list[ReferenceNode], calls: list[SyntaxNode]) -> SyntaxNode:
-        """Return the expression of a JSON value. Raises `ParseError`."""
+        """Return the expression of a JSON value."""
         if isinstance(node, JsonArray):
             items = [self._build_expression(item, references, calls) for item in node.items]
             return TupleNode(items, node.start, node.end)
@@ -291,21 +290,63 @@ class JsonBodyBuilder:
     def _build_text(
         self, text: str, start: int, end: int, references: list[ReferenceNode], calls: list[SyntaxNode]
     ) -> SyntaxNode:
-        """Return the expression of a string, which is a template. Raises `ParseError`."""
+        """Return the expression of a string, which is a template. Its syntax errors are added to the diagnostics."""
         if "${" not in text and "%{" not in text:
             return LiteralNode(normalize_text(text), start, end)
+        find_offset = _map_offsets(self._source.text, start, end, text)
         parser = ExpressionParser(SourceFile(self._source.name, text))
         try:
             node = parser.parse_raw()
         except ParseError as error:
-            raise ParseError(error.message, start, end, error.fix) from None
+            places = (find_offset(error.start), find_offset(error.end)) if find_offset is not None else (start, end)
+            self._diagnostics.add(self._source, *places, error.message, error.fix)
+            return LiteralNode(None, start, end)
         if isinstance(node, LiteralNode):
             return LiteralNode(node.value, start, end)
-        for part in (*parser.references, *parser.calls):  # Errors of checks are at the string.
-            part.start, part.end = start, end
-        references += parser.references
-        calls += parser.calls
-        return RelocatedNode(node, start, end)
+        references += [_relocate(reference, start, end, find_offset) for reference in parser.references]
+        calls += [_relocate(call, start, end, find_offset) for call in parser.calls]
+        return RelocatedNode(node, start, end, find_offset)
+
+
+def _relocate(node: N, start: int, end: int, find_offset: Callable[[int], int] | None) -> N:
+    """Return a copy of a node of a string, with offsets of the document. Checks report errors at these offsets."""
+    relocated = copy.copy(node)
+    relocated.start, relocated.end = start, end
+    if find_offset is not None:
+        relocated.start, relocated.end = find_offset(node.start), find_offset(node.end)
+    return relocated
+
+
+def _map_offsets(source: str, start: int, end: int, text: str) -> Callable[[int], int] | None:
+    """Return a function from offsets in a string to offsets in the source, or `None` if the source has escapes.
+
+    The lines of the string are in the source one after the other, with blanks before them: this is so for JSON, and for
+    block texts of YAML.
+    """
+    for first in (start, start + 1):
+        if source.startswith(text, first) and first + len(text) <= end:
+            return lambda offset: first + offset
+    line_starts: list[int] = []
+    source_starts: list[int] = []
+    text_start = 0
+    source_start = source.find("\n", start) + 1
+    for line in text.splitlines(keepends=True):
+        source_line = source[source_start : source.find("\n", source_start) + 1 or len(source)]
+        indentation = len(source_line.removesuffix("\n").removesuffix("\r")) - len(line.removesuffix("\n"))
+        if indentation < 0 or not source_line[indentation:].startswith(line.removesuffix("\n")):
+            return None
+        line_starts.append(text_start)
+        source_starts.append(source_start + indentation)
+        text_start += len(line)
+        source_start += len(source_line)
+    if not line_starts or source_start > end + 1:
+        return None
+
+    def find_offset(offset: int) -> int:
+        line = bisect_right(line_starts, offset) - 1
+        return source_starts[line] + offset - line_starts[line]
+
+    return find_offset
 
 
 def _describe_labels(schema: BlockSchema) -> str:

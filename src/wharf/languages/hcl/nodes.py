@@ -110,19 +110,27 @@ class ParenthesizedNode(SyntaxNode):
 
 
 class RelocatedNode(SyntaxNode):
-    """An expression whose offsets belong to another text, such as a JSON string without its escapes."""
+    """An expression whose offsets belong to another text, such as a JSON string without its escapes.
 
-    __slots__ = ("inner",)
+    `find_offset` returns the offset in the source of an offset in that text. Without it, errors are at the whole text.
+    """
 
-    def __init__(self, inner: SyntaxNode, start: int, end: int) -> None:
+    __slots__ = ("find_offset", "inner")
+
+    def __init__(
+        self, inner: SyntaxNode, start: int, end: int, find_offset: Callable[[int], int] | None = None
+    ) -> None:
         super().__init__(start, end)
         self.inner = inner
+        self.find_offset = find_offset
 
     def evaluate(self, scope: Scope) -> Value:
         try:
             return self.inner.evaluate(scope)
         except ExpressionError as error:
-            raise error.relocate(self.start, self.end) from None
+            if self.find_offset is None:
+                raise error.relocate(self.start, self.end) from None
+            raise error.map_offsets(self.find_offset) from None
 
 
 def evaluate_all(nodes: Iterable[SyntaxNode], scope: Scope) -> list[Value]:

@@ -40,20 +40,24 @@ _UNOFFERED_ARGUMENTS: Final = {
     "ephemeral": "delete it",
 }
 _DIGIT_START: Final = re.compile(r"[0-9]")
+ENVIRONMENT_PREFIXES: Final = ("WHARF_VAR_", "NOMAD_VAR_")
+"""The beginnings of environment variables that hold values, the strongest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariableInputs:
-    """Values from outside, weakest first: environment, values files, flags. Later files and flags replace earlier ones.
+    """Values from outside, weakest first: environment, automatic files, values files, flags.
 
-    `environment` maps names of variables to texts; the caller removes the prefix. `files` are parsed values files.
-    `flags` are the texts of `-var name=value`. If `is_strict`, files and flags may only name declared variables.
+    `environment` maps names such as `WHARF_VAR_image` to texts, and the first of `ENVIRONMENT_PREFIXES` wins.
+    `automatic_files` were found beside the job file, and `files` were named by the user; later files replace earlier ones.
+    `flags` are the texts of `-var name=value`. If `is_strict`, files and flags may only name declared variables. The
+    environment and automatic files may name others, because they serve several job files.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
+    automatic_files: Sequence["ValuesDocument"] = ()
     files: Sequence["ValuesDocument"] = ()
     flags: Sequence[tuple[str, str]] = ()
-    environment_prefix: str = "WHARF_VAR_"
     is_strict: bool = False
 
 
@@ -338,7 +342,7 @@ class VariableReader:
         values: dict[str, Value] = {}
         failed: set[str] = set()
         for name, declaration in self.declarations.items():
-            if not declaration.is_valid or not self._find_value(declaration, candidates.get(name), values, inputs):
+            if not declaration.is_valid or not self._find_value(declaration, candidates.get(name), values):
                 failed.add(f"var.{name}")
         self._scope.failed = frozenset(failed)
         return values
@@ -346,26 +350,30 @@ class VariableReader:
     def _collect_candidates(self, inputs: VariableInputs) -> dict[str, _OutsideValue]:
         """Return the strongest value from outside for each declared variable."""
         candidates: dict[str, _OutsideValue] = {}
-        for name, text in inputs.environment.items():
-            if name in self.declarations:
-                label = f"environment variable {inputs.environment_prefix}{name}"
-                candidates[name] = _OutsideValue(SourceFile(label, text, is_file=False))
-        for document in inputs.files:
+        for name in self.declarations:
+            for prefix in reversed(ENVIRONMENT_PREFIXES):
+                text = inputs.environment.get(f"{prefix}{name}")
+                if text is not None:
+                    label = f"environment variable {prefix}{name}"
+                    candidates[name] = _OutsideValue(SourceFile(label, text, is_file=False))
+        files = [(file, False) for file in inputs.automatic_files]
+        files += [(file, inputs.is_strict) for file in inputs.files]
+        for document, is_strict in files:
             for argument in document.body.arguments.values():
                 place = SourceRange(document.source, argument.name_start, argument.name_end)
-                if self._accept_name(argument.name, place, inputs):
+                if self._accept_name(argument.name, place, is_strict=is_strict):
                     candidates[argument.name] = _OutsideValue(document.source, argument)
         for name, text in inputs.flags:
             source = SourceFile(f"-var {name[:80]}", text, is_file=False)
-            if self._accept_name(name, SourceRange(source, 0, 0), inputs):
+            if self._accept_name(name, SourceRange(source, 0, 0), is_strict=inputs.is_strict):
                 candidates[name] = _OutsideValue(source)
         return candidates
 
-    def _accept_name(self, name: str, place: SourceRange, inputs: VariableInputs) -> bool:
+    def _accept_name(self, name: str, place: SourceRange, *, is_strict: bool) -> bool:
         """Return whether a variable of this name is declared. In strict mode, an unknown name is an error."""
         if name in self.declarations:
             return True
-        if inputs.is_strict:
+        if is_strict:
             self._diagnostics.add(
                 place.source, place.start, place.end, f'no variable "{name[:80]}" is declared in the file',
                 lambda: suggest_name(name, self.declarations, kind="variables"), is_secret=is_secret_name(name),
@@ -377,7 +385,6 @@ class VariableReader:
         declaration: VariableDeclaration,
         candidate: _OutsideValue | None,
         values: dict[str, Value],
-        inputs: VariableInputs,
     ) -> bool:
         """Add the value of a variable. Return whether it has one without an error."""
         name = declaration.name
@@ -399,7 +406,7 @@ class VariableReader:
                 place = declaration.place
                 self._diagnostics.add(
                     place.source, place.start, place.end, f'the variable "{name[:80]}" has no value',
-                    f"set it with -var {name[:80]}=..., in a values file, as {inputs.environment_prefix}{name[:80]} in the "
+                    f"set it with -var {name[:80]}=..., in a values file, as {ENVIRONMENT_PREFIXES[0]}{name[:80]} in the "
                     "environment, or with a default here",
                 )  # fmt: skip
                 return False

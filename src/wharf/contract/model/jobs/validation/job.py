@@ -5,6 +5,7 @@ All problems are reported at once. Rules that need other records are in `context
 
 from typing import Final
 
+from wharf.contract.model.decoding import format_path
 from wharf.contract.model.jobs.cron import MAX_YEAR, CronError, load_zone, parse_cron
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
@@ -12,6 +13,7 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, MissedLaunchPolicy, Parameterized, PayloadRequirement, Periodic
 from wharf.contract.model.jobs.periodic import MAX_SCHEDULES
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints, check_spreads
+from wharf.contract.model.jobs.validation.driver_options import find_unknown_options
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationProblem, ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.validation.groups import check_group
 from wharf.contract.model.times import format_duration
@@ -141,7 +143,7 @@ def validate_job(job: Job, settings: JobSettings) -> Findings:
 
 
 def list_submission_warnings(job: Job) -> tuple[ValidationProblem, ...]:
-    """Return a warning for each deprecated field that a submitted job sets.
+    """Return a warning for each deprecated field that a submitted job sets, and for options that a driver does not have.
 
     The job must not be canonical yet, because the canonical form replaces these fields.
     """
@@ -155,6 +157,10 @@ def list_submission_warnings(job: Job) -> tuple[ValidationProblem, ...]:
         ):
             if is_set:
                 report.add_warning(f"{path}.{name}", f"{name} is deprecated", "use the disconnect block")
+        for number, task in enumerate(group.tasks or ()):
+            for option in find_unknown_options(task.driver, task.config or {}):
+                option_path = format_path(["TaskGroups", position, "Tasks", number, "Config", *option.path])
+                report.add_warning(option_path, option.message, option.fix)
     return report.build_findings().warnings
 
 

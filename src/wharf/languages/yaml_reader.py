@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.nodes import ScalarNode
 
-from wharf.cli.common.exact_values import find_number_problem, find_text_problem
+from wharf.languages.exact_values import find_number_problem, find_text_problem
 
 MAX_COLLECTION_ITEMS: Final = 5_000
 """Limit of the items of one list or map in YAML, equal to that of servers (`MAX_ITEMS`); protects the user's time."""
@@ -30,6 +30,14 @@ class ExactComposer(Composer):
 
     Keys and dates are the texts that the document has: `1.10`, `true` and `2020-01-01 00:00:00` stay as they are.
     """
+
+    last_root: Any = None
+    """The root of the last document, with the places of all values."""
+
+    def get_node(self) -> Any:
+        """Return the root of the next document."""
+        self.last_root = super().get_node()
+        return self.last_root
 
     def compose_node(self, parent: Any, index: Any) -> Any:  # ruamel.yaml has no types for nodes.
         """Build the next node: an item of the list or map `parent`, or a key of a map if `index` is `None`."""

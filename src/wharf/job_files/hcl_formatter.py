@@ -1,0 +1,310 @@
+"""Formats job files in HCL: two blanks for each level, and the `=` of neighbouring arguments below each other.
+
+Comments, heredocs, strings and blank lines stay as they are. The result is parsed and compared with the original, so that
+formatting never changes the document.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wharf.languages.hcl.body_parser import BodyParser
+from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile
+from wharf.languages.hcl.documents import parse_document
+from wharf.languages.hcl.reader import NAME_PATTERN
+
+INDENTATION: Final = "  "
+_OFFSETS: Final = frozenset(
+    ("start", "end", "name_start", "name_end", "root_end", "type_end", "header_end", "left", "right")
+)
+"""Attributes of syntax trees that are offsets. `left` and `right` are those of the operands of an operator."""
+_QUOTED: Final = r'"(?:[^"\\\n]|\\.)*"'
+_ASSIGNMENT: Final = re.compile(rf"({NAME_PATTERN}|{_QUOTED})[ \t]*=(?![=>])[ \t]*(?=\S)")
+_HEADER: Final = re.compile(rf"{NAME_PATTERN}(?:[ \t]*(?:{_QUOTED}|[ \t]{NAME_PATTERN}))*[ \t]*\{{")
+_HEADER_PART: Final = re.compile(rf"{_QUOTED}|{NAME_PATTERN}|\{{")
+_HEREDOC: Final = re.compile(rf"<<-?({NAME_PATTERN})(?=\r?\n)")
+_MARKER: Final = re.compile(r"(\$+|%+)\{")
+_CODE: Final = re.compile(r'[^"#/<()\[\]{}\n]+')
+_STRING: Final = re.compile(r'[^"\\$%\n]+')
+_HEREDOC_TEXT: Final = re.compile(r"[^$%\n]+")
+_CLOSINGS: Final = re.compile(r"[\])}]*")
+_PLAIN, _STRING_MODE, _HEREDOC_MODE, _TEMPLATE = "code", "string", "heredoc", "template"
+
+
+class UnstableFormat(Exception):
+    """The formatted text would be another document. The formatter has a fault; the text must not be used."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """A line of a file. A fixed line begins inside a heredoc, a string or a comment, and stays as it is.
+
+    `change` is how many more brackets are opened than closed. `is_whole` says that no bracket and no text stays open.
+    """
+
+    text: str
+    is_fixed: bool
+    change: int = 0
+    is_whole: bool = True
+
+
+def format_hcl(text: str, name: str = "job.hcl") -> str:
+    """Return a job file in HCL with its format normalized. A file in the JSON form of HCL stays as it is.
+
+    `name` is the name of the file in messages. Raises `DocumentErrors` if the file has errors of syntax, and
+    `UnstableFormat`.
+    """
+    document = parse_document(text, name)
+    if document.is_json:
+        return text
+    lines = _Scanner(text).scan()
+    formatted = "\n".join(_align(lines, _indent(lines)))
+    if text and not text.endswith("\n"):
+        formatted += "\n"
+    if formatted != text and not _is_equal(document.tree, _parse(formatted)):
+        raise UnstableFormat(text)
+    return formatted
+
+
+def has_comments(text: str) -> bool:
+    """Return whether a file in HCL has comments."""
+    scanner = _Scanner(text)
+    scanner.scan()
+    return scanner.has_comments
+
+
+def _parse(text: str) -> Any:
+    return BodyParser(SourceFile("", text), DiagnosticList()).parse_document_body()
+
+
+class _Scanner:
+    """Splits a file into lines, and finds those that begin inside of a text or a comment."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pos = 0
+        self._modes: list[tuple[str, str]] = [(_PLAIN, "")]
+        self._lines: list[_Line] = []
+        self._line_start = 0
+        self._change = 0
+        self._is_fixed = False
+        self._is_in_comment = False
+        self.has_comments = False
+
+    def scan(self) -> list[_Line]:
+        """Return all lines."""
+        text = self._text
+        while self._pos < len(text):
+            if text[self._pos] == "\n":
+                self._end_line()
+                continue
+            mode, _ = self._modes[-1]
+            if mode == _STRING_MODE:
+                self._scan_string()
+            elif mode == _HEREDOC_MODE:
+                self._scan_heredoc()
+            else:
+                self._scan_code()
+        self._end_line()
+        return self._lines
+
+    @property
+    def _is_in_text(self) -> bool:
+        """Whether the position is inside of a string or heredoc, also in a template there."""
+        return any(mode in (_STRING_MODE, _HEREDOC_MODE) for mode, _ in self._modes)
+
+    def _end_line(self) -> None:
+        line = self._text[self._line_start : self._pos]
+        is_open = self._is_in_text or self._is_in_comment
+        self._lines.append(_Line(line, self._is_fixed, self._change, not is_open and self._change == 0))
+        self._pos += 1
+        self._line_start = self._pos
+        self._change = 0
+        self._is_fixed = is_open
+        mode, name = self._modes[-1]
+        if mode == _HEREDOC_MODE:
+            self._close_heredoc(name)
+
+    def _close_heredoc(self, name: str) -> None:
+        """Leave the heredoc if the line holds only its name."""
+        end = self._text.find("\n", self._pos)
+        line = self._text[self._pos : end if end >= 0 else len(self._text)]
+        if line.strip(" \t\r") == name:
+            self._modes.pop()
+            self._pos += len(line)
+
+    def _skip(self, pattern: re.Pattern[str]) -> bool:
+        match = pattern.match(self._text, self._pos)
+        if match is None:
+            return False
+        self._pos = match.end()
+        return True
+
+    def _scan_string(self) -> None:
+        if self._skip(_STRING) or self._scan_marker():
+            return
+        character = self._text[self._pos]
+        if character == "\\":
+            self._pos += 1
+        elif character == '"':
+            self._modes.pop()
+        self._pos += 1
+
+    def _scan_heredoc(self) -> None:
+        if not self._skip(_HEREDOC_TEXT) and not self._scan_marker():
+            self._pos += 1
+
+    def _scan_marker(self) -> bool:
+        """Skip signs before a brace. A single sign starts a template."""
+        marker = _MARKER.match(self._text, self._pos)
+        if marker is None:
+            return False
+        self._pos = marker.end()
+        if len(marker[1]) == 1:
+            self._modes.append((_TEMPLATE, "}"))
+        return True
+
+    def _scan_code(self) -> None:
+        text = self._text
+        if self._skip(_CODE):
+            return
+        character = text[self._pos]
+        if text.startswith(("#", "//"), self._pos):
+            self.has_comments = True
+            end = text.find("\n", self._pos)
+            self._pos = end if end >= 0 else len(text)
+        elif text.startswith("/*", self._pos):
+            self._skip_comment()
+        elif character == '"':
+            self._modes.append((_STRING_MODE, ""))
+            self._pos += 1
+        elif character == "<" and (heredoc := _HEREDOC.match(text, self._pos)) is not None:
+            self._modes.append((_HEREDOC_MODE, heredoc[1]))
+            self._pos = text.index("\n", self._pos)
+        else:
+            self._scan_bracket(character)
+
+    def _scan_bracket(self, character: str) -> None:
+        self._pos += 1
+        is_in_text = self._is_in_text
+        if character in "([{":
+            self._modes.append((_PLAIN, character))
+            self._change += not is_in_text
+        elif character in ")]}" and len(self._modes) > 1:
+            self._modes.pop()
+            self._change -= not is_in_text
+
+    def _skip_comment(self) -> None:
+        """Skip a comment that may span lines."""
+        self.has_comments = True
+        end = self._text.find("*/", self._pos + 2)
+        end = end + 2 if end >= 0 else len(self._text)
+        self._is_in_comment = True
+        while (newline := self._text.find("\n", self._pos, end)) >= 0:
+            self._pos = newline
+            self._end_line()
+        self._is_in_comment = False
+        self._pos = end
+
+
+def _indent(lines: Sequence[_Line]) -> list[int]:
+    """Return the level of each line. A line with several opening brackets is one level."""
+    levels: list[int] = []
+    opened: list[int] = []
+    for line in lines:
+        code = line.text.lstrip(" \t")
+        closings = len(_CLOSINGS.match(code)[0]) if not line.is_fixed else 0  # type: ignore[index]  # it always matches
+        level = len(opened)
+        remaining = closings
+        while remaining > 0 and level > 0:
+            remaining -= opened[level - 1]
+            level -= 1
+        levels.append(level)
+        if line.change > 0:
+            if closings:
+                _close(opened, closings)
+                opened.append(line.change + closings)
+            else:
+                opened.append(line.change)
+        else:
+            _close(opened, -line.change)
+    return levels
+
+
+def _close(opened: list[int], count: int) -> None:
+    """Remove brackets from the innermost levels."""
+    while count > 0 and opened:
+        if opened[-1] > count:
+            opened[-1] -= count
+            return
+        count -= opened.pop()
+
+
+def _align(lines: Sequence[_Line], levels: Sequence[int]) -> list[str]:
+    """Return the lines with indentation, and with the `=` of neighbouring arguments of one line below each other."""
+    results: list[str] = []
+    run: list[tuple[int, str, str]] = []  # Index of the line, name, and the text after the `=`.
+
+    def end_run() -> None:
+        width = max((len(name) for _, name, _ in run), default=0)
+        for at, name, value in run:
+            results[at] = f"{INDENTATION * levels[at]}{name:<{width}} = {value}"
+        run.clear()
+
+    for at, line in enumerate(lines):
+        if line.is_fixed:
+            end_run()
+            results.append(line.text)
+            continue
+        ending = "\r" if line.text.endswith("\r") else ""
+        code = line.text.strip(" \t\r")
+        if at + 1 < len(lines) and lines[at + 1].is_fixed:
+            code = line.text.lstrip(" \t").removesuffix("\r")  # The blanks at its end belong to a text or a comment.
+        if run and levels[at] != levels[run[-1][0]]:
+            end_run()
+        assignment = _ASSIGNMENT.match(code)
+        results.append("")
+        if assignment is not None and line.is_whole:
+            run.append((at, assignment[1], code[assignment.end() :] + ending))
+            continue
+        end_run()
+        if assignment is not None:
+            code = f"{assignment[1]} = {code[assignment.end() :]}"
+        elif _HEADER.fullmatch(code) is not None:
+            code = " ".join(_HEADER_PART.findall(code))
+        results[at] = f"{INDENTATION * levels[at]}{code}{ending}" if code else ending
+    end_run()
+    return results
+
+
+def _is_equal(left: Any, right: Any) -> bool:
+    """Return whether two syntax trees are equal but for their offsets."""
+    stack = [(left, right)]
+    while stack:
+        one, other = stack.pop()
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, Mapping):
+            if list(one) != list(other):
+                return False
+            stack += zip(one.values(), other.values(), strict=True)
+        elif isinstance(one, list | tuple):
+            if len(one) != len(other):
+                return False
+            stack += zip(one, other, strict=True)
+        elif isinstance(one, str | int | float | None):
+            if one != other:
+                return False
+        else:
+            names = _list_attributes(one)
+            if not names and one != other:
+                return False
+            stack += [(getattr(one, name, None), getattr(other, name, None)) for name in names]
+    return True
+
+
+def _list_attributes(node: Any) -> list[str]:
+    """Return the names of the attributes of a node, without its offsets."""
+    names = {name for each in type(node).__mro__ for name in getattr(each, "__slots__", ())}
+    return sorted(names - _OFFSETS)

@@ -1,0 +1,441 @@
+"""Writes jobs and values as HCL. The blocks and their arguments are those of the table `wharf.job_files.hcl.blocks`."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from wharf.contract.model.jobs.constraints import Operand
+from wharf.contract.model.times import format_duration
+from wharf.job_files.hcl.block_types import Argument, Block, BodyKind, Storage, ValueKind
+from wharf.job_files.hcl.blocks import JOB
+from wharf.job_files.hcl.places import join_path
+from wharf.languages.hcl.budget import Budget
+from wharf.languages.hcl.calls import FunctionPorts
+from wharf.languages.hcl.diagnostics import ExpressionError, SourceFile
+from wharf.languages.hcl.expression_parser import ExpressionParser
+from wharf.languages.hcl.nodes import Scope
+from wharf.languages.hcl.reader import NAME, ParseError
+
+INDENTATION: Final = "  "
+MAX_LINE_CHARS: Final = 100
+"""A longer list is written on several lines."""
+HEREDOC_NAMES: Final = ("EOF", "EOT", "END", "END_OF_TEXT")
+"""Names that end a heredoc. The first is used that no line of the text has."""
+MIN_HEREDOC_LINES: Final = 2
+_MARKERS: Final = re.compile(r"(\$+|%+)\{")
+_ESCAPED: Final = re.compile(r'[\\"\x00-\x1f\x7f\u2028\u2029\ufeff]')
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
+_TEMPLATE_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
+"""Strings and braces inside an interpolation. A string with an interpolation of its own has balanced braces."""
+_KEYWORDS: Final = frozenset(("true", "false", "null", "for", "if"))
+_SCALING_LABEL: Final = "vertical_"
+
+
+class Markers(Enum):
+    """What `${` and `%{` in a text of a document mean, and so how they are written."""
+
+    ESCAPE = "escape"  # Text. A values file holds no names.
+    KEEP_REFERENCES = "keep references"  # References for nodes; anything else is text.
+    KEEP_ALL = "keep all"  # The text is a template.
+
+
+class _NoRandom:
+    """No text that is written calls a function that draws random bytes."""
+
+    def draw_bytes(self, count: int) -> bytes:
+        raise AssertionError(count)
+
+
+@dataclass(slots=True)
+class WrittenJob:
+    """A job as HCL. `lost_paths` are fields that HCL cannot express."""
+
+    text: str
+    lost_paths: list[str] = field(default_factory=list)
+
+
+def write_hcl_job(
+    document: Mapping[str, Any],
+    *,
+    variables: Mapping[str, Any] | None = None,
+    local_values: Mapping[str, Any] | None = None,
+) -> WrittenJob:
+    """Return a job as HCL. Null fields, and fields that have the value of an absent argument, are left out.
+
+    With `variables` or `local_values`, texts are templates, as in a file in YAML with these keys.
+    """
+    is_template = variables is not None or local_values is not None
+    writer = _JobWriter(Markers.KEEP_ALL if is_template else Markers.KEEP_REFERENCES)
+    lines = [
+        f"{JOB.name} {format_label(str(document.get('ID') or ''))} {{",
+        *_indent(writer.write_body(JOB, document, "", ("ID",))),
+        "}",
+    ]
+    declarations = [*writer.write_variables(variables or {}), *writer.write_local_values(local_values or {})]
+    return WrittenJob("".join(f"{line}\n" for line in [*declarations, *lines]), writer.lost_paths)
+
+
+class _JobWriter:
+    """Writes the bodies of blocks, and collects what HCL cannot express."""
+
+    def __init__(self, markers: Markers) -> None:
+        self.lost_paths: list[str] = []
+        self._markers = markers
+
+    def _format(self, value: Any) -> str:
+        return format_expression(value, markers=self._markers)
+
+    def write_variables(self, variables: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the lines of the declarations of variables. A value that is not a map is a default."""
+        for name, declaration in variables.items():
+            content = declaration if isinstance(declaration, dict) else {"default": declaration}
+            arguments = [
+                (key, str(value) if key == "type" else self._format(value))
+                for key, value in content.items()
+                if key != "validation" and (key != "default" or declaration is not None)
+            ]
+            body = align_arguments(arguments)
+            rules = content.get("validation") or []
+            for rule in rules if isinstance(rules, list) else [rules]:
+                lines = align_arguments(
+                    [
+                        (key, _strip_braces(str(value)) if key == "condition" else self._format(value))
+                        for key, value in rule.items()
+                    ]
+                )
+                body += ["", *_wrap("validation", lines)] if body else _wrap("validation", lines)
+            yield from _wrap(f"variable {format_label(name)}", body)
+            yield ""
+
+    def write_local_values(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the lines of the local values."""
+        if values:
+            yield from _wrap("locals", align_arguments([(name, self._format(value)) for name, value in values.items()]))
+            yield ""
+
+    def write_body(
+        self, block: Block, content: Mapping[str, Any], path: str, written_fields: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the lines of a body. `written_fields` are those that the label holds."""
+        content = _use_spellings(block, content)
+        if block is JOB and content.get("Name") == content.get("ID"):
+            written_fields = block.label_fields
+        known = {*written_fields, *block.fixed_fields, *(argument.field for argument in block.arguments)}
+        arguments: list[tuple[str, str]] = []
+        for argument in self._list_arguments(block, content):
+            if argument.field not in written_fields:
+                self._add_argument(arguments, argument, content)
+        lines = align_arguments(arguments)
+        # Groups and tasks are long, so they come last.
+        for inner in sorted(block.blocks, key=lambda each: each.name in ("group", "task")):
+            if not inner.field or (inner.deprecated and inner.storage is Storage.LIST):
+                continue
+            for name in (inner.field, inner.other_field):
+                if name:
+                    known.add(name)
+            inner_lines = self._write_blocks(inner, content, path)
+            lines += ["", *inner_lines] if lines and inner_lines else inner_lines
+        self.lost_paths += [
+            join_path(path, name) for name, value in content.items() if name not in known and value not in (None, "", 0)
+        ]
+        self.lost_paths += [
+            join_path(path, name)
+            for name, default in block.fixed_fields.items()
+            if block is JOB and content.get(name) not in (None, "", 0, default) and name not in _SERVER_FIELDS
+        ]
+        return lines
+
+    @staticmethod
+    def _list_arguments(block: Block, content: Mapping[str, Any]) -> Iterator[Argument]:
+        """Yield the arguments that are written: of comparisons, the plain ones, or the short form of `distinct_hosts`."""
+        operand = content.get("Operand")
+        has_operands = any(argument.operand for argument in block.arguments)
+        is_distinct = operand in (Operand.DISTINCT_HOSTS, Operand.DISTINCT_PROPERTY)
+        for argument in block.arguments:
+            if not has_operands or argument.field == "Weight":
+                yield argument
+            elif is_distinct:
+                is_short = argument.operand == operand
+                if is_short or (operand == Operand.DISTINCT_PROPERTY and argument.name == "value"):
+                    yield argument
+            elif not argument.operand:
+                yield argument
+
+    def _add_argument(self, arguments: list[tuple[str, str]], argument: Argument, content: Mapping[str, Any]) -> None:
+        """Add an argument, unless it has the value that it has if it is absent."""
+        value = content.get(argument.field)
+        if value is None or (value == argument.absent and type(value) is type(argument.absent)):
+            return
+        if argument.operand == Operand.DISTINCT_HOSTS and value in ("", "true", "false"):
+            value = value != "false"
+        if argument.kind is ValueKind.DURATION and isinstance(value, int):
+            value = format_short_duration(value)
+        arguments.append((argument.name, self._format(value)))
+
+    def _write_blocks(self, block: Block, content: Mapping[str, Any], path: str) -> list[str]:
+        """Return the lines of all blocks of a type, with a blank line between those of several lines."""
+        lines: list[str] = []
+        for value, item_path in self._list_items(block, content, path):
+            item_lines = self._write_block(block, value, item_path)
+            if lines and (len(item_lines) > 1 or block.body is BodyKind.FIELDS):
+                lines.append("")
+            lines += item_lines
+        return lines
+
+    def _list_items(self, block: Block, content: Mapping[str, Any], path: str) -> Iterator[tuple[Any, str]]:
+        """Yield the objects that are written as blocks of a type, with their paths."""
+        for name in (block.field, block.other_field):
+            value = content.get(name) if name else None
+            own_path = join_path(path, name) if name else ""
+            if value is None:
+                continue
+            if block.storage is Storage.MAP and isinstance(value, dict):
+                for key, item in value.items():
+                    yield {**item, block.label_fields[0]: key}, join_path(own_path, key)
+            elif isinstance(value, list):
+                for at, item in enumerate(value):
+                    yield item, f"{own_path}[{at}]"
+            else:
+                yield value, own_path
+
+    def _write_block(self, block: Block, value: Any, path: str) -> list[str]:
+        if not isinstance(value, dict):
+            self.lost_paths.append(path)
+            return []
+        if block.body is BodyKind.FREE_FORM:
+            body = self._write_free_form(value, path)
+        elif block.body is BodyKind.FIELDS:
+            label_fields = block.label_fields or (("Type",) if block.label else ())
+            label = str(value.get(label_fields[0]) or "").removeprefix(_SCALING_LABEL) if label_fields else ""
+            header = f"{block.name} {format_label(label)}" if block.label else block.name
+            return _wrap(header, self.write_body(block, value, path, label_fields))
+        elif all(NAME.fullmatch(key) for key in value):
+            body = align_arguments([(key, self._format(item)) for key, item in value.items() if item is not None])
+        elif block.has_argument_form:
+            return f"{block.name} = {self._format(value)}".split("\n")
+        else:
+            self.lost_paths += [join_path(path, key) for key in value if not NAME.fullmatch(key)]
+            body = align_arguments([(key, self._format(item)) for key, item in value.items() if NAME.fullmatch(key)])
+        return _wrap(block.name, body)
+
+    def _write_free_form(self, content: Mapping[str, Any], path: str) -> list[str]:
+        """Return the lines of a body with any content. A list of objects is written as blocks."""
+        arguments: list[tuple[str, str]] = []
+        blocks: list[str] = []
+        for key, value in content.items():
+            if not NAME.fullmatch(key):
+                self.lost_paths.append(join_path(path, key))
+            elif _is_list_of_blocks(value):
+                for at, item in enumerate(value):
+                    blocks += [""] if blocks or arguments else []
+                    blocks += _wrap(key, self._write_free_form(item, f"{join_path(path, key)}[{at}]"))
+            elif isinstance(value, dict):
+                # Without the parentheses, an object becomes a list with one object.
+                arguments.append((key, f"({self._format(value)})"))
+            elif value is not None:
+                arguments.append((key, self._format(value)))
+        return [*align_arguments(arguments), *blocks]
+
+
+_SERVER_FIELDS: Final = frozenset({
+    "ParentID", "Dispatched", "DispatchIdempotencyToken", "NomadTokenID", "Status", "StatusDescription", "Stable", "Version",
+    "SubmitTime", "CreateIndex", "ModifyIndex", "JobModifyIndex",
+})  # fmt: skip
+"""Fields of stored jobs that only servers set. A job file needs none of them."""
+
+
+def _use_spellings(block: Block, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object with the field names of the table. Names in the API match in any case."""
+    spellings = {argument.field.lower(): argument.field for argument in block.arguments}
+    return {spellings.get(name.lower(), name): value for name, value in content.items()}
+
+
+def _is_list_of_blocks(value: Any) -> bool:
+    """Return whether a value is a list of objects that blocks can express."""
+    return isinstance(value, list) and bool(value) and all(_is_block(item) for item in value)
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, dict) and all(NAME.fullmatch(key) and item is not None for key, item in value.items())
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a body inside its braces. Lines of heredocs stay, as do empty lines."""
+    indented: list[str] = []
+    end = ""
+    for line in lines:
+        if end:
+            indented.append(line)
+            end = "" if line.strip() == end else end
+            continue
+        indented.append(f"{INDENTATION}{line}" if line else line)
+        opening = _HEREDOC_OPENING.search(line)
+        end = opening[1] if opening is not None else ""
+    return indented
+
+
+_HEREDOC_OPENING: Final = re.compile(r"= <<([A-Z_]+)$")
+
+
+def _wrap(header: str, body: Sequence[str]) -> list[str]:
+    return [f"{header} {{", *_indent(body), "}"] if body else [f"{header} {{}}"]
+
+
+def align_arguments(arguments: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the lines of arguments, with the `=` of neighbours of one line below each other."""
+    lines: list[str] = []
+    width = 0
+    for at, (name, value) in enumerate(arguments):
+        if "\n" in value:
+            lines += f"{name} = {value}".split("\n")
+            width = 0
+            continue
+        if not width:
+            end = next((n for n in range(at, len(arguments)) if "\n" in arguments[n][1]), len(arguments))
+            width = max(len(each) for each, _ in arguments[at:end])
+        lines.append(f"{name:<{width}} = {value}")
+    return lines
+
+
+def format_short_duration(nanoseconds: int) -> str:
+    """Return a duration as users write it: `1h`, where the API has `1h0m0s`."""
+    text = format_duration(nanoseconds)
+    for unit in ("s", "m"):
+        if re.search(rf"[hm]0{unit}$", text):
+            text = text[:-2]
+    return text
+
+
+def format_label(text: str) -> str:
+    """Return a label in quotes."""
+    return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
+
+
+def format_expression(value: Any, *, is_inside: bool = False, markers: Markers = Markers.KEEP_REFERENCES) -> str:
+    """Return a value of JSON as an expression whose value it is. A text of several lines is a heredoc.
+
+    `markers` says what `${...}` in texts means. `is_inside`: inside a list or an object.
+    """
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return json.dumps(value)
+        case str():
+            return _format_text(value, allows_heredoc=not is_inside, markers=markers)
+        case list():
+            items = [format_expression(item, is_inside=True, markers=markers) for item in value]
+            line = f"[{', '.join(items)}]"
+            if len(line) <= MAX_LINE_CHARS and "\n" not in line:
+                return line
+            return "[\n" + "".join(f"{_shift(item)},\n" for item in items) + "]"
+        case dict():
+            if not value:
+                return "{}"
+            keys = [
+                key if NAME.fullmatch(key) and key not in _KEYWORDS else _format_text(key, markers=markers)
+                for key in value
+            ]
+            values = [format_expression(item, is_inside=True, markers=markers) for item in value.values()]
+            line = "{ " + ", ".join(f"{key} = {item}" for key, item in zip(keys, values, strict=True)) + " }"
+            if len(line) <= MAX_LINE_CHARS // 2 and "\n" not in line:
+                return line
+            lines = align_arguments(list(zip(keys, values, strict=True)))
+            return "{\n" + "".join(f"{_shift(item)}\n" for item in lines) + "}"
+    raise TypeError(f"JSON has no {type(value).__name__}")
+
+
+def _shift(text: str) -> str:
+    return "\n".join(f"{INDENTATION}{line}" for line in text.split("\n"))
+
+
+def _format_text(text: str, *, allows_heredoc: bool = False, markers: Markers = Markers.KEEP_REFERENCES) -> str:
+    if allows_heredoc and text.count("\n") >= MIN_HEREDOC_LINES - 1 and text.endswith("\n") and len(text) > 1:
+        heredoc = _format_heredoc(text, markers)
+        if heredoc is not None:
+            return heredoc
+    quoted = f'"{_escape(text)}"'
+    if _MARKERS.search(text) is None:
+        return quoted
+    if markers is Markers.KEEP_ALL:
+        return f'"{"".join(piece if is_code else _escape(piece) for is_code, piece in split_template(text))}"'
+    if markers is Markers.KEEP_REFERENCES and _is_right(quoted, text):
+        return quoted
+    return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
+
+
+def _format_heredoc(text: str, markers: Markers) -> str | None:
+    """Return a text of several lines as a heredoc, or `None` if it cannot be one."""
+    lines = text.split("\n")
+    name = next((name for name in HEREDOC_NAMES if all(line.strip() != name for line in lines)), None)
+    if name is None:
+        return None
+    escaped = _MARKERS.sub(_double_sign, text)
+    if markers is Markers.KEEP_ALL:
+        # Strip markers mean something else in a heredoc.
+        return f"<<{name}\n{text}{name}" if "~}" not in text and "{~" not in text else None
+    for body in (text, escaped) if markers is Markers.KEEP_REFERENCES else (escaped,):
+        heredoc = f"<<{name}\n{body}{name}"
+        if _is_right(heredoc, text):
+            return heredoc
+    return None
+
+
+def _strip_braces(text: str) -> str:
+    """Return a condition without `${ }` around it."""
+    pieces = split_template(text)
+    is_one = len(pieces) == 1 and pieces[0][0] and text.startswith("${")
+    return text[2:-1].strip() if is_one else text
+
+
+def split_template(text: str) -> list[tuple[bool, str]]:
+    """Return the parts of a template: whether each is an interpolation or a directive, and its text."""
+    pieces: list[tuple[bool, str]] = []
+    literal_start = pos = 0
+    while (marker := _MARKERS.search(text, pos)) is not None:
+        pos = marker.end()
+        if len(marker[1]) > 1:
+            continue  # An escape is literal text.
+        end = _find_template_end(text, pos)
+        start = marker.end() - 2
+        pieces += [(False, text[literal_start:start])] if start > literal_start else []
+        pieces.append((True, text[start:end]))
+        literal_start = pos = end
+    pieces += [(False, text[literal_start:])] if literal_start < len(text) else []
+    return pieces
+
+
+def _find_template_end(text: str, pos: int) -> int:
+    """Return the offset after the brace that closes an interpolation, or the end of the text if it has none."""
+    depth = 1
+    for match in _TEMPLATE_PART.finditer(text, pos):
+        if match[0] == "{":
+            depth += 1
+        elif match[0] == "}":
+            depth -= 1
+            if not depth:
+                return match.end()
+    return len(text)
+
+
+def _is_right(expression: str, text: str) -> bool:
+    """Return whether an expression has a text as its value."""
+    try:
+        node = ExpressionParser(SourceFile("", expression)).parse_whole_source()
+        return node.evaluate(Scope(Budget(), {}, FunctionPorts(_NoRandom()))) == text
+    except (ParseError, ExpressionError):
+        return False
+
+
+def _escape(text: str) -> str:
+    """Return a text with the escapes of quoted strings."""
+    return _ESCAPED.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
+
+
+def _double_sign(match: re.Match[str]) -> str:
+    return f"{match[1]}{match[1][0]}{{"

@@ -1,0 +1,322 @@
+"""Job files in YAML, JSON and TOML: reads a file, evaluates its templates, and returns the JSON of the job.
+
+A file with `variables` or `locals` is a template: `${...}` in its texts is evaluated as in HCL. In any other file, texts stay
+as they are (record 0236).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from wharf.contract.model.decoding import DecodingError, convert_object
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.validation import find_unknown_options
+from wharf.job_files.fields import NormalizedJob, format_path, normalize_job
+from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.hcl.places import FilePath, iterate_tasks
+from wharf.job_files.hcl.warnings import list_warnings
+from wharf.languages.hcl.calls import FunctionPorts
+from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
+from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
+from wharf.languages.hcl.json_documents import JsonArray, JsonNode, JsonObject, JsonProperty, JsonScalar
+from wharf.languages.hcl.schemas import BodySchema
+from wharf.languages.hcl.values import to_plain
+from wharf.languages.hcl.variables import VariableInputs
+from wharf.languages.markup import MarkupDocument, MarkupError, MarkupFormat, parse_markup
+
+VARIABLES: Final = "variables"
+LOCALS: Final = "locals"
+TEMPLATE_KEYS: Final = (VARIABLES, LOCALS)
+"""Keys that make a file a template."""
+WRAPPER: Final = "Job"
+"""The key of the job in a request of the API. A file may have it too."""
+_JOB: Final = "job"
+_PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
+
+
+def has_variables(document: Any) -> bool:
+    """Return whether a document declares variables or local values."""
+    return isinstance(document, dict) and any(key in document for key in TEMPLATE_KEYS)
+
+
+def is_hcl_in_json(document: Any) -> bool:
+    """Return whether a JSON document is a job file in the JSON form of HCL: the job is below its name."""
+    job = document.get(_JOB) if isinstance(document, dict) else None
+    return isinstance(job, dict | list) and not any(str(key).lower() == "id" for key in job)
+
+
+def parse_markup_job(
+    text: str, name: str, format: MarkupFormat, inputs: VariableInputs, ports: FunctionPorts
+) -> ParsedJob:
+    """Return the job of a file. `name` is the name of the file in messages. Raises `DocumentErrors`."""
+    return map_markup_job(read_markup(text, name, format), SourceFile(name, text), inputs, ports)
+
+
+def read_markup(text: str, name: str, format: MarkupFormat) -> MarkupDocument:
+    """Return the document of a file. Raises `DocumentErrors` if it cannot be read."""
+    try:
+        return parse_markup(text, format)
+    except MarkupError as error:
+        diagnostics = DiagnosticList()
+        source = SourceFile(name, text, is_file=error.offset is not None)
+        diagnostics.add(source, error.offset or 0, (error.offset or 0) + 1, error.message)
+        diagnostics.raise_if_any()
+        raise
+
+
+def map_markup_job(
+    document: MarkupDocument, source: SourceFile, inputs: VariableInputs, ports: FunctionPorts
+) -> ParsedJob:
+    """Return the job of a document. Raises `DocumentErrors`."""
+    diagnostics = DiagnosticList()
+    places = _Places(document, source)
+    value = document.value
+    if not isinstance(value, dict):
+        no_place = SourceFile(source.name, "", is_file=False)
+        diagnostics.add(no_place, 0, 0, f"expected a job, got {describe_type(value)}")
+        diagnostics.raise_if_any()
+    evaluated = _evaluate_templates(document, source, inputs, ports)
+    if evaluated is not None:
+        value = to_plain(evaluated.body.attributes[_JOB].value)
+    prefix: FilePath = (WRAPPER,) if WRAPPER in value else ()
+    job = value.get(WRAPPER, value)
+    if not isinstance(job, dict):
+        diagnostics.add(*places.get_range(prefix), f"Job: expected a job, got {describe_type(job)}")
+        diagnostics.raise_if_any()
+    normalized = normalize_job({key: item for key, item in job.items() if prefix or key not in TEMPLATE_KEYS})
+    places.set_origins(normalized, prefix)
+    for problem in normalized.problems:
+        diagnostics.add(*places.get_range((*prefix, *problem.path)), problem.message, problem.fix)
+    warnings = list_warnings(evaluated, normalized.document) if evaluated is not None else []
+    parsed = ParsedJob(normalized.document, warnings, places, evaluated.variables if evaluated is not None else {})
+    if not normalized.document.get("ID"):
+        source, start, _ = places.get_range(prefix)
+        diagnostics.add(source, start, start, "the job has no ID", "add one, such as ID: web")
+    add_driver_problems(diagnostics, parsed)
+    if diagnostics.diagnostics:
+        _add_type_problems(diagnostics, parsed)
+    diagnostics.raise_if_any()
+    return parsed
+
+
+def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
+    """Add an error for each option that the driver of a task does not have."""
+    for path, task in iterate_tasks(parsed.document):
+        driver, config = task.get("Driver"), task.get("Config")
+        if not isinstance(driver, str) or not isinstance(config, dict):
+            continue
+        for option in find_unknown_options(driver, config):
+            place = parsed.find_place(format_path((*path, "Config", *option.path)))
+            place = _find_name_place(place, str(option.path[-1]))
+            diagnostics.add(place.source, place.start, place.end, option.message, option.fix)
+
+
+def _find_name_place(place: SourceRange, name: str) -> SourceRange:
+    """Return the place of the name of an argument, which is on the line of its value."""
+    start = place.source.text.rfind(name, place.source.get_line_start(place.start)[1], place.end)
+    return SourceRange(place.source, start, start + len(name)) if start >= 0 else place
+
+
+def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
+    """Add the values of a wrong type to other errors, so that the user sees all errors in one run.
+
+    Without other errors, the server reports them, together with the rules that it checks.
+    """
+    try:
+        convert_object(Job, parsed.document)
+    except DecodingError as error:
+        for problem in error.problems:
+            if problem.path != "ID" or parsed.document.get("ID"):
+                place = parsed.find_place(problem.path)
+                diagnostics.add(place.source, place.start, place.end, str(problem))
+
+
+def describe_type(value: object) -> str:
+    """Return the type of a value in words, for error texts."""
+    match value:
+        case None:
+            return "nothing"
+        case list():
+            return "a list"
+        case dict():
+            return "a map"
+        case str():
+            return "text"
+        case _:
+            return "a number or bool"
+
+
+class _Places(Mapping[str, SourceRange]):
+    """The places of the fields of a job by their paths. The tree is built when the first place is needed."""
+
+    def __init__(self, document: MarkupDocument, source: SourceFile) -> None:
+        self._document = document
+        self._source = source
+        self._job: Mapping[str, Any] = {}
+        self._origins: Mapping[FilePath, FilePath] = {}
+        self._prefix: FilePath = ()
+        self._tree: JsonNode | None = None
+        self._has_tree = False
+
+    def set_origins(self, normalized: NormalizedJob, prefix: FilePath) -> None:
+        """Set the paths in the file of fields that the document has elsewhere."""
+        self._job = normalized.document
+        self._origins = normalized.origins
+        self._prefix = prefix
+
+    def __getitem__(self, path: str) -> SourceRange:
+        found = self._find((*self._prefix, *self._get_file_path(parse_path(path))))
+        if found is None and path:
+            raise KeyError(path)
+        return found or SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
+
+    def __iter__(self) -> Iterator[str]:
+        return _iterate_paths(self._job, ())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def get_range(self, path: FilePath) -> tuple[SourceFile, int, int]:
+        """Return source and offsets of the key of a value, or of the nearest value around it."""
+        while True:
+            found = self._find(path)
+            if found is not None:
+                return found.source, found.start, found.end
+            if not path:
+                return SourceFile(self._source.name, "", is_file=False), 0, 0
+            path = path[:-1]
+
+    def _get_file_path(self, path: FilePath) -> FilePath:
+        """Return the path in the file of a path of the document."""
+        for length in range(len(path), 0, -1):
+            origin = self._origins.get(path[:length])
+            if origin is not None:
+                return (*origin, *path[length:])
+        return path
+
+    def _load_tree(self) -> JsonNode | None:
+        if not self._has_tree:
+            self._has_tree = True
+            try:
+                self._tree = self._document.build_tree()
+            except MarkupError:
+                self._tree = None
+        return self._tree
+
+    def _find(self, path: FilePath) -> SourceRange | None:
+        """Return the place of a key, or of an item of a list. The empty path is the start of the document."""
+        node = self._load_tree()
+        if node is None:
+            return None
+        start, end = node.start, node.start
+        for step in path:
+            if isinstance(node, JsonObject):
+                found = next((entry for entry in node.properties if entry.key == str(step)), None)
+                if found is None:
+                    return None
+                start, end, node = found.start, found.end, found.value
+            elif isinstance(node, JsonArray) and isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
+                start, end = node.start, node.end
+            else:
+                return None
+        return SourceRange(self._source, start, end)
+
+
+def _iterate_paths(value: Any, path: FilePath) -> Iterator[str]:
+    """Yield the paths of a value and of all values inside it."""
+    yield format_path(path)
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in entries:
+        yield from _iterate_paths(item, (*path, step))
+
+
+def parse_path(path: str) -> FilePath:
+    """Return the keys and positions of a path such as `TaskGroups[0].Count`, or `Meta[a.b]` for an unusual key."""
+    return tuple(
+        [
+            match[1] if match[1] is not None else int(match[2]) if match[2].isdecimal() else match[2]
+            for match in _PATH_STEP.finditer(path)
+        ]
+    )
+
+
+# -- templates
+
+
+def _evaluate_templates(
+    document: MarkupDocument, source: SourceFile, inputs: VariableInputs, ports: FunctionPorts
+) -> EvaluatedDocument | None:
+    """Return the document with its templates evaluated, or `None` if it has none. Raises `DocumentErrors`."""
+    if not has_variables(document.value):
+        # The document stays as it is, but values for variables that it does not declare are an error.
+        nothing = ParsedDocument(source, JsonObject([], 0, 0))
+        evaluate_document(nothing, BodySchema(), ports=ports, inputs=inputs)
+        return None
+    diagnostics = DiagnosticList()
+    size = len(source.text.encode())
+    if size > MAX_FILE_BYTES:
+        place = SourceFile(source.name, "", is_file=False)
+        diagnostics.add(
+            place, 0, 0, f"the file has {size:,} bytes; a file with variables may have {MAX_FILE_BYTES:,} at most"
+        )
+    tree: JsonNode | None = None
+    try:
+        tree = document.build_tree()
+    except MarkupError as error:
+        diagnostics.add(source, error.offset or 0, (error.offset or 0) + 1, error.message)
+    diagnostics.raise_if_any()
+    assert isinstance(tree, JsonObject), "the value of the document is an object"
+    rest = [entry for entry in tree.properties if entry.key not in TEMPLATE_KEYS]
+    properties = [JsonProperty(_JOB, tree.start, tree.start, JsonObject(rest, tree.start, tree.end))]
+    for entry in tree.properties:
+        if entry.key == VARIABLES:
+            declarations = _build_declarations(entry, diagnostics, source)
+            properties.append(JsonProperty("variable", entry.start, entry.end, declarations))
+        elif entry.key == LOCALS:
+            properties.append(entry)
+    diagnostics.raise_if_any()
+    root = JsonObject(properties, tree.start, tree.end)
+    evaluated = evaluate_document(ParsedDocument(source, root), BodySchema((_JOB,)), ports=ports, inputs=inputs)
+    evaluated.diagnostics.raise_if_any()
+    return evaluated
+
+
+def _build_declarations(entry: JsonProperty, diagnostics: DiagnosticList, source: SourceFile) -> JsonNode:
+    """Return the declarations in the JSON form of HCL. A value that is not a map is the default of its variable."""
+    if not isinstance(entry.value, JsonObject):
+        if not (isinstance(entry.value, JsonScalar) and entry.value.value is None):
+            diagnostics.add(source, entry.start, entry.end, f"{VARIABLES} is a map of names to declarations")
+        return JsonObject([], entry.start, entry.end)
+    declarations: list[JsonProperty] = []
+    for key, start, end, value in entry.value.properties:
+        if isinstance(value, JsonObject):
+            parts = [_convert_validation(part) for part in value.properties]
+            declaration = JsonObject(parts, value.start, value.end)
+        elif isinstance(value, JsonScalar) and value.value is None:
+            declaration = JsonObject([], value.start, value.end)
+        else:
+            declaration = JsonObject([JsonProperty("default", start, end, value)], value.start, value.end)
+        declarations.append(JsonProperty(key, start, end, declaration))
+    return JsonObject(declarations, entry.start, entry.end)
+
+
+def _convert_validation(part: JsonProperty) -> JsonProperty:
+    """Return a part of a declaration. A condition is an expression also without `${ }` around it."""
+    if part.key != "validation":
+        return part
+
+    def convert(node: JsonNode) -> JsonNode:
+        if isinstance(node, JsonArray):
+            return JsonArray([convert(item) for item in node.items], node.start, node.end)
+        if not isinstance(node, JsonObject):
+            return node
+        return JsonObject([convert_condition(inner) for inner in node.properties], node.start, node.end)
+
+    def convert_condition(inner: JsonProperty) -> JsonProperty:
+        text = inner.value.value if isinstance(inner.value, JsonScalar) else None
+        if inner.key != "condition" or not isinstance(text, str) or "${" in text:
+            return inner
+        return inner._replace(value=JsonScalar(f"${{{text}}}", inner.value.start, inner.value.end))
+
+    return part._replace(value=convert(part.value))

@@ -1,0 +1,94 @@
+"""`wharf job convert` and `wharf job fmt`: what they print, which files they change, and their exit codes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
+
+HCL = '# web\njob "web" {\n  type="batch"\n}\n'
+FORMATTED = '# web\njob "web" {\n  type = "batch"\n}\n'
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
+    with open_terminal(capsys, nodes=1) as terminal:
+        yield terminal
+
+
+@pytest.mark.parametrize("language", ["hcl", "yaml", "json", "toml"])
+def test_a_converted_file_runs_as_the_same_job(terminal: Terminal, tmp_path: Path, language: str) -> None:
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, WEB))
+    converted = terminal.run_ok("job", "convert", write_file(tmp_path, WEB), "--to", language)
+
+    again = terminal.run_ok("job", "run", "--detach", write_file(tmp_path, converted, f"web.{language}"))
+
+    assert again.startswith("no change: web is already at this version")
+
+
+def test_a_stored_job_is_converted_to_a_job_file(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, WEB))
+    stored = write_file(tmp_path, terminal.run_ok("job", "inspect", "--json", "web"), "web.json")
+
+    converted = terminal.run_ok("job", "convert", stored, "--to", "hcl")
+
+    assert terminal.run("job", "plan", write_file(tmp_path, converted, "web.hcl")).code == 0
+
+
+def test_notes_say_what_the_result_does_not_have(terminal: Terminal, tmp_path: Path) -> None:
+    file = write_file(tmp_path, f'variable "x" {{\n  default = 1\n}}\n{HCL}', "web.hcl")
+
+    result = terminal.run("job", "convert", "-to", "json", file)
+
+    assert json.loads(result.out) == {"ID": "web", "Type": "batch"}
+    assert result.err == (
+        f"note: {file}: comments are left out\nnote: {file}: variables and local values are replaced by their values\n"
+    )
+
+
+def test_fmt_changes_files_and_prints_their_names(terminal: Terminal, tmp_path: Path) -> None:
+    unformatted = write_file(tmp_path, HCL, "a.hcl")
+    formatted = write_file(tmp_path, FORMATTED, "b.hcl")
+    yaml = write_file(tmp_path, "ID:  a # x\nMeta:\n    b: c\n", "c.yaml")
+
+    first = terminal.run_ok("job", "fmt", unformatted, formatted, yaml)
+    second = terminal.run_ok("fmt", unformatted, formatted, yaml)
+
+    assert first.splitlines() == [unformatted, yaml]
+    assert second == ""
+    assert Path(unformatted).read_text() == FORMATTED
+    assert Path(yaml).read_text() == "ID: a  # x\nMeta:\n  b: c\n"
+
+
+def test_check_changes_no_file_and_fails_if_one_would_change(terminal: Terminal, tmp_path: Path) -> None:
+    file = write_file(tmp_path, HCL, "a.hcl")
+
+    result = terminal.run("job", "fmt", "--check", file, write_file(tmp_path, FORMATTED, "b.hcl"))
+
+    assert (result.code, result.out, result.err) == (1, f"{file}\n", "")
+    assert Path(file).read_text() == HCL
+
+
+def test_fmt_reports_the_errors_of_all_files_and_formats_the_others(terminal: Terminal, tmp_path: Path) -> None:
+    wrong = write_file(tmp_path, "job {", "a.hcl")
+    data = write_file(tmp_path, "{}", "b.json")
+    right = write_file(tmp_path, HCL, "c.hcl")
+
+    result = terminal.run("job", "fmt", wrong, data, right)
+
+    assert (result.code, result.out) == (1, f"{right}\n")
+    assert result.errors == [
+        f"wharf: {wrong}:1:1: the block job has no closing brace",
+        f"wharf: {data}: only HCL and YAML are formatted: use the formatter of your editor for JSON",
+    ]
+
+
+def test_fmt_prints_standard_input_with_its_format_normalized(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path(write_file(tmp_path, HCL, "input")).open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+
+        assert terminal.run_ok("job", "fmt", "-") == FORMATTED

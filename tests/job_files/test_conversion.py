@@ -1,0 +1,218 @@
+"""Conversion of job files: every block and argument survives a round trip through every language."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import some_job_settings
+from tests.job_files.hcl.examples import EXAMPLES
+from tests.job_files.hcl.job_texts import PORTS, parse_file, wrap_block
+from wharf.contract.model.decoding import convert_object
+from wharf.contract.model.jobs.canonical_form import canonicalize_job
+from wharf.contract.model.jobs.job import Job
+from wharf.job_files.conversion import Conversion, JobFormat, convert_data_job, convert_hcl_job
+from wharf.job_files.data_writer import OPAQUE_BLOCKS, UnwritableValue, write_document
+from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.hcl_writer import Markers, format_expression
+from wharf.job_files.markup_jobs import parse_markup_job
+from wharf.languages.hcl.documents import parse_document
+from wharf.languages.hcl.values import normalize_text
+from wharf.languages.hcl.variables import VariableInputs
+from wharf.languages.markup import MarkupFormat, parse_markup
+
+FILES = sorted((Path(__file__).parent / "hcl" / "files").glob("*.hcl"))
+TEXTS = {
+    f"{example.path}-{number}": wrap_block(example.path, example.text) for number, example in enumerate(EXAMPLES)
+} | {file.name: file.read_text() for file in FILES}
+DATA_FORMATS = [JobFormat.YAML, JobFormat.JSON, JobFormat.TOML]
+
+
+def parse(text: str, format: JobFormat, **inputs: Any) -> ParsedJob:
+    if format is JobFormat.HCL:
+        return parse_file(text, **inputs)
+    return parse_markup_job(text, f"job.{format}", MarkupFormat(format), VariableInputs(**inputs), PORTS)
+
+
+def convert(text: str, source: JobFormat, target: JobFormat) -> Conversion:
+    parsed = parse(text, source)
+    if source is JobFormat.HCL:
+        return convert_hcl_job(text, parse_document(text), parsed, target)
+    return convert_data_job(text, source, parse_markup(text, MarkupFormat(source)).value, parsed, target)
+
+
+def read_job(text: str, format: JobFormat, **inputs: Any) -> Any:
+    """Return the job of a file with all defaults. Blocks that the API does not know have no defaults."""
+    job = canonicalize_job(convert_object(Job, parse(text, format, **inputs).document).value, some_job_settings())
+    return drop_opaque_defaults(msgspec.to_builtins(job), is_opaque=False)
+
+
+def drop_opaque_defaults(value: Any, *, is_opaque: bool) -> Any:
+    if isinstance(value, dict):
+        kept = {
+            key: drop_opaque_defaults(item, is_opaque=is_opaque or key in OPAQUE_BLOCKS) for key, item in value.items()
+        }
+        empty: tuple[object, ...] = (None, "", 0, False, [], {})
+        return {key: item for key, item in kept.items() if not (is_opaque or key in OPAQUE_BLOCKS) or item not in empty}
+    if isinstance(value, list | tuple):
+        return [drop_opaque_defaults(item, is_opaque=is_opaque) for item in value]
+    return value
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_job_in_hcl_is_the_same_in_every_language_and_back_in_hcl(name: str) -> None:
+    original = read_job(TEXTS[name], JobFormat.HCL)
+
+    for target in DATA_FORMATS:
+        converted = convert(TEXTS[name], JobFormat.HCL, target)
+        returned = convert(converted.text, target, JobFormat.HCL)
+
+        assert read_job(converted.text, target) == original
+        assert read_job(returned.text, JobFormat.HCL) == original
+        assert returned.losses == []
+
+
+@pytest.mark.parametrize("source", DATA_FORMATS)
+@pytest.mark.parametrize("target", DATA_FORMATS)
+@pytest.mark.parametrize("name", [file.name for file in FILES])
+def test_a_job_is_the_same_in_each_pair_of_languages_of_data(name: str, source: JobFormat, target: JobFormat) -> None:
+    text = convert(TEXTS[name], JobFormat.HCL, source).text
+
+    assert read_job(convert(text, source, target).text, target) == read_job(text, source)
+
+
+TEMPLATE = """\
+variables:
+  count: {type: number, default: 3, description: How many, validation: {condition: "${var.count > 1}", error_message: no}}
+  names: [a, "b"]
+locals: {joined: '${join(",", var.names)}'}
+ID: a
+TaskGroups:
+  - Name: g
+    Count: ${var.count}
+    Tasks:
+      - Name: t
+        Driver: raw_exec
+        Config: {command: 'a-${upper("x")}-"q"\\n', args: ['${var.names[0]}', '$${X}', '%%{x}', '${local.joined}']}
+        Templates:
+          - EmbeddedTmpl: |
+              hello ${var.count}
+                ${NOMAD_X} "quoted" \\n
+"""
+
+
+@pytest.mark.parametrize("target", JobFormat)
+def test_variables_and_templates_of_a_file_in_yaml_stay_in_every_language(target: JobFormat) -> None:
+    converted = convert(TEMPLATE, JobFormat.YAML, target).text
+    flags = [("count", "5"), ("names", '["x"]')]
+
+    assert "${var.count}" in converted
+    assert read_job(converted, target, flags=flags) == read_job(TEMPLATE, JobFormat.YAML, flags=flags)
+
+
+def test_a_file_in_hcl_with_variables_is_converted_with_their_values() -> None:
+    text = 'variable "n" {\n default = 2 # two\n}\njob "a" {\n group "g" {\n  count = var.n\n }\n}\n'
+
+    converted = convert(text, JobFormat.HCL, JobFormat.YAML)
+
+    assert converted.text == "ID: a\nTaskGroups:\n  - Name: g\n    Count: 2\n"
+    assert converted.losses == ["comments are left out", "variables and local values are replaced by their values"]
+
+
+def test_a_job_as_the_api_returns_it_is_converted_without_the_fields_of_servers() -> None:
+    job = {"Job": {"ID": "a", "Status": "running", "CreateIndex": 5, "Version": 3, "Priority": 60}}
+
+    converted = convert(json.dumps(job), JobFormat.JSON, JobFormat.HCL)
+
+    assert converted.text == 'job "a" {\n  priority = 60\n}\n'
+    assert converted.losses == []
+
+
+def test_what_hcl_cannot_express_is_named() -> None:
+    text = 'ID: a\nTaskGroups: [{Name: g, Services: [{Meta: {"a b": x}}], Tasks: [{Config: {"a.b": 1}}]}]\n'
+
+    assert convert(text, JobFormat.YAML, JobFormat.HCL).losses == [
+        "HCL cannot express TaskGroups[0].Services[0].Meta[a b]: it is left out",
+        "HCL cannot express TaskGroups[0].Tasks[0].Config[a.b]: it is left out",
+    ]
+
+
+def test_toml_has_no_null_in_lists() -> None:
+    text = '{"ID": "a", "TaskGroups": [{"Tasks": [{"Config": {"x": [null]}}]}]}'
+
+    with pytest.raises(UnwritableValue, match=r"TaskGroups\.Tasks.Config\.x: TOML has no null"):
+        convert(text, JobFormat.JSON, JobFormat.TOML)
+
+
+@pytest.mark.parametrize("format", [JobFormat.HCL, JobFormat.YAML])
+def test_a_file_in_the_same_language_keeps_its_comments_and_variables(format: JobFormat) -> None:
+    hcl = 'variable "n" {\n  default = 1 # one\n}\n\n# a job\njob "a" {\n  priority = var.n\n}\n'
+    text = hcl if format is JobFormat.HCL else "# a job\nvariables: {n: 1} # one\nID: a\n"
+
+    assert convert(text, format, format).text == text
+
+
+PIECES = [
+    "${", "$", "%{", "}", "\n", '"', "\\", "<<", "EOF", " ", "\t", "#", ": ", "attr.x", "var.x", "\r\n", "on", "1.10",
+]  # fmt: skip
+texts = st.text() | st.lists(st.sampled_from(PIECES)).map("".join)
+
+
+@given(text=texts, markers=st.sampled_from([Markers.ESCAPE, Markers.KEEP_REFERENCES]))
+def test_every_text_is_written_as_an_expression_with_the_same_value(text: str, markers: Markers) -> None:
+    source = f"locals {{\n x = {format_expression(text, markers=markers)}\n}}\n"
+    job = f'{source}job "a" {{\n meta = {{ x = local.x }}\n}}\n'
+
+    assert parse_file(job).document["Meta"]["x"] == normalize_text(text)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e9, 1e9) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(config=st.dictionaries(st.sampled_from(["a", "b-c", "_x"]), values.filter(lambda value: value is not None)))
+def test_any_options_of_a_driver_are_the_same_in_hcl(config: dict[str, Any]) -> None:
+    document = {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "x", "Config": config}]}]}
+    text = json.dumps(document)
+
+    written = convert(text, JobFormat.JSON, JobFormat.HCL)
+
+    if not written.losses:
+        task = parse_file(written.text).document["TaskGroups"][0]["Tasks"][0]
+        assert (task["Config"] or {}) == normalize(config)
+
+
+def normalize(value: Any) -> Any:
+    """Return a value with its texts in the normal form of HCL. Of equal keys, the last wins."""
+    if isinstance(value, dict):
+        return {normalize_text(key): normalize(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [normalize(item) for item in value]
+    return normalize_text(value) if isinstance(value, str) else value
+
+
+documents = st.dictionaries(texts, values, max_size=4)
+
+
+@given(document=documents, format=st.sampled_from([MarkupFormat.JSON, MarkupFormat.YAML]))
+def test_any_document_is_the_same_in_json_and_yaml(document: dict[str, Any], format: MarkupFormat) -> None:
+    assert parse_markup(write_document(document, format), format).value == document
+
+
+without_null = st.recursive(
+    st.booleans() | st.integers(-(2**60), 2**60) | st.floats(-1e9, 1e9) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(document=st.dictionaries(texts, without_null, max_size=4))
+def test_any_document_without_null_is_the_same_in_toml(document: dict[str, Any]) -> None:
+    assert parse_markup(write_document(document, MarkupFormat.TOML), MarkupFormat.TOML).value == document

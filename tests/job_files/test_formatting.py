@@ -1,0 +1,230 @@
+"""The format of job files in HCL and YAML: what changes, what stays, and that the document never changes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.job_files.test_conversion import FILES, TEXTS, convert, parse
+from wharf.job_files.conversion import JobFormat
+from wharf.job_files.data_writer import format_yaml, list_yaml_comments
+from wharf.job_files.hcl_formatter import format_hcl
+from wharf.languages.hcl.diagnostics import DocumentErrors
+from wharf.languages.markup import MarkupFormat, parse_markup
+
+UNFORMATTED = """\
+# first
+
+job   "a"   {
+type="x"
+      datacenters =   ["a"]   # where
+  /* a comment
+     of two lines */
+    group web {
+ count=1
+    name_of_it  = 2
+
+    x = 3
+ long = [
+ 1,
+   2,
+ ]
+  task "x" {
+\tconfig {
+  args = ["-c", <<EOF
+  keep  this
+     EOF
+  ]
+        x = merge({a = 1}, {
+          b = 2
+      cc = 3
+   })
+   y = "a${
+ z}  "
+   text = <<-END
+        indented ${join(",", [
+  "a"])}
+      END
+   port "x" { to=80 }
+  }
+  }
+  }
+}"""
+FORMATTED = """\
+# first
+
+job "a" {
+  type        = "x"
+  datacenters = ["a"]   # where
+  /* a comment
+     of two lines */
+  group web {
+    count      = 1
+    name_of_it = 2
+
+    x = 3
+    long = [
+      1,
+      2,
+    ]
+    task "x" {
+      config {
+        args = ["-c", <<EOF
+  keep  this
+     EOF
+        ]
+        x = merge({a = 1}, {
+          b  = 2
+          cc = 3
+        })
+        y = "a${
+ z}  "
+        text = <<-END
+        indented ${join(",", [
+  "a"])}
+      END
+        port "x" { to=80 }
+      }
+    }
+  }
+}
+"""
+
+
+def test_hcl_gets_indentation_and_aligned_arguments_and_keeps_the_rest() -> None:
+    assert format_hcl(UNFORMATTED) == FORMATTED
+
+
+def test_formatted_hcl_stays_as_it_is() -> None:
+    assert format_hcl(FORMATTED) == FORMATTED
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_format_of_hcl_does_not_change_the_job(name: str) -> None:
+    formatted = format_hcl(TEXTS[name])
+
+    assert format_hcl(formatted) == formatted
+    assert parse(formatted, JobFormat.HCL).document == parse(TEXTS[name], JobFormat.HCL).document
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_converted_jobs_are_formatted(name: str) -> None:
+    for language in (JobFormat.HCL, JobFormat.YAML):
+        source = convert(TEXTS[name], JobFormat.HCL, JobFormat.JSON).text
+
+        text = convert(source, JobFormat.JSON, language).text
+
+        assert (format_hcl(text) if language is JobFormat.HCL else format_yaml(text)) == text
+
+
+@given(data=st.data())
+def test_no_change_of_blanks_changes_the_job(data: Any) -> None:
+    text = data.draw(st.sampled_from([file.read_text() for file in FILES]))
+    lines = text.split("\n")
+    for _ in range(data.draw(st.integers(1, 5))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        lines[at] = data.draw(st.sampled_from(["", " ", "\t", "      "])) + lines[at].replace(
+            " = ", data.draw(st.sampled_from(["=", " = ", "   =  "]))
+        )
+    changed = "\n".join(lines)
+    try:
+        document = parse(changed, JobFormat.HCL).document
+    except DocumentErrors:
+        return  # Such as a line of a heredoc in which a blank is an error.
+
+    formatted = format_hcl(changed)
+
+    assert parse(formatted, JobFormat.HCL).document == document
+    assert format_hcl(formatted) == formatted
+
+
+@pytest.mark.parametrize(
+    "text", ["\n", "# only a comment\n", 'job "a" {}\n', '\ufeffjob "a" {}\n', 'job "a" {\r\n type = "x"\r\n}\r\n']
+)
+def test_other_files_keep_their_line_ends(text: str) -> None:
+    formatted = format_hcl(text)
+
+    assert formatted.count("\r\n") == text.count("\r\n")
+    assert formatted.count("\n") == text.count("\n")
+
+
+def test_the_json_form_of_hcl_stays_as_it_is() -> None:
+    assert format_hcl('{"job": {"a": {}}}') == '{"job": {"a": {}}}'
+
+
+def test_a_file_with_errors_is_not_formatted() -> None:
+    with pytest.raises(DocumentErrors, match=r"web\.hcl:1:1"):
+        format_hcl("job {", "web.hcl")
+
+
+UNFORMATTED_YAML = """\
+# yaml-language-server: $schema=x
+ID:   a # why
+
+variables:
+    n: {type: number, default: 3}
+TaskGroups:
+- Name: g
+  Count: "${var.n}"
+
+  # before tasks
+  Tasks:
+  - {Name: t, Driver: 'raw_exec', Config: {args: [1.10, 0x1F, 1e3, on]}}
+  # after the first
+  -   Name: u
+      Templates:
+      - EmbeddedTmpl: |
+           # no comment
+             text
+        # of the template
+  # the end
+"""
+FORMATTED_YAML = """\
+# yaml-language-server: $schema=x
+ID: a   # why
+
+variables:
+  n: {type: number, default: 3}
+TaskGroups:
+  - Name: g
+    Count: "${var.n}"
+
+    # before tasks
+    Tasks:
+      - {Name: t, Driver: 'raw_exec', Config: {args: [1.10, 0x1F, 1e3, on]}}
+      # after the first
+      - Name: u
+        Templates:
+          - EmbeddedTmpl: |
+              # no comment
+                text
+            # of the template
+  # the end
+"""
+
+
+def test_yaml_gets_indentation_and_keeps_comments_quotes_and_numbers() -> None:
+    formatted = format_yaml(UNFORMATTED_YAML)
+
+    assert formatted == FORMATTED_YAML
+    assert format_yaml(formatted) == formatted
+
+
+@pytest.mark.parametrize("name", [file.name for file in FILES])
+def test_the_format_of_yaml_does_not_change_the_document(name: str) -> None:
+    text = convert(TEXTS[name], JobFormat.HCL, JobFormat.YAML).text
+    widened = "\n".join(f"{' ' * (len(line) - len(line.lstrip()))}{line}" for line in text.split("\n"))
+    try:
+        value = parse_markup(widened, MarkupFormat.YAML).value
+    except Exception:  # wider lines of block texts are still texts, but other lines may be wrong
+        return
+
+    formatted = format_yaml(widened)
+
+    assert parse_markup(formatted, MarkupFormat.YAML).value == value
+    assert format_yaml(formatted) == formatted
+
+
+def test_comments_of_yaml_are_found_outside_of_texts_only() -> None:
+    assert list_yaml_comments("a: 'b # c' # one\nd: |\n  # no\n# two\n") == ["# one", "# two"]

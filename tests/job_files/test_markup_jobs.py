@@ -1,0 +1,444 @@
+"""Job files in YAML, JSON and TOML: variables, templates, names, short forms and places."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.markup_jobs import parse_markup_job
+from wharf.languages.hcl.calls import FunctionPorts
+from wharf.languages.hcl.diagnostics import DocumentErrors
+from wharf.languages.hcl.documents import parse_values
+from wharf.languages.hcl.variables import VariableInputs
+from wharf.languages.markup import MarkupFormat
+
+
+class FixedBytes:
+    """A random port that draws zeros."""
+
+    def draw_bytes(self, count: int) -> bytes:
+        return bytes(count)
+
+
+def parse(text: str, format: str = "yaml", **inputs: Any) -> ParsedJob:
+    """Return the job of a text."""
+    return parse_markup_job(
+        text, f"job.{format}", MarkupFormat(format), VariableInputs(**inputs), FunctionPorts(FixedBytes())
+    )
+
+
+def read(text: str, format: str = "yaml", **inputs: Any) -> dict[str, Any]:
+    """Return the fields of a job without its ID."""
+    document = dict(parse(text, format, **inputs).document)
+    document.pop("ID")
+    return document
+
+
+def list_errors(text: str, format: str = "yaml", **inputs: Any) -> list[str]:
+    """Return the first lines of all errors."""
+    with pytest.raises(DocumentErrors) as caught:
+        parse(text, format, **inputs)
+    return [diagnostic.render().splitlines()[0] for diagnostic in caught.value.diagnostics]
+
+
+TEMPLATE = "variables: {}\nID: a\n"
+
+
+# -- files without variables
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${X:-y}", "${#x}", "$${x}", "%{http_code}", "${var.x}", "${upper(1)}", "100%", "${unclosed", "${attr.kernel.name}",
+        "e\u0301",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("format", ["yaml", "json"])
+def test_texts_of_a_file_without_variables_stay_as_they_are(text: str, format: str) -> None:
+    assert read(json.dumps({"ID": "a", "Meta": {"x": text}}), format) == {"Meta": {"x": text}}
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(-1e6, 1e6)
+    | st.text(st.characters(codec="ascii", exclude_characters="${%")),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(st.characters(codec="ascii", exclude_characters="${%"), max_size=5), inner, max_size=3
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(config=st.dictionaries(st.sampled_from(["a", "b", "c"]), values))
+def test_a_file_with_variables_but_without_templates_has_the_same_job(config: dict[str, Any]) -> None:
+    job = {"ID": "a", "TaskGroups": [{"Name": "g", "Tasks": [{"Name": "t", "Driver": "plug-in", "Config": config}]}]}
+
+    plain = parse(json.dumps(job), "json").document
+    evaluated = parse(json.dumps({**job, "variables": {"unused": 1}}), "json").document
+
+    assert evaluated == plain
+
+
+# -- variables and templates
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("${var.text}", "hello"),
+        ("${var.number}", 3),
+        ("${var.number + 1}", 4),
+        ("${var.list}", ["a", "b"]),
+        ("${var.map}", {"k": "v"}),
+        ("${var.on}", True),
+        ("${var.number / 2}", 1.5),
+        ("${null}", None),
+        ("a-${var.number}", "a-3"),
+        ("${upper(var.text)}!", "HELLO!"),
+        ("${local.name}", "hello-3"),
+        ("${[for x in var.list : upper(x)]}", ["A", "B"]),
+        ("%{ for x in var.list }${x};%{ endfor }", "a;b;"),
+        ("${var.on ? 1 : 2}", 1),
+        ("${attr.kernel.name}", "${attr.kernel.name}"),
+        ("${node.class}-${var.text}", "${node.class}-hello"),
+        ('${env["HOME"]}', '${env["HOME"]}'),
+        ("${NOMAD_PORT_http}", "${NOMAD_PORT_http}"),
+        ("${WHARF_ALLOC_ID}", "${WHARF_ALLOC_ID}"),
+        ("$${X:-y}", "${X:-y}"),
+        ("%%{http_code}", "%{http_code}"),
+        ("plain $x 100%", "plain $x 100%"),
+    ],
+)
+@pytest.mark.parametrize("format", ["yaml", "json", "toml"])
+def test_a_template_is_evaluated(template: str, value: object, format: str) -> None:
+    declarations = (
+        'ID = "a"\n[variables]\ntext = "hello"\nnumber = 3\nlist = ["a", "b"]\non = true\n'
+        'map = { default = { k = "v" } }\n[locals]\nname = "${var.text}-${var.number}"\n'
+    )
+    texts = {
+        "toml": f"{declarations}[[TaskGroups]]\n[[TaskGroups.Tasks]]\nConfig = {{ x = {json.dumps(template)} }}\n",
+        "json": json.dumps({
+            "ID": "a",
+            "variables": {
+                "text": "hello", "number": 3, "list": ["a", "b"], "on": True, "map": {"default": {"k": "v"}},
+            },
+            "locals": {"name": "${var.text}-${var.number}"},
+            "TaskGroups": [{"Tasks": [{"Config": {"x": template}}]}],
+        }),
+    }  # fmt: skip
+    text = texts["json"] if format == "yaml" else texts[format]
+
+    document = parse(text, format).document
+
+    assert document["TaskGroups"][0]["Tasks"][0]["Config"] == {"x": value}
+
+
+def test_a_file_with_only_local_values_is_a_template_too() -> None:
+    assert read("ID: a\nlocals: {x: '${1 + 1}'}\nPriority: '${local.x}'\n") == {"Priority": 2}
+
+
+def test_types_defaults_and_validations_of_variables_are_those_of_hcl() -> None:
+    text = """\
+ID: a
+variables:
+  count:
+    type: number
+    description: How many.
+    default: 3
+    validation:
+      condition: var.count < 10
+      error_message: at most 9
+TaskGroups: [{Count: "${var.count}"}]
+"""
+    values = parse_values('count = "5"\n')
+
+    assert [group["Count"] for group in read(text, files=(values,))["TaskGroups"]] == [5]
+    assert list_errors(text, flags=[("count", "10")]) == ['-var count: invalid value for variable "count": at most 9']
+    assert list_errors(text, flags=[("count", "x")])[0].startswith("-var count: the value of variable")
+
+
+def test_several_validations_may_be_conditions_with_and_without_braces() -> None:
+    text = """\
+ID: a
+variables:
+  x:
+    default: 1
+    validation:
+      - {condition: "${var.x > 0}", error_message: too small}
+      - {condition: "var.x < 3", error_message: too large}
+"""
+    assert list_errors(text, flags=[("x", "0")]) == ['-var x: invalid value for variable "x": too small']
+    assert list_errors(text, flags=[("x", "9")]) == ['-var x: invalid value for variable "x": too large']
+
+
+def test_keys_of_maps_are_templates_too() -> None:
+    assert read(TEMPLATE + "locals: {k: x}\nMeta: {'a-${local.k}': 1}\n") == {"Meta": {"a-x": 1}}
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        (TEMPLATE + "Type: ${var.x}\n", ['job.yaml:3:9: no variable "x" is declared']),
+        (TEMPLATE + "Type: ${nope(1)}\n", ['job.yaml:3:9: no function "nope" exists']),
+        (
+            TEMPLATE + "Meta: {a: '${X:-y}', b: '%{http_code}'}\n",
+            [
+                'job.yaml:3:15: expected an operator or "}" of the interpolation, found ":"',
+                'job.yaml:3:26: expected a directive (if, else, endif, for or endfor), found "http_code"',
+            ],
+        ),
+        (
+            TEMPLATE + 'Meta:\n  a: |\n    first\n    second ${var.x}\n  b: "\\t${var.y}"\n',
+            ['job.yaml:6:14: no variable "x" is declared', 'job.yaml:7:6: no variable "y" is declared'],
+        ),
+        ("variables: [a]\nID: a\n", ["job.yaml:1:1: variables is a map of names to declarations"]),
+        ("variables: {x: {typ: number, default: 1}}\nID: a\n", ['job.yaml:1:17: a variable has no argument "typ"']),
+        ("variables: {x: {}}\nID: a\n", ['job.yaml:1:13: the variable "x" has no value']),
+        ("variables: {x: {type: lst}}\nID: a\n", ['job.yaml:1:23: no type "lst" exists']),
+        ("variables: {x: '${1}'}\nlocals: {y: '${local.y}'}\nID: a\n", ["job.yaml:2:10: local values need each other in a ring: local.y -> local.y"]),
+    ],
+)  # fmt: skip
+def test_a_wrong_template_is_an_error_at_its_place(text: str, errors: Sequence[str]) -> None:
+    assert list_errors(text) == errors
+
+
+def test_the_line_of_a_template_is_shown_with_a_mark() -> None:
+    with pytest.raises(DocumentErrors) as caught:
+        parse(TEMPLATE + "Meta:\n  a: |\n    second ${var.cuont}\n")
+
+    assert caught.value.text.splitlines()[1:3] == [
+        "    5 |     second ${var.cuont}",
+        "      |              ^^^^^^^^^",
+    ]
+
+
+def test_a_reference_with_an_unknown_name_is_a_warning() -> None:
+    warnings = parse(TEMPLATE + "Meta: {a: '${nope}', b: '${attr.x}'}\n").warnings
+
+    assert [warning.partition(": ")[0] for warning in warnings] == ["job.yaml:3:14"]
+
+
+@pytest.mark.parametrize("text", ["ID: a\n", "ID: a\nMeta: {x: '${X:-y}'}\n"])
+def test_a_value_for_a_file_without_variables_is_an_error_only_in_strict_mode(text: str) -> None:
+    assert list_errors(text, flags=[("x", "1")], is_strict=True) == ['-var x: no variable "x" is declared in the file']
+    parse(text, flags=[("x", "1")])
+
+
+def test_a_template_has_the_limit_of_a_file_in_hcl() -> None:
+    assert "a file with variables may have 1,000,000 at most" in list_errors(TEMPLATE + f"Type: {'x' * 1_000_000}")[0]
+
+
+# -- names and short forms
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        "TaskGroups: [{Name: web, ShutdownDelay: 10s, RestartPolicy: {Attempts: 1}}]",
+        "taskgroups: [{name: web, shutdowndelay: 10s, restartpolicy: {attempts: 1}}]",
+        "task_groups: [{name: web, shutdown_delay: 10s, restart_policy: {attempts: 1}}]",
+        "group: [{name: web, shutdown_delay: 10s, restart: {attempts: 1}}]",
+        "group: {web: {shutdown_delay: 10s, restart: {attempts: 1}}}",
+    ],
+)
+def test_a_field_has_the_names_of_the_api_and_those_of_hcl(group: str) -> None:
+    assert read(f"id: a\n{group}\n") == {
+        "TaskGroups": [{"Name": "web", "ShutdownDelay": 10_000_000_000, "RestartPolicy": {"Attempts": 1}}]
+    }
+
+
+def test_blocks_of_hcl_are_accepted_everywhere() -> None:
+    text = """\
+ID: a
+meta: {k: v}
+group:
+  web:
+    network: {mode: host, port: {http: {static: 80}, admin: {to: 8080}}}
+    volume: {data: {type: host, source: files}}
+    service: {name: web, port: http, check: {type: http, path: /, interval: 10s}}
+    task:
+      main:
+        driver: docker
+        config: {image: x}
+        resources: {cpu: 100, memory: 64, device: {gpu: {count: 2}}}
+        template: {data: text, destination: local/x}
+        logs: {max_files: 2}
+        identity: {aud: [x]}
+"""
+    (group,) = read(text)["TaskGroups"]
+    (task,) = group["Tasks"]
+
+    assert group["Networks"] == [
+        {
+            "Mode": "host",
+            "DynamicPorts": [{"Label": "admin", "To": 8080}],
+            "ReservedPorts": [{"Label": "http", "Value": 80}],
+        }
+    ]
+    assert group["Volumes"] == {"data": {"Name": "data", "Type": "host", "Source": "files"}}
+    assert group["Services"] == [
+        {"Name": "web", "PortLabel": "http", "Checks": [{"Type": "http", "Path": "/", "Interval": 10_000_000_000}]}
+    ]
+    assert task == {
+        "Name": "main",
+        "Driver": "docker",
+        "Config": {"image": "x"},
+        "Resources": {"CPU": 100, "MemoryMB": 64, "Devices": [{"Name": "gpu", "Count": 2}]},
+        "Templates": [{"EmbeddedTmpl": "text", "DestPath": "local/x"}],
+        "LogConfig": {"MaxFiles": 2},
+        "Identity": {"Audience": ["x"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "errors"),
+    [
+        ("ID: a\nGroups: []\n", ["job.yaml:2:1: Groups is not a known field"]),
+        ("ID: a\nid: b\n", ["job.yaml:2:1: the field ID occurs twice, also as ID"]),
+        (
+            "ID: a\ngroup: {web: {task: {main: {Config: {Cpu: 1}, Resources: {memry: 1}}}}}\n",
+            ["job.yaml:2:59: group.web.task.main.Resources.memry is not a known field"],
+        ),
+        (
+            "Job:\n  ID: a\n  Typ: batch\n  TaskGroups: [{Cuont: 1}]\n",
+            ["job.yaml:3:3: Typ is not a known field", "job.yaml:4:17: TaskGroups[0].Cuont is not a known field"],
+        ),
+        (
+            "ID: a\nTyp: x\nPriority: high\nTaskGroups: [{Tasks: [{Driver: exec, Config: {comand: x}}]}]\n",
+            [
+                "job.yaml:2:1: Typ is not a known field",
+                "job.yaml:3:1: Priority: expected a whole number, got text",
+                'job.yaml:4:47: unknown key "comand" for driver exec',
+            ],
+        ),
+        ("Type: batch\n", ["job.yaml:1:1: the job has no ID"]),
+        ("- a\n", ["job.yaml: expected a job, got a list"]),
+        ("Job: [a]\n", ["job.yaml:1:1: Job: expected a job, got a list"]),
+    ],
+)
+def test_unknown_names_are_errors_at_their_places(text: str, errors: list[str]) -> None:
+    assert list_errors(text) == errors
+
+
+def test_at_most_twenty_errors_are_shown() -> None:
+    with pytest.raises(DocumentErrors) as caught:
+        parse("ID: a\n" + "".join(f"Nope{number}: 1\n" for number in range(25)))
+
+    assert (len(caught.value.diagnostics), caught.value.omitted_count) == (20, 5)
+
+
+def test_fields_that_only_servers_set_are_accepted() -> None:
+    assert "Status" in read("ID: a\nStatus: running\nCreateIndex: 5\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "constraint"),
+    [
+        ("${attr.kernel.name} = linux", ("${attr.kernel.name}", "=", "linux")),
+        ("${attr.kernel.name}=linux", ("${attr.kernel.name}", "=", "linux")),
+        ("  ${attr.kernel.name} == a = b  ", ("${attr.kernel.name}", "==", "a = b")),
+        ("${attr.x} != y", ("${attr.x}", "!=", "y")),
+        ("${attr.x} <= 4", ("${attr.x}", "<=", "4")),
+        ("${attr.x}>=4", ("${attr.x}", ">=", "4")),
+        ("${attr.x} < 4", ("${attr.x}", "<", "4")),
+        ("${attr.x} > 4", ("${attr.x}", ">", "4")),
+        ("${attr.x} is y", ("${attr.x}", "is", "y")),
+        ("${attr.x} not y", ("${attr.x}", "not", "y")),
+        ("${attr.x} version >= 1.2, < 2", ("${attr.x}", "version", ">= 1.2, < 2")),
+        ("${attr.x} semver >= 1.2", ("${attr.x}", "semver", ">= 1.2")),
+        ("${attr.x} regexp ^a.*= b$", ("${attr.x}", "regexp", "^a.*= b$")),
+        ("${attr.x} set_contains a,b", ("${attr.x}", "set_contains", "a,b")),
+        ("${attr.x} set_contains_any a,b", ("${attr.x}", "set_contains_any", "a,b")),
+        ("${attr.x} set_contains_all a,b", ("${attr.x}", "set_contains_all", "a,b")),
+        ("${attr.x} is_set", ("${attr.x}", "is_set", None)),
+        ("${meta.a b} is_not_set", ("${meta.a b}", "is_not_set", None)),
+        ("distinct_hosts", (None, "distinct_hosts", "true")),
+        ("${meta.rack} distinct_property 2", ("${meta.rack}", "distinct_property", "2")),
+        ("${meta.rack} distinct_property", ("${meta.rack}", "distinct_property", None)),
+        ("${attr.a}-${attr.b} = x", ("${attr.a}-${attr.b}", "=", "x")),
+        ('${meta["a=b"]} = x', ('${meta["a=b"]}', "=", "x")),
+        ("linux = ${attr.kernel.name}", ("linux", "=", "${attr.kernel.name}")),
+    ],
+)
+@pytest.mark.parametrize("form", ["constraint: {text}", "Constraints: [{text}]", "constraint: [{text}]"])
+def test_a_constraint_may_be_a_text(text: str, constraint: tuple[str | None, str, str | None], form: str) -> None:
+    left, operand, right = constraint
+    expected = {"LTarget": left, "Operand": operand, "RTarget": right}
+
+    document = read(f"ID: a\n{form.replace('{text}', json.dumps(text))}\n")
+
+    assert document["Constraints"] == [{name: value for name, value in expected.items() if value is not None}]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("abc", '"abc" has no operand'),
+        ("= linux", '"= linux" has no operand'),
+        ("${attr.x} =", '"${attr.x} =" has no value after ='),
+        ("${attr.x} is_set y", '"${attr.x} is_set y" has a value after is_set'),
+        ("${attr.x} sounds_like y", '"${attr.x} sounds_like y" has no operand'),
+    ],
+)
+def test_a_text_that_is_no_constraint_is_an_error(text: str, error: str) -> None:
+    assert list_errors(f"ID: a\nconstraint: {json.dumps(text)}\n") == [f"job.yaml:2:1: {error}"]
+
+
+def test_a_constraint_may_have_the_arguments_of_hcl() -> None:
+    text = "ID: a\nconstraint: [{attribute: '${attr.x}', version: '>= 1'}, {distinct_hosts: true}, {attribute: a, value: b}]\n"
+
+    assert read(text)["Constraints"] == [
+        {"LTarget": "${attr.x}", "Operand": "version", "RTarget": ">= 1"},
+        {"Operand": "distinct_hosts", "RTarget": "true"},
+        {"LTarget": "a", "RTarget": "b", "Operand": "="},
+    ]
+
+
+# -- places
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("TaskGroups[0].Tasks[0].Resources.MemoryMB", "job.yaml:7:29"),
+        ("TaskGroups[0].Tasks[0].Resources.CPU", "job.yaml:7:19"),
+        ("TaskGroups[0].Networks[0].ReservedPorts[0].Value", "job.yaml:4:31"),
+        ("Constraints[0].LTarget", "job.yaml:2:1"),
+        ("", "job.yaml:1:1"),
+    ],
+)
+def test_a_field_has_the_place_of_its_key_or_of_the_nearest_value_around_it(path: str, place: str) -> None:
+    text = """\
+ID: a
+constraint: ${attr.x} = y
+group: {web: {
+  network: {port: {a: {}, b: {static: 80}}},
+  task: {
+    main: {
+      resources: {cpu: 100, memory: 64}}}}}
+"""
+    assert str(parse(text).find_place(path)) == place
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('ID = "a"\nx = 2020-01-01\n', "job.toml:2:1: JSON has no dates: put the date in quotes"),
+        ('ID = "a"\nx = inf\n', "job.toml: inf is not a finite number"),
+        ('ID = "a\n', "job.toml:1:8: illegal character '\\n'"),
+        ('ID = "a"\nID = "b"\n', "job.toml:2:9: cannot overwrite a value"),
+        ('ID = "a"\n[[TaskGroups]]\nCuont = 1\n', "job.toml:3:1: TaskGroups[0].Cuont is not a known field"),
+    ],
+)
+def test_a_wrong_file_in_toml_is_an_error_at_its_place(text: str, error: str) -> None:
+    assert list_errors(text, "toml") == [error]
