@@ -97,11 +97,15 @@ class _CallerShapes:
         self._unexpected_marks = 0
         self._last_unexpected_ms = 0
 
+    def has_method(self, method: str) -> bool:
+        """Return whether a request with this method was marked."""
+        return any(method == marked_method for marked_method, _ in self._roots)
+
     def matches(self, method: str, spellings: Iterable[tuple[str, ...]], now_ms: int) -> bool:
-        """Return whether one spelling of a path has the shape of a marked path."""
+        """Return whether one spelling of a path has the shape of a marked path. A request with this method was marked."""
         if self._unexpected_marks >= MAX_UNEXPECTED_MARKS:
             if now_ms - self._last_unexpected_ms < UNEXPECTED_PERIOD_MS:
-                return any(method == marked_method for marked_method, _ in self._roots)
+                return True
             self._unexpected_marks = 0
         return any(self._matches_segments(method, segments) for segments in spellings)
 
@@ -168,10 +172,11 @@ class MarkedEndpoints:
         if endpoint in self._endpoints or (self._routes and self._matches_route(method, path, rules)):
             return True
         shapes = self._shapes.get(owner)
-        if shapes is None:
+        counted_method = get_counted_method(method)
+        if shapes is None or not shapes.has_method(counted_method):
             return False
         spellings = self._list_spellings(path, rules)
-        return shapes.matches(get_counted_method(method), map(_derive_shape, spellings), now_ms)
+        return shapes.matches(counted_method, map(_derive_shape, spellings), now_ms)
 
     def add(
         self, owner: str, method: str, path: str, endpoint: str, *, route: str, rules: PathRules, now_ms: int
