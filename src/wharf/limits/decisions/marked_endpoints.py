@@ -246,7 +246,9 @@ class MarkedEndpoints:
         spellings = self._spellings.get(path)
         if spellings is None:
             readings = list_readings(path, rules)
-            folded = (tuple([segment.casefold() for segment in reading.segments]) for reading in readings)
+            folded = [reading.segments for reading in readings if reading.is_folded] or (
+                tuple([segment.casefold() for segment in reading.segments]) for reading in readings
+            )
             spellings = tuple(dict.fromkeys(folded))
             if len(path) <= MAX_CACHED_PATH_CHARACTERS:
                 self._spellings.store(path, spellings)
