@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PROGRAMS := etcd=etcd-server etcdctl=etcd-client redis-server=redis-server
 # For container tests: the engine, its runtime, the only program of the test image, and network plugins.
 PROGRAMS += podman=podman /usr/sbin/runc=runc busybox=busybox-static /usr/lib/cni/bridge=containernetworking-plugins
-PROGRAMS += /usr/sbin/iptables=iptables /usr/sbin/mkfs.ext4=e2fsprogs /usr/sbin/nginx=nginx-light
+PROGRAMS += gcc=gcc /usr/sbin/iptables=iptables /usr/sbin/mkfs.ext4=e2fsprogs /usr/sbin/nginx=nginx-light
 
 PYTHON_HERE := .venv/bin/python
 

@@ -98,7 +98,7 @@ class BareProcess:
         path = folder / "replies"
         path.write_bytes(msgspec.msgpack.encode(replies))
         command = [sys.executable, "-m", "benchmarks.http_bare", str(path), str(processes)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"

@@ -60,7 +60,7 @@ REQUEST_HEADERS: Final = (f"Authorization: Bearer {TOKEN}", "Accept: application
 def measure() -> Figures:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_settings(folder)
+        write_settings(folder)
         with (
             run_bare(folder, {TARGET: REPLY}) as plain,
             _process("middleware", folder, "http://127.0.0.1:1") as middleware,
@@ -154,7 +154,7 @@ def _headers_of(port: int) -> list[tuple[bytes, bytes]]:
     return [(name, value) for name, value in headers if name not in (b"server", b"connection")]
 
 
-def _write_settings(folder: Path) -> None:
+def write_settings(folder: Path) -> None:
     (folder / "rules.toml").write_text(RULES)
     (folder / "people.toml").write_text(
         f'[[user]]\nlogin = "ada"\nid = 5\ntokens = [{{ sha256 = "{hash_secret(TOKEN)}" }}]\n'

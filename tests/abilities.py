@@ -35,6 +35,7 @@ PACKAGES = {
     "busybox": "busybox-static",
     "iptables": "iptables",
     "nginx": "nginx-light",
+    "gcc": "gcc",
 }
 
 

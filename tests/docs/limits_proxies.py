@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.limits.decision_services import OAUTH
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +61,38 @@ def fetch(port: int, path: str = "/orders", *, body: bytes | None = None, **head
             return Reply(error.code, {k.lower(): v for k, v in error.headers.items()}, error.read().decode())
 
 
+class RawReply(NamedTuple):
+    """A reply as it was received: names of headers in lower case, in order, with repetitions."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+
+def send_raw(port: int, request_line: bytes, *headers: bytes, body: bytes = b"") -> RawReply:
+    """Send a request over a connection of its own, with exactly these bytes as its first line and headers."""
+    lines = [b"%b HTTP/1.1" % request_line, b"Host: shop.example", b"Connection: close", *headers]
+    if body:
+        lines.append(b"Content-Length: %d" % len(body))
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
+        connection.sendall(b"\r\n".join([*lines, b"", body]))
+        data = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    head, _, content = data.partition(b"\r\n\r\n")
+    first, *rest = head.decode("latin-1").split("\r\n")
+    pairs = [(name.lower(), value) for name, _, value in (line.partition(": ") for line in rest)]
+    if ("transfer-encoding", "chunked") in pairs:
+        content = _join_chunks(content)
+    return RawReply(int(first.split()[1]), pairs, content)
+
+
+def _join_chunks(data: bytes) -> bytes:
+    body = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        body, data = body + data[: int(size, 16)], data[int(size, 16) + 2 :]
+    return body
+
+
 @contextlib.contextmanager
 def run_program(
     command: Sequence[str], folder: Path, port: int, *, path: str = "/orders", **environment: str
@@ -96,10 +130,10 @@ def _is_answering(process: subprocess.Popen[bytes], port: int, path: str, log: P
 
 
 @contextlib.contextmanager
-def run_limiter(folder: Path, file: str) -> Iterator[list[str]]:
-    """Run `wharf limits serve` until the block ends, and yield the lines that it printed at its start."""
-    command = [sys.executable, "-c", "from wharf.cli import main; main()", "limits", "serve", "--config", file]
-    with (folder / "limits.log").open("wb") as errors:
+def run_limiter(folder: Path, file: str, command: Sequence[str] = ("limits", "serve")) -> Iterator[list[str]]:
+    """Run `wharf limits serve`, or another command, until the block ends, and yield the lines that it printed at its start."""
+    command = [sys.executable, "-c", "from wharf.cli import main; main()", *command, "--config", file]
+    with (folder / f"{file}.log").open("wb") as errors:
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert process.stdout is not None
         lines: list[str] = []
@@ -108,7 +142,7 @@ def run_limiter(folder: Path, file: str) -> Iterator[list[str]]:
                 lines.append(line.strip())
                 if line.startswith("Admin commands"):
                     break
-            assert lines, (folder / "limits.log").read_text("utf-8")
+            assert lines, (folder / f"{file}.log").read_text("utf-8")
             yield lines
         finally:
             process.terminate()
@@ -116,18 +150,36 @@ def run_limiter(folder: Path, file: str) -> Iterator[list[str]]:
             process.stdout.close()
 
 
+TOKEN_OF_ADA = "token-of-ada-0123456789"
+"""A token that only the service knows."""
+
+
 class _OrdersHandler(BaseHTTPRequestHandler):
-    """A service that replies with the method and the path of each request, and with 403 at /forbidden."""
+    """A service that replies with the method and the path of each request.
+
+    It replies with 403 at /forbidden, and at /limited with limits of its own. At /api/v1/user it names the owner of one token.
+    """
 
     def _reply(self) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
-        body = f"{self.command} {self.path}".encode()
-        self.send_response(403 if self.path == "/forbidden" else 200)
+        body = f"{self.command} {self.path}".encode("latin-1")
+        if self.path == "/api/v1/user":
+            is_known = self.headers.get("authorization") == f"Bearer {TOKEN_OF_ADA}"
+            self.send_response(200 if is_known else 401)
+            body = b'{"login": "ada", "id": 5}' if is_known else b"{}"
+        else:
+            self.send_response(403 if self.path == "/forbidden" else 200)
         self.send_header("content-length", str(len(body)))
+        self.send_header("content-type", "text/plain")
+        if self.path == "/limited":
+            for name in ("x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit", "ratelimit-policy"):
+                self.send_header(name, "of the service")
+            self.send_header("access-control-expose-headers", "X-Of-The-Service")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-    do_GET = do_POST = _reply
+    do_GET = do_HEAD = do_POST = do_PUT = do_OPTIONS = _reply  # noqa: N815 - the base class needs these names
 
     def log_message(self, *_arguments: object) -> None:
         """Print nothing."""
@@ -153,3 +205,101 @@ def replace_ports(text: str, ports: Mapping[int, int]) -> str:
         assert str(number) in text, f"the file does not contain the port {number}"
         text = re.sub(rf"\b{number}\b", f"<{port}>", text)
     return re.sub(r"<(\d+)>", r"\1", text)
+
+
+# -- what a caller gets from the gateway, to compare proxies with it -----------------------------------------------------
+
+RULES = """
+[[rule]]
+name = "core"
+ceiling = { credential = 30, none = 20 }
+status = 429
+[[rule]]
+name = "reports"
+match = ["* /reports/*"]
+resource = "reports"
+status = 429
+ceiling = 1
+[[rule]]
+name = "graphql"
+ceiling = { none = 1 }
+"""
+REQUESTS: Sequence[tuple[bytes, tuple[bytes, ...]]] = (
+    (b"GET /orders?page=2", ()),
+    (b"GET /orders", (b"Origin: https://acme.example",)),
+    (b"GET /orders", (b"Authorization: Bearer " + OAUTH.encode(),)),
+    (b"HEAD /orders", ()),
+    (b"PUT /forbidden", ()),
+    (b"GET /limited", (b"Origin: https://acme.example",)),
+    (b"GET http://shop.example/orders", ()),
+    (b"GET /reports/1", ()),
+    (b"GET /reports/1", (b"Origin: https://acme.example",)),
+    (b"HEAD /reports/1", ()),
+    (b"POST /reports/1", ()),
+    (b"GET /Reports/2", ()),
+    (b"GET /graphql?query={viewer{login}}", ()),
+    (b"GET /graphql?query={viewer{login}}", ()),
+    (b"GET /orders", (b"Authorization: Bearer wrong",)),
+    (b"GET /orders", (b"Authorization: Bearer wr\xc3\xb6ng",)),
+    (b"GET /rate_limit", ()),
+    (b"HEAD /rate_limit", ()),
+    (b"GET /rate%5flimit?x=1", (b"Origin: https://acme.example",)),
+    (b"POST /rate_limit", ()),
+    (b"GET /rate_limit", (b"Authorization: Bearer wrong",)),
+    (b"GET /meta", ()),
+    (b"GET /orders%01", ()),
+    (b"GET /r%65ports/1", ()),
+    (b"GET /orders?q=caf\xc3\xa9", ()),
+    (b"GET /caf%C3%A9", ()),
+    (b"GET /orders", ()),
+)
+"""First line, without the version, and headers of requests that are sent in this order."""
+ODD_REQUESTS: Sequence[tuple[bytes, tuple[bytes, ...]]] = (
+    (b"GET /orgs/acme/insights/api/summary-stats", ()),
+    (b"GET //orders", ()),
+    (b"GET //rate_limit", ()),
+    (b"GET /orders/../reports/1", ()),
+    (b"GET /orders#x", ()),
+    (b"GET /caf\xc3\xa9", ()),
+)
+"""Requests that some proxies change before they ask the limiter."""
+LIMITER_HEADERS = (
+    *("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-used", "x-ratelimit-reset", "x-ratelimit-resource"),
+    *("ratelimit", "ratelimit-policy", "retry-after", "x-github-request-id", "x-oauth-scopes", "www-authenticate"),
+    *("access-control-expose-headers", "content-type", "cache-control", "link", "x-wharf-reply", "x-wharf-admitted"),
+)
+_MASKED = re.compile(
+    r"[0-9A-F]{4}:[0-9A-F]{6}:[0-9A-F]{8}:[0-9A-F]+:[0-9A-F]+|(?<=t=)\d+|(?<=Wait )\d+|\b1\d{9}\b|35\d\d|3600"
+)
+"""Request ids, times and durations, which differ in each run."""
+
+
+def describe_replies(port: int, requests: Sequence[tuple[bytes, tuple[bytes, ...]]]) -> list[str]:
+    """Send requests, and return what the caller sees of each reply: status, limiter's headers and body."""
+    described = []
+    for line, headers in requests:
+        reply = send_raw(port, line, *headers)
+        shown = sorted(f"{name}: {value}" for name, value in reply.headers if name in LIMITER_HEADERS)
+        text = "\n".join([str(reply.status), *shown, reply.body.decode("latin-1")])
+        described.append(f"{line.decode('latin-1')}\n{_MASKED.sub('N', text)}")
+    return described
+
+
+def list_differences(
+    port: int, gateway: int, odd: Sequence[tuple[bytes, tuple[bytes, ...]]] = ODD_REQUESTS
+) -> list[tuple[str, str]]:
+    """Return each pair of replies that differ between a proxy and a gateway."""
+    requests = (*REQUESTS, *odd)
+    pairs = zip(describe_replies(port, requests), describe_replies(gateway, requests), strict=True)
+    return [(shown, expected) for shown, expected in pairs if shown != expected]
+
+
+@contextlib.contextmanager
+def run_gateway(folder: Path, port: int, service: int) -> Iterator[None]:
+    """Run a gateway with the rules and accounts of the folder and with counters of its own."""
+    (folder / "gateway.toml").write_text(
+        'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "gateway"\ninsights = true\n'
+        f'[gateway]\nupstream = "http://127.0.0.1:{service}"\nlisten = "127.0.0.1:{port}"\n'
+    )
+    with run_limiter(folder, "gateway.toml", ["gateway"]):
+        yield

@@ -56,10 +56,13 @@ def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> N
     assert shown == expected
 
 
-@pytest.mark.parametrize("name", ["limits.toml", "gitlab.toml", "hook.toml", "tokens.toml", "revocation.toml"])
+@pytest.mark.parametrize(
+    "name", ["limits.toml", "gitlab.toml", "hook.toml", "checks.toml", "tokens.toml", "revocation.toml"]
+)
 def test_the_files_of_the_page_are_valid(tmp_path: Path, name: str) -> None:
     (tmp_path / "revocation.secret").write_text("a secret of twenty characters")
     (tmp_path / "revocation.secret").chmod(0o600)
     (tmp_path / name).write_text(dict(read_blocks(PAGE))[name])
+    (tmp_path / "rules.toml").write_text("")
 
     assert load_settings(tmp_path / name).credentials.mode.value in ("opaque", "resolved")

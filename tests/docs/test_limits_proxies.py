@@ -16,13 +16,19 @@ from ruamel.yaml import YAML
 
 from tests.docs.limits_proxies import (
     ROOT,
+    RULES,
+    TOKEN_OF_ADA,
     fetch,
+    list_differences,
     read_files,
     replace_ports,
+    run_gateway,
     run_limiter,
     run_program,
     run_service,
+    send_raw,
 )
+from tests.docs.test_limits import read_blocks
 from tests.limits.decision_services import ADA, DIRECTORY
 from tests.ports import free_ports
 from wharf.limits.config.settings import StoreKind
@@ -30,19 +36,20 @@ from wharf.limits.config.settings_file import read_settings
 from wharf.limits.rules import lint_rules, read_rules
 
 FILES = read_files()
-RULES = """
+FEW = """
 [[rule]]
 name = "core"
 ceiling = { credential = 3, none = 2 }
 status = 429
 """
+CREDENTIALS_PAGE = ROOT / "docs" / "limits-credentials.md"
 MANIFESTS = ROOT / "packaging" / "kubernetes" / "limits.yaml"
 
 
-def write_limits(folder: Path, text: str) -> None:
+def write_limits(folder: Path, text: str, rules: str = FEW) -> None:
     """Write settings, rules and accounts for a limiter."""
-    (folder / "limits.toml").write_text(f'directory = "people.toml"\n{text}')
-    (folder / "rules.toml").write_text(RULES)
+    (folder / "limits.toml").write_text(f'directory = "people.toml"\ninsights = true\n{text}')
+    (folder / "rules.toml").write_text(rules)
     (folder / "people.toml").write_text(DIRECTORY)
 
 
@@ -57,7 +64,7 @@ def run_nginx(folder: Path, *, check: int, port: int, service: int) -> Iterator[
     command = [program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"]
     command += ["-g", f"daemon off; pid {folder}/nginx.pid; user {getpass.getuser()};"]
     # nginx itself replies to this path, with 404: it is internal.
-    with run_program(command, folder, port, path="/_limits"):
+    with run_program(command, folder, port, path="/_limits/"):
         yield
 
 
@@ -72,6 +79,49 @@ def nginx(tmp_path: Path) -> Iterator[int]:
         run_nginx(tmp_path, check=check, port=port, service=service),
     ):
         yield port
+
+
+@pytest.mark.needs_program("nginx")
+def test_a_caller_of_nginx_gets_what_the_gateway_gives(tmp_path: Path) -> None:
+    check, port, gateway = free_ports(3)
+    write_limits(tmp_path, replace_ports(FILES["check.toml"], {8082: check}), RULES)
+    with (
+        run_service() as service,
+        run_limiter(tmp_path, "limits.toml"),
+        run_gateway(tmp_path, gateway, service),
+        run_nginx(tmp_path, check=check, port=port, service=service),
+    ):
+        differences = list_differences(port, gateway)
+    assert differences == []
+
+
+@pytest.mark.needs_program("nginx")
+@pytest.mark.parametrize(("line", "headers", "status"), [
+    (b"GET /%zz", (), 400),
+    (b"GET /%00", (), 400),
+    (b"get /orders", (), 400),
+    (b"GET /or ders", (), 400),
+    (b"GET /orders", (b"Authorization: Bearer one", b"Authorization: Bearer two"), 400),
+    (b"GET /" + b"x" * 10_000, (), 414),
+])  # fmt: skip
+def test_nginx_itself_refuses_what_the_page_says(
+    nginx: int, line: bytes, headers: tuple[bytes, ...], status: int
+) -> None:
+    reply = send_raw(nginx, line, *headers)
+    assert (reply.status, b"nginx" in reply.body) == (status, True)
+
+
+@pytest.mark.needs_program("nginx")
+@pytest.mark.parametrize("path", ["/_limits/check", "/_limits/reply"])
+def test_callers_cannot_reach_the_locations_for_the_limiter(nginx: int, path: str) -> None:
+    assert fetch(nginx, path, x_check_reply="page").status == 404
+
+
+@pytest.mark.needs_program("nginx")
+def test_the_refused_body_of_a_request_is_not_read_as_another_request(nginx: int) -> None:
+    for _ in range(3):
+        reply = send_raw(nginx, b"POST /orders", body=b"GET /smuggled HTTP/1.1\r\n\r\n" * 1_000)
+    assert (reply.status, json.loads(reply.body)["status"]) == (429, "429")
 
 
 @pytest.mark.needs_program("nginx")
@@ -106,6 +156,19 @@ def test_nginx_passes_the_credential_to_the_limiter(nginx: int) -> None:
 def test_nginx_refuses_a_wrong_credential_with_401(nginx: int) -> None:
     reply = fetch(nginx, authorization="Bearer wrong")
     assert (reply.status, json.loads(reply.body)["message"]) == (401, "Bad credentials")
+
+
+@pytest.mark.needs_program("nginx")
+def test_behind_nginx_the_limiter_asks_the_service_who_owns_a_credential(tmp_path: Path) -> None:
+    check, port = free_ports(2)
+    with run_service() as service:
+        settings = dict(read_blocks(CREDENTIALS_PAGE))["checks.toml"]
+        (tmp_path / "limits.toml").write_text(replace_ports(settings, {8082: check, 3000: service}))
+        (tmp_path / "rules.toml").write_text(FEW)
+        with run_limiter(tmp_path, "limits.toml"), run_nginx(tmp_path, check=check, port=port, service=service):
+            tokens = (TOKEN_OF_ADA, "unknown-0123456789012345", TOKEN_OF_ADA)
+            limits = [fetch(port, authorization=f"Bearer {token}").headers["ratelimit"] for token in tokens]
+    assert [limit.partition(";t=")[0] for limit in limits] == ['"core";r=2', '"core";r=1', '"core";r=1']
 
 
 @pytest.mark.needs_program("nginx")

@@ -194,6 +194,25 @@ def test_cpu_time_that_the_application_reports_is_charged() -> None:
     assert (count_used(decision_service, "cpu"), count_used(decision_service, "compute")) == (1500, 1500)
 
 
+def test_cpu_time_that_the_application_reports_replaces_what_was_charged_while_it_ran() -> None:
+    world = AdvancingWorld()
+    decision_service = make_decision_service(world=world)
+    charged: list[int] = []
+
+    async def application(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        for _ in range(3):
+            world.advance(8)
+            await decision_service.run_maintenance(should_renew=True)
+        charged.append(count_used(decision_service, "cpu"))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-wharf-cpu-ms", b"40")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    send_request(decision_service, AsgiCaller(token=ADA), application)
+
+    assert (charged, count_used(decision_service, "cpu")) == ([24_000], 40)
+
+
 def test_cpu_time_excludes_the_time_spent_waiting_for_the_caller() -> None:
     world = AdvancingWorld()
     decision_service = make_decision_service(world=world)

@@ -1,6 +1,7 @@
 """The ASGI middleware: what it reads of a scope, and how it serves machines, websockets and the lifespan."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +377,60 @@ def test_the_slot_of_a_websocket_is_freed_when_it_ends(ending: str) -> None:
 
     assert slots == ([1] if ending == "application returns" else [1, 0])
     assert count_slots(decision_service, "address:192.0.2.7", "live") == 0
+
+
+def test_what_an_application_reports_as_it_accepts_a_websocket_is_charged_and_removed() -> None:
+    decision_service = make_decision_service()
+
+    async def application(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept", "headers": [(b"x-wharf-cpu-ms", b"40"), (b"x-own", b"1")]})
+
+    caller = AsgiCaller("/x", kind="websocket", token=ADA)
+    caller.messages.put_nowait({"type": "websocket.connect"})
+    send_request(decision_service, caller, application)
+
+    assert ("x-wharf-cpu-ms" in caller.reply.headers, caller.reply.headers["x-own"]) == (False, "1")
+    assert count_used(decision_service, "cpu") == 40
+
+
+@pytest.mark.parametrize("ending", ["raises", "raises before it listens", "replies with an error"])
+def test_a_handshake_that_fails_in_the_application_is_refunded_and_answered_with_limit_headers(ending: str) -> None:
+    decision_service = make_decision_service()
+
+    async def application(_scope: Any, receive: Any, send: Any) -> None:
+        if ending == "raises before it listens":
+            raise LookupError("broken")
+        await receive()
+        if ending == "raises":
+            raise LookupError("broken")
+        await send({"type": "websocket.http.response.start", "status": 500, "headers": []})
+        await send({"type": "websocket.http.response.body", "body": b""})
+
+    caller = AsgiCaller("/x", kind="websocket", token=ADA)
+    caller.messages.put_nowait({"type": "websocket.connect"})
+    expectation = pytest.raises(LookupError) if ending.startswith("raises") else contextlib.nullcontext()
+    with expectation:
+        send_request(decision_service, caller, application)
+
+    assert (caller.reply.status, caller.reply.headers["x-ratelimit-used"]) == (500, "0")
+    assert (count_used(decision_service, "core"), decision_service.running_requests) == (0, {})
+
+
+def test_a_websocket_that_fails_after_it_was_accepted_costs_a_request() -> None:
+    decision_service = make_decision_service()
+
+    async def application(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        raise LookupError("broken")
+
+    caller = AsgiCaller("/x", kind="websocket", token=ADA)
+    caller.messages.put_nowait({"type": "websocket.connect"})
+    with pytest.raises(LookupError):
+        send_request(decision_service, caller, application)
+
+    assert (count_used(decision_service, "core"), decision_service.running_requests) == (1, {})
 
 
 # -- other connections ---------------------------------------------------------------------------------------------

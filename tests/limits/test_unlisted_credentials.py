@@ -11,6 +11,7 @@ import pytest
 from tests.limits.decision_services import AsgiCaller
 from wharf.limits.asgi import LimitsMiddleware, Receive, Scope, Send
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
+from wharf.limits.rules import InvalidFile
 from wharf.limits.wsgi import Environ
 from wharf.limits.wsgi import LimitsMiddleware as WsgiMiddleware
 from wharf.world import RealWorld
@@ -55,6 +56,24 @@ def test_an_asgi_application_proves_credentials_by_its_status(tmp_path: Path, na
 
     expected = [(200, "60"), (200, "5000")] if value in KNOWN.values() else [(401, "60"), (401, "60")]
     assert asyncio.run(scenario()) == expected
+
+
+@pytest.mark.parametrize("pattern", ["* /api/*", "GET /api/v1/user"])
+def test_a_limiter_does_not_start_with_a_proving_path_that_repeats_the_base_path(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "rules.toml").write_text('base_path = "/api/v1"\n[[rule]]\nname = "core"\nceiling = 9\n')
+    text = f'rules = "rules.toml"\n{SETTINGS}[opaque]\naccepted_on = "{pattern}"\n'
+
+    with pytest.raises(LimiterStartError, match="begins like the base path '/api/v1': write only what follows it"):
+        load_limiter(tmp_path, text)
+
+
+def test_rules_whose_base_path_a_proving_path_repeats_are_refused(tmp_path: Path) -> None:
+    rules = '[[rule]]\nname = "core"\nceiling = 9\n'
+    (tmp_path / "rules.toml").write_text(rules)
+    limiter = load_limiter(tmp_path, f'rules = "rules.toml"\n{SETTINGS}[opaque]\naccepted_on = "* /api/*"\n')
+
+    with pytest.raises(InvalidFile, match=r"accepted_on in .* begins like the base path"):
+        asyncio.run(limiter._apply_rules('base_path = "/api/v1"\n' + rules))
 
 
 @pytest.mark.parametrize(("name", "value"), [*KNOWN.items(), ("authorization", "Bearer unknown")])

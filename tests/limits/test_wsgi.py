@@ -171,17 +171,6 @@ def test_a_limiter_that_cannot_be_made_leaves_no_thread() -> None:
     assert list_limiter_threads() == before
 
 
-def test_an_application_that_raises_frees_its_slot(caller: WsgiCaller) -> None:
-    def application_that_raises(_environ: Environ, _start: StartResponse) -> Iterable[bytes]:
-        raise LookupError("broken")
-
-    caller.middleware._application = application_that_raises
-    with pytest.raises(LookupError):
-        caller.request()
-
-    wait_until(lambda: not count_slots(caller.limits.decision_service), what="the slot is freed")
-
-
 def test_after_an_opening_that_succeeded_the_next_failure_waits_as_briefly_as_the_first(tmp_path: Path) -> None:
     caller = WsgiCaller(tmp_path)
     data = tmp_path / "data"

@@ -1,18 +1,18 @@
 """The WSGI middleware: what it reads of a request, and how it passes bodies and replies on."""
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.limits.decision_services import ADA, DIRECTORY, RecordedReply, count_slots, count_used
+from tests.limits.decision_services import ADA, DIRECTORY, AdvancingWorld, RecordedReply, count_slots, count_used
 from tests.waiting import wait_until
 from wharf.limits.decisions.service import MAX_BODY_BYTES
 from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.limits.wsgi import Environ, LimitsMiddleware, StartResponse
-from wharf.world import RealWorld
+from wharf.world import RealWorld, World
 
 RULES = """
 [[rule]]
@@ -41,13 +41,13 @@ class Body:
 class Site:
     """An application behind the middleware. The limiter is the same for all tests of a folder."""
 
-    def __init__(self, folder: Path, *, has_pages: bool = True) -> None:
+    def __init__(self, folder: Path, *, has_pages: bool = True, world: World | None = None) -> None:
         (folder / "people.toml").write_text(DIRECTORY)
         (folder / "rules.toml").write_text(RULES)
         (folder / "limits.toml").write_text(
             'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n[addresses]\nhops = 1\n'
         )
-        self.limiter = RateLimiter(load_settings(folder / "limits.toml"), RealWorld())
+        self.limiter = RateLimiter(load_settings(folder / "limits.toml"), world or RealWorld())
         self.service = self.limiter.decision_service
         self.cpu_s = 5.0
         self.headers: list[tuple[str, str]] = []
@@ -55,6 +55,7 @@ class Site:
         self.body: Iterable[bytes] = [b"hello"]
         self.received: list[bytes] = []
         self.read_sizes: list[int] = [-1]
+        self.before_reply: Callable[[], object] = lambda: None
         self.middleware = LimitsMiddleware(
             self._serve, lambda: self.limiter, has_pages=has_pages, read_cpu_s=lambda: self.cpu_s
         )
@@ -62,6 +63,7 @@ class Site:
     def _serve(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
         self.received += [environ["wsgi.input"].read(size) for size in self.read_sizes]
         self.cpu_s += 0.125
+        self.before_reply()
         start(self.status, self.headers)
         return self.body
 
@@ -346,3 +348,26 @@ def test_the_time_of_a_reply_that_streams_is_not_measured_as_work(site: Site) ->
 
     ((at_once, after_ten_minutes),) = measured
     assert after_ten_minutes == at_once
+
+
+@pytest.mark.parametrize(("headers", "expected"), [([("X-Wharf-Cpu-Ms", "40")], 40), ([], 125)])
+def test_the_cpu_time_replaces_what_was_charged_while_the_application_ran(
+    tmp_path: Path, headers: list[tuple[str, str]], expected: int
+) -> None:
+    world = AdvancingWorld()
+    site = Site(tmp_path, world=world)
+    site.headers = headers
+    charged: list[int] = []
+
+    def run_long() -> None:
+        for _ in range(3):
+            world.advance(8)
+            site.middleware._run(site.service.run_maintenance(should_renew=True))
+        charged.append(count_used(site.service, "cpu"))
+
+    site.before_reply = run_long
+    site.request()
+    wait_until(lambda: not count_slots(site.service), what="the request ends")
+    site.middleware.close()
+
+    assert (charged, count_used(site.service, "cpu")) == ([24_000], expected)

@@ -7,7 +7,7 @@ only for GraphQL requests and for batches of large files.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
@@ -103,7 +103,8 @@ class LimitsMiddleware:
                 await call.send_server_error()
             raise
         finally:
-            call.stop()
+            if call.disconnect_task is not None:
+                call.disconnect_task.cancel()
             if not result.is_ended:
                 await decision_service.end_request(result)
 
@@ -202,27 +203,58 @@ class LimitsMiddleware:
             await _refuse_websocket(result, scope, send)
             return
         result.finish_work(decision_service.world.monotonic_s())
+        has_received = has_reply_begun = False
 
         async def send_with_headers(message: Message) -> None:
             """Send a message of the application; add the rate limit headers, and end the request when it closes."""
+            nonlocal has_reply_begun
             if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-                rate_headers = decision_service.build_header_pairs(result)
-                message = {**message, "headers": [*message.get("headers", ()), *rate_headers]}
+                has_reply_begun = True
+                headers = await self._charge_handshake(result, message.get("status", 101), message.get("headers", ()))
+                message = {**message, "headers": headers}
             elif message["type"] == "websocket.close":
+                has_reply_begun = True
                 await decision_service.end_request(result)
             await send(message)
 
         async def receive_until_disconnect() -> Message:
             """Receive a message for the application; end the request when the caller has disconnected."""
+            nonlocal has_received
             message = await receive()
+            has_received = True
             if message["type"] == "websocket.disconnect":
                 await decision_service.end_request(result)
             return message
 
         try:
             await self._application(scope, receive_until_disconnect, send_with_headers)
+        except Exception:
+            if not has_reply_begun and not result.is_ended:
+                # The server would reply without the rate limit headers: reply first, then raise again.
+                await decision_service.on_status(result, 500)
+                reply = await decision_service.render_error(incoming, 500, "Server Error", result)
+                if not has_received:
+                    await receive()  # A reply is allowed only after the message `websocket.connect` was received.
+                await _refuse_websocket(reply, scope, send)
+            raise
         finally:
             await decision_service.end_request(result)
+
+    async def _charge_handshake(
+        self, admitted: AdmittedRequest, status: int, headers: Iterable[HeaderPair]
+    ) -> list[HeaderPair]:
+        """Apply the application's reply to a handshake to the limits, and return its headers with the limiter's own."""
+        decision_service = self._decision_service
+        if admitted.proof is not None:
+            decision_service.on_reply_status(admitted, status)
+        if status >= 500:
+            await decision_service.on_status(admitted, status)
+        passed, marks = filter_reply_headers(headers, replaces_limits=admitted.decision is not None, status=status)
+        if marks.measured_ms is not None:
+            admitted.measured_ms = marks.measured_ms
+        if marks.is_content:
+            await decision_service.on_content_created(admitted)
+        return [*passed, *decision_service.build_header_pairs(admitted)]
 
 
 async def _answer_lifespan(limits: RateLimiter, receive: Receive, send: Send) -> None:
@@ -248,8 +280,8 @@ class _AsgiCall:
     """
 
     __slots__ = (
-        *("_admitted", "_decision_service", "_disconnect_task", "_incoming", "_is_body_read", "_is_receiving"),
-        *("_now_s", "_receive", "_send", "has_reply_begun"),
+        *("_admitted", "_decision_service", "_incoming", "_is_body_read", "_is_receiving", "_now_s", "_receive"),
+        *("_send", "disconnect_task", "has_reply_begun"),
     )
 
     def __init__(
@@ -268,15 +300,16 @@ class _AsgiCall:
         self._send = send
         self._is_body_read = False
         self._is_receiving = False
-        self._disconnect_task: asyncio.Task[Message] | None = None
+        self.disconnect_task: asyncio.Task[Message] | None = None
+        """The task that waits for the caller's disconnect, if one was started."""
         self._now_s = decision_service.world.monotonic_s
         if admitted.decision is not None:
             admitted.on_long_running = self._watch_disconnect
 
     async def receive(self) -> Message:
         """Receive a message for the application. The time spent waiting for the caller does not count as work."""
-        if self._disconnect_task is not None:
-            return await asyncio.shield(self._disconnect_task)
+        if self.disconnect_task is not None:
+            return await asyncio.shield(self.disconnect_task)
         self._admitted.pause_work(self._now_s())
         self._is_receiving = True
         try:
@@ -292,8 +325,8 @@ class _AsgiCall:
 
     def _watch_disconnect(self) -> None:
         """Start to wait for the caller's disconnect, because many applications do not while they handle a long request."""
-        if self._is_body_read and not self._is_receiving and self._disconnect_task is None:
-            self._disconnect_task = self._decision_service.world.start_task(
+        if self._is_body_read and not self._is_receiving and self.disconnect_task is None:
+            self.disconnect_task = self._decision_service.world.start_task(
                 self._receive_disconnect(), name="limits: wait for the caller's disconnect"
             )
 
@@ -306,39 +339,52 @@ class _AsgiCall:
         await self._decision_service.end_request(self._admitted)
         return {"type": "http.disconnect"}
 
-    def stop(self) -> None:
-        """Stop waiting for the caller's disconnect."""
-        if self._disconnect_task is not None:
-            self._disconnect_task.cancel()
-
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers, and end the request with the last one.
 
-        The time after the start of the reply does not count as work.
+        The time after the start of the reply does not count as work. This is no coroutine of its own if nothing must be
+        awaited before or after the message: most replies are two messages, and a coroutine for each costs time.
         """
-        decision_service, admitted = self._decision_service, self._admitted
-        is_last = False
         if message["type"] == "http.response.start":
+            admitted = self._admitted
             admitted.finish_work(self._now_s())
             status = message["status"]
             if admitted.proof is not None:
-                decision_service.on_reply_status(admitted, status)
+                self._decision_service.on_reply_status(admitted, status)
             if status == 304 or status >= 500:
-                await decision_service.on_status(admitted, status)
+                return self._refund_then_send(message, status)
             headers, marks = self._build_headers(message)
             if marks.is_content:
-                await decision_service.on_content_created(admitted, marks.content_route)
+                return self._charge_then_send(message, headers, marks)
             self.has_reply_begun = True
-            message = {**message, "headers": headers}
-        else:
-            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            return self._send({**message, "headers": headers})
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            return self._send_last(message)
+        return self._send(message)
+
+    async def _refund_then_send(self, message: Message, status: int) -> None:
+        """Send the start of a reply with the status 304 or 5xx, after its refund."""
+        await self._decision_service.on_status(self._admitted, status)
+        headers, marks = self._build_headers(message)
+        if marks.is_content:
+            await self._decision_service.on_content_created(self._admitted, marks.content_route)
+        self.has_reply_begun = True
+        await self._send({**message, "headers": headers})
+
+    async def _charge_then_send(self, message: Message, headers: list[HeaderPair], marks: ReplyMarks) -> None:
+        """Send the start of a reply with these headers, after charging the content that the application created."""
+        await self._decision_service.on_content_created(self._admitted, marks.content_route)
+        self.has_reply_begun = True
+        await self._send({**message, "headers": headers})
+
+    async def _send_last(self, message: Message) -> None:
+        """Send the last message of a reply, and end the request."""
         await self._send(message)
-        if not is_last:
-            return
+        decision_service = self._decision_service
         if decision_service.is_local:
-            decision_service.end_request_locally(admitted)
+            decision_service.end_request_locally(self._admitted)
         else:
-            await decision_service.end_request(admitted)
+            await decision_service.end_request(self._admitted)
 
     def _build_headers(self, message: Message) -> tuple[list[HeaderPair], ReplyMarks]:
         """Return a pair: the headers of the reply with the limiter's own, and what the application reports in it.

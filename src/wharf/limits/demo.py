@@ -117,8 +117,8 @@ async def run_demo(
     service = await asyncio.start_server(_serve, "127.0.0.1", 0)
     upstream = read_upstream(f"http://127.0.0.1:{service.sockets[0].getsockname()[1]}")
     limits = RateLimiter(load_settings(folder / "limits.toml"), world)
-    await limits.open()
     gateway = Gateway(limits, upstream, world)
+    await limits.open()
     admin = AdminServer(limits, world, gateway)
     callers = _make_callers()
     tasks: list[asyncio.Task[None]] = []

@@ -15,6 +15,7 @@ from wharf.limits.config.file_watcher import FileWatcher, WatchedFile
 from wharf.limits.config.settings import LimiterSettings, StoreKind
 from wharf.limits.config.settings_file import read_settings
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
+from wharf.limits.core.placed_routes import find_misplaced_pattern
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.rulebook import hash_rules
 from wharf.limits.credentials import UnlistedCredentials
@@ -80,6 +81,8 @@ class RateLimiter:
             accounts = directory if directory is not None else self._read_directory()
         except InvalidFile as error:
             raise LimiterStartError(str(error)) from None
+        if problem := self._find_misplaced_pattern(rules):
+            raise LimiterStartError(f"settings: {problem}")
         self.stores: Final = build_store(settings.store, rules, world, data_folder=settings.data_folder)
         evaluator = LimitEvaluator(rules, self.stores.store, self._now_ms)
         self.decision_service: Final = DecisionService(
@@ -93,8 +96,8 @@ class RateLimiter:
         self._connect_shared_state()
         service = self.decision_service
         try:
-            service.stream = build_stream(
-                settings.sinks, world, folder=settings.data_folder / SPOOL_FOLDER, source=service.source
+            service.records.stream = build_stream(
+                settings.sinks, world, folder=settings.data_folder / SPOOL_FOLDER, source=service.records.source
             )
         except SpoolError as error:
             raise LimiterStartError(f"cannot start the limiter: {error}") from None
@@ -152,8 +155,22 @@ class RateLimiter:
     async def _apply_rules(self, text: str) -> None:
         """Replace the rules by those in the text of the changed rules file. Raises `InvalidFile` if they are rejected."""
         path = str(self.settings.rules_file)
-        _raise_lint_errors(read_rules(text, path))
+        rules = read_rules(text, path)
+        _raise_lint_errors(rules)
+        if problem := self._find_misplaced_pattern(rules):
+            raise InvalidFile([FileProblem(path, SourceLocation(1, 1), "base_path", problem)])
         await self.decision_service.set_rules(text, path)
+
+    def _find_misplaced_pattern(self, rules: RuleSet) -> str:
+        """Return which pattern of the settings these rules make useless, and why; empty if there is none."""
+        opaque = self.settings.credentials.opaque
+        for key, patterns in (
+            ("accepted_on", opaque.accepted_on),
+            ("sessions_accepted_on", opaque.sessions_accepted_on),
+        ):
+            if problem := find_misplaced_pattern(patterns, rules):
+                return f"{key} in [opaque]: {problem}"
+        return ""
 
     async def _apply_directory(self, text: str) -> None:
         """Replace the accounts by those in the text of the changed directory file. Raises `InvalidFile` if it is rejected."""
@@ -161,17 +178,25 @@ class RateLimiter:
 
     async def open(self) -> None:
         """Open the store and start all background tasks. Raises `LimiterStartError`."""
+        unlisted = self.decision_service.unlisted
+        if unlisted is not None and unlisted.lacks_service:
+            path = "" if self.settings.credentials.resolver is None else self.settings.credentials.resolver.url
+            raise LimiterStartError(
+                f'the limiter cannot ask who owns a credential: `url` in `[resolver]` is the path "{path}", and it is not known of '
+                f'which service. Write the whole URL, such as url = "http://127.0.0.1:3000{path}", or set `upstream` in '
+                "`[gateway]`"
+            )
         try:
             self.settings.data_folder.mkdir(parents=True, exist_ok=True)
             async with contextlib.AsyncExitStack() as exits:
                 await self.stores.open()
                 exits.push_async_callback(self.stores.close)
                 self.decision_service.open()
-                self.decision_service.stream.open()
+                self.decision_service.records.stream.open()
                 self.watcher.open()
                 exits.pop_all()
         except BaseException as problem:
-            self.decision_service.stream.close_spools()
+            self.decision_service.records.stream.close_spools()
             if not isinstance(problem, _START_PROBLEMS):
                 raise
             raise LimiterStartError(f"cannot start the limiter: {problem}") from None

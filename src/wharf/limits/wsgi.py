@@ -7,10 +7,13 @@ may fork before. The server's threads wait for each decision. A request is charg
 import asyncio
 import contextlib
 import io
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any, Final, TypeVar
+
+import msgspec
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.paths import BadPath, normalize_decoded_path
@@ -176,11 +179,11 @@ class LimitsMiddleware:
             result = self._run(self._admit(decision_service, incoming, body))
         if isinstance(result, LocalReply):
             return _send_local_reply(result, incoming, start_response)
-        call = _WsgiCall(
-            self, decision_service, result, start_response, self._read_cpu_s, has_origin=incoming.has_origin
-        )
+        call = _WsgiCall(self, decision_service, result, incoming, start_response, self._read_cpu_s)
         try:
             call.body = self._application(environ, call.start_response)
+        except Exception as error:
+            call.failure = error  # Raised again after the error reply, when the server reads the body.
         except BaseException:
             call.close()
             raise
@@ -216,6 +219,17 @@ class LimitsMiddleware:
             return self._run(charge_and_build())
         return decision_service.build_header_pairs(admitted)
 
+    def render_server_error(
+        self, decision_service: DecisionService, incoming: IncomingRequest, admitted: AdmittedRequest
+    ) -> LocalReply:
+        """Refund a request whose application has failed, and return the reply with status 500."""
+
+        async def refund_and_render() -> LocalReply:
+            await decision_service.on_status(admitted, 500)
+            return await decision_service.render_error(incoming, 500, "Server Error", admitted)
+
+        return self._run(refund_and_render())
+
     def end_request(self, decision_service: DecisionService, admitted: AdmittedRequest) -> None:
         """End a request in the limiter's thread, without waiting. Does nothing before the limiter is open."""
         if self._loop is not None:
@@ -228,30 +242,42 @@ async def _cancel_tasks() -> None:
 
 
 class _WsgiCall:
-    """One admitted request that the application handles, and the body of its reply. It ends when the server closes it."""
+    """One admitted request that the application handles, and the body of its reply. It ends when the server closes it.
+
+    If the application raises before the first byte of its reply, the reply is an error with the rate limit headers. The error is
+    raised again after it, so that the server can log it.
+    """
 
     def __init__(
         self,
         middleware: LimitsMiddleware,
         decision_service: DecisionService,
         admitted: AdmittedRequest,
+        incoming: IncomingRequest,
         start_response: StartResponse,
         read_cpu_s: Callable[[], float],
-        *,
-        has_origin: bool,
     ) -> None:
         self.body: Iterable[bytes] = ()
+        self.failure: Exception | None = None
+        """What the application has raised instead of returning a body."""
         self._middleware = middleware
         self._decision_service = decision_service
         self._admitted = admitted
+        self._incoming = incoming
         self._start_response = start_response
+        self._write: Callable[[bytes], object] | None = None
         self._read_cpu_s = read_cpu_s
         self._start_cpu_s = read_cpu_s()
-        self._has_origin = has_origin
+        self._has_begun = False
+        """Whether the server has a part of the body, so that the reply cannot be replaced."""
+        self._has_content = False
+        """Whether the application has reported that it created content."""
         self._is_closed = False
 
     def start_response(self, status: str, headers: Headers, *exc_info: object) -> Callable[[bytes], object]:
-        """Start the reply with the rate limit headers. The application calls this."""
+        """Start the reply with the rate limit headers, or replace it by an error reply. The application calls this."""
+        if self._has_begun:
+            return self._start_response(status, headers, *exc_info)  # The server raises: the reply has begun.
         admitted = self._admitted
         # From here on the reply may stream for as long as the caller reads, which costs no CPU time.
         admitted.finish_work(self._decision_service.world.monotonic_s())
@@ -262,14 +288,47 @@ class _WsgiCall:
         )
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms
+        is_content = marks.is_content and not self._has_content
+        self._has_content = self._has_content or is_content
+        marks = msgspec.structs.replace(marks, is_content=is_content)
         passed += self._middleware.build_headers(self._decision_service, admitted, int(status[:3]), marks)
         lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in passed]
-        if self._has_origin:
+        if self._incoming.has_origin:
             lines.append(("access-control-expose-headers", EXPOSED_HEADERS))
-        return self._start_response(status, lines, *exc_info)
+        self._write = self._start_response(status, lines, *exc_info)
+        return self._write_part
+
+    def _write_part(self, data: bytes) -> object:
+        """Write a part of the body. Old applications call this instead of returning a body."""
+        assert self._write is not None
+        self._has_begun = self._has_begun or bool(data)
+        return self._write(data)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self.body)
+        if self.failure is None and isinstance(self.body, list | tuple):
+            return iter(self.body)  # Reading it cannot fail.
+        return self._iterate_parts()
+
+    def _iterate_parts(self) -> Iterator[bytes]:
+        """Yield the parts of the body; if the application fails before the first one, an error reply before its error."""
+        try:
+            if self.failure is not None:
+                raise self.failure
+            for part in self.body:
+                self._has_begun = self._has_begun or bool(part)
+                yield part
+        except Exception:
+            if self._has_begun:
+                raise
+            yield self._start_error_reply()
+            raise
+
+    def _start_error_reply(self) -> bytes:
+        """Start a reply with status 500 instead of the application's, and return its body."""
+        reply = self._middleware.render_server_error(self._decision_service, self._incoming, self._admitted)
+        self._has_begun = True
+        (body,) = _send_local_reply(reply, self._incoming, self._start_response, sys.exc_info())
+        return body
 
     def close(self) -> None:
         """Close the application's body, then end the request. A second call does nothing."""
@@ -286,12 +345,17 @@ class _WsgiCall:
             self._middleware.end_request(self._decision_service, self._admitted)
 
 
-def _send_local_reply(reply: LocalReply, incoming: IncomingRequest, start_response: StartResponse) -> list[bytes]:
-    """Start a reply of the limiter instead of the application, and return its body; empty for a HEAD request."""
+def _send_local_reply(
+    reply: LocalReply, incoming: IncomingRequest, start_response: StartResponse, *exc_info: object
+) -> list[bytes]:
+    """Start a reply of the limiter instead of the application, and return its body; empty for a HEAD request.
+
+    With `exc_info`, it replaces a reply that was started and not sent.
+    """
     headers = [*reply.headers, ("content-length", str(len(reply.body)))]
     if incoming.has_origin:
         headers.append(("access-control-expose-headers", EXPOSED_HEADERS))
-    start_response(f"{reply.status} {get_reason_phrase(reply.status)}", headers)
+    start_response(f"{reply.status} {get_reason_phrase(reply.status)}", headers, *exc_info)
     return [b"" if incoming.method == "HEAD" else reply.body]
 
 

@@ -105,7 +105,7 @@ class SinkDelivery:
         self._sent = self._lost = self._rejected = self._failures = 0
         self._error = ""
         self._unreported_losses = 0
-        """Dropped records that no record of the stream mentions yet."""
+        """How many records were dropped since the last `sink.loss` record, which reports such a number to the receiver."""
         self._first_loss = ""
         self._tasks: list[asyncio.Task[Any]] = []
 

@@ -51,6 +51,22 @@ def allow_many_open_files() -> int:
     return soft
 
 
+def require_open_files(count: int) -> int:
+    """Raise this process's limit of open files to `count` if it is lower, as far as allowed. Return the limit in force.
+
+    Only for processes that start no programs of users: they would inherit the limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return count if soft == resource.RLIM_INFINITY else soft
+    limit = count if hard == resource.RLIM_INFINITY else min(hard, count)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    except (OSError, ValueError):
+        return soft
+    return limit
+
+
 def get_open_file_limit_of_programs() -> int:
     """Return the limit of open files for programs: the one that this process had before it raised its own."""
     return _program_limits[0] if _program_limits else resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -20,11 +20,11 @@ from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 from tests.kit.loop_holds import MAX_HOLD_S, NOISE_FACTOR
 from wharf.cluster.server.security.login_keys import (
     MAX_LOGIN_KEYS,
-    UnusableKeys,
     load_assertion_key,
     load_pem_keys,
     read_key_set,
 )
+from wharf.world.key_sets import UnusableKeys
 
 URL = "https://login.example/keys"
 RANDOM = random.Random(1)

@@ -22,8 +22,8 @@ from wharf.limits.admin.errors import ActionError
 from wharf.limits.admin.server import AdminServer
 from wharf.limits.admin.streams import MAX_AUDIT_ENTRIES, list_audit_records, read_last_event_id, read_types
 from wharf.limits.config import LimiterSettings
+from wharf.limits.decisions.record_publisher import MAX_UNPUBLISHED_DECISIONS
 from wharf.limits.decisions.records import RECORD_TYPES, DecisionRecord, OperatorChangeRecord
-from wharf.limits.decisions.service import MAX_UNPUBLISHED_DECISIONS
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.sinks.stream import MAX_FOLLOWERS
 from wharf.world import RealWorld
@@ -151,7 +151,7 @@ def test_an_idle_stream_sends_comments_and_ends_with_the_limiter(
     async def scenario(operator: Operator) -> bool:
         async with following(operator) as events:
             assert await events.read_event() == {"": "keep-alive"}
-            await operator.running.decision_service.stream.close()
+            await operator.running.decision_service.records.stream.close()
             return await events.is_ended()
 
     assert run_as_operator(tmp_path, scenario)
@@ -159,7 +159,7 @@ def test_an_idle_stream_sends_comments_and_ends_with_the_limiter(
 
 def test_the_number_of_clients_is_limited(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> bytes:
-        stream = operator.running.decision_service.stream
+        stream = operator.running.decision_service.records.stream
         followers = [stream.follow() for _ in range(MAX_FOLLOWERS)]
         async with connected(operator, "") as events:
             head = await events.read_head()
@@ -174,7 +174,7 @@ def test_a_client_that_disconnects_is_forgotten(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(streams, "KEEP_ALIVE_S", 0.01)
 
     async def scenario(operator: Operator) -> None:
-        stream = operator.running.decision_service.stream
+        stream = operator.running.decision_service.records.stream
         async with following(operator):
             assert stream.wants("limits.audit")
         await wait_on_loop_until(lambda: not stream.wants("limits.audit"), what="no follower")
@@ -237,8 +237,8 @@ def test_decisions_for_slow_sinks_are_dropped_and_counted(tmp_path: Path) -> Non
             await operator.send(ADA_HEADER)
             logged = next(iter(service.decision_log.list_recent()))
             for _ in range(MAX_UNPUBLISHED_DECISIONS + 3):
-                service._queue_decision_record(logged)
-            return len(service._unpublished), service.dropped_records
+                service.records.queue_decision(logged)
+            return len(service.records.waiting), service.records.dropped
 
     assert run_as_operator(tmp_path, scenario) == (MAX_UNPUBLISHED_DECISIONS, 3)
 
@@ -251,7 +251,7 @@ def test_a_gateway_sends_its_records_to_the_sinks_of_its_settings(tmp_path: Path
         for _ in range(3):
             await operator.send(ADA_HEADER)
         await grant(operator, 1)
-        stream = operator.running.decision_service.stream
+        stream = operator.running.decision_service.records.stream
         await wait_on_loop_until(lambda: [sink.sent for sink in stream.describe_sinks()] == [1, 2], what="all records")
         return await operator.run("metrics")
 
@@ -283,7 +283,7 @@ def test_records_that_were_not_delivered_are_sent_after_a_restart_of_the_gateway
             await operator.send(ADA_HEADER)
 
     async def wait_for_record(operator: Operator) -> None:
-        stream = operator.running.decision_service.stream
+        stream = operator.running.decision_service.records.stream
         await wait_on_loop_until(lambda: stream.describe_sinks()[0].sent, what="the record")
 
     with running_receiver() as receiver:
@@ -374,7 +374,7 @@ def run_command_until(folder: Path, steps: Callable[[Operator, "asyncio.subproce
             sys.executable, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         try:
-            stream = operator.running.decision_service.stream
+            stream = operator.running.decision_service.records.stream
             await wait_on_loop_until(lambda: stream.wants("limits.decision"), what="a follower")
             return await steps(operator, process)
         finally:
@@ -390,7 +390,7 @@ def test_the_command_follows_changes_and_decisions_and_connects_again(tmp_path: 
         assert process.stdout is not None
         await grant(operator, 1)
         lines = [(await process.stdout.readline()).decode()]
-        stream = operator.running.decision_service.stream
+        stream = operator.running.decision_service.records.stream
         for follower in list(stream._followers):
             follower.end()  # The connection ends, as with a limiter that restarts.
         await wait_on_loop_until(lambda: not stream.wants("limits.decision"), what="no follower")
@@ -429,7 +429,7 @@ def test_the_command_follows_all_limiters_of_a_folder(tmp_path: Path) -> None:
             sys.executable, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert process.stdout is not None
-        streams_of_all = [limiter.decision_service.stream for limiter in limiters]
+        streams_of_all = [limiter.decision_service.records.stream for limiter in limiters]
         await wait_on_loop_until(
             lambda: all(stream.wants("limits.audit") for stream in streams_of_all), what="followers"
         )

@@ -28,7 +28,7 @@ def test_all_keys_of_opaque_credentials_are_read() -> None:
     settings = read(
         'credentials = "opaque"\ncredential_key_file = "key"\n'
         '[carriers]\nheaders = ["PRIVATE-TOKEN"]\ncookies = "session"\nquery = "private_token"\nbasic = "token_password"\n'
-        '[opaque]\naccepted_on = "* /api/*"\naccepted_for = "1h"\naccepted_most = 7\nnew_most = 8\n',
+        '[opaque]\naccepted_on = "* /api/*"\nsessions_accepted_on = "GET /user/*"\naccepted_for = "1h"\naccepted_most = 7\nnew_most = 8\n',
         Path("/etc/wharf"),
     )
 
@@ -44,7 +44,8 @@ def test_all_keys_of_opaque_credentials_are_read() -> None:
         ("private_token",),
     )
     assert carriers.basic == (BasicForm.TOKEN_PASSWORD,)
-    assert (opaque.accepted_on[0].text, opaque.accepted_ms, opaque.accepted_most, opaque.new_most) == (
+    assert ("GET /user/*",) == opaque.sessions_accepted_on
+    assert (opaque.accepted_on[0], opaque.accepted_ms, opaque.accepted_most, opaque.new_most) == (
         "* /api/*",
         3_600_000,
         7,
@@ -77,10 +78,21 @@ JWT = 'credentials = "opaque"\n[jwt]\nissuer = "x"\n'
             'credentials = "opaque"\n[store]\nkind = "redis"',
             "1:1: credentials: processes that share counters need the same",
         ),
-        ('credentials = "opaque"\n[carriers]\ncookies = "s"', "3:1: carriers.cookies: cannot be proved"),
+        (
+            'credentials = "opaque"\n[carriers]\ncookies = "s"\n[opaque]\naccepted_on = "* /*"',
+            "3:1: carriers.cookies: cannot be proved",
+        ),
+        (
+            'credentials = "opaque"\n[opaque]\nsessions_accepted_on = "api"',
+            "opaque.sessions_accepted_on: 'api' is not a pattern",
+        ),
         (
             'credentials = "opaque"\n[carriers]\nheaders = "Authorization"',
             "carriers.headers: 'authorization' cannot be used",
+        ),
+        (
+            'credentials = "opaque"\n[carriers]\nheaders = "X_Forwarded_For"',
+            "carriers.headers: 'x_forwarded_for' cannot be used",
         ),
         (
             'credentials = "opaque"\n[carriers]\nbasic = "x"',

@@ -76,6 +76,15 @@ def test_configured_headers_and_cookies_are_found_and_others_are_not() -> None:
     assert find_carried(headers, CarrierSettings()) == ()
 
 
+@pytest.mark.parametrize("configured", ["private-token", "private_token"])
+@pytest.mark.parametrize("sent", [b"private-token", b"private_token", b"private.token"])
+def test_a_header_is_found_in_each_spelling_that_services_cannot_tell_apart(configured: str, sent: bytes) -> None:
+    """WSGI and CGI write each sign of a name that is not a letter or digit as `_`."""
+    carried = find_carried([(sent, b"one")], CarrierSettings(headers=(configured,)))
+
+    assert carried == ((f"header {configured}", "one"),)
+
+
 def test_query_parameters_are_decoded_and_only_configured_ones_are_read() -> None:
     assert list_secrets(query="x=1&token=a%2Fb&access_token=c&tok%65n=d&token=") == ["a/b", "d"]
 

@@ -9,7 +9,8 @@ from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.rule import Interface
 from wharf.limits.decisions import activity
 from wharf.limits.decisions.activity import ActivityCounts, RuleCounts
-from wharf.limits.decisions.requests import AdmittedRequest, CpuMeter
+from wharf.limits.decisions.cpu_meter import MAX_SLICES, CpuMeter, plan_take_back
+from wharf.limits.decisions.requests import AdmittedRequest
 
 RULES = """
 profile = "none"
@@ -259,11 +260,11 @@ def test_graphql_requests_owe_separately() -> None:
 def test_a_request_without_a_meter_is_not_charged() -> None:
     request = make_request(rules=build_rules_text())
 
-    assert (take_due(CpuMeter(), request, 200.0), CpuMeter().take_slice_ms(request, 200.0)) == (0, 0)
+    assert (take_due(CpuMeter(), request, 200.0), CpuMeter().take_slice_ms(request, 200.0, NOON_MS)) == (0, 0)
 
 
 def test_too_many_owners_with_small_amounts_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wharf.limits.decisions.requests.MAX_OWNERS", 2)
+    monkeypatch.setattr("wharf.limits.decisions.cpu_meter.MAX_OWNERS", 2)
     meter = CpuMeter()
     for login in ("ada", "bob", "eve"):
         take_due(meter, make_request(a_user(login)), 100.0078125)
@@ -277,16 +278,20 @@ def test_too_many_owners_with_small_amounts_are_forgotten(monkeypatch: pytest.Mo
 def test_a_running_request_is_charged_in_slices(work_s: float, expected: int) -> None:
     meter, request = CpuMeter(), make_request()
 
-    assert meter.take_slice_ms(request, 100.0 + work_s) == expected
+    assert meter.take_slice_ms(request, 100.0 + work_s, NOON_MS) == expected
     assert request.charged_ms == expected
-    assert meter.take_slice_ms(request, 100.0 + work_s) == 0
+    assert meter.take_slice_ms(request, 100.0 + work_s, NOON_MS) == 0
 
 
 def test_slices_continue_after_the_charged_work() -> None:
     meter, request = CpuMeter(), make_request()
-    meter.take_slice_ms(request, 106.0)
+    meter.take_slice_ms(request, 106.0, NOON_MS)
 
-    assert (meter.take_slice_ms(request, 110.0), meter.take_slice_ms(request, 111.0), request.charged_ms) == (
+    assert (
+        meter.take_slice_ms(request, 110.0, NOON_MS),
+        meter.take_slice_ms(request, 111.0, NOON_MS),
+        request.charged_ms,
+    ) == (
         0,
         5_000,
         11_000,
@@ -297,11 +302,29 @@ def test_a_request_that_the_service_measures_is_not_charged_in_slices() -> None:
     request = make_request()
     request.measured_ms = 1
 
-    assert CpuMeter().take_slice_ms(request, 200.0) == 0
+    assert CpuMeter().take_slice_ms(request, 200.0, NOON_MS) == 0
 
 
 def test_a_request_without_a_decision_is_not_charged() -> None:
     request = make_request()
     request.decision = None
 
-    assert CpuMeter().take_slice_ms(request, 200.0) == 0
+    assert CpuMeter().take_slice_ms(request, 200.0, NOON_MS) == 0
+
+
+def test_only_the_newest_parts_of_a_long_request_are_remembered() -> None:
+    meter, request = CpuMeter(), make_request()
+    for number in range(1, MAX_SLICES + 3):
+        meter.take_slice_ms(request, 100.0 + number * 5, NOON_MS + number)
+
+    assert request.slices is not None
+    assert [at_ms - NOON_MS for at_ms, _ in request.slices] == [*range(3, MAX_SLICES + 3)]
+
+
+@pytest.mark.parametrize(("after_ms", "expected"), [(0, 5_000), (59_999, 5_000), (60_000, 0)])
+def test_what_a_limit_does_not_count_any_more_is_not_taken_back(after_ms: int, expected: int) -> None:
+    rule = '[[rule]]\nname = "cpu"\ncounts = "cpu_ms"\nceiling = 90000\nwindow = "1m"'
+    request = make_request(rules=build_rules_text(rule))
+    request.slices = [(NOON_MS + 3_000, 5_000)]
+
+    assert sum(amount for _, amount in plan_take_back(request, 9_000, NOON_MS + after_ms)) == expected

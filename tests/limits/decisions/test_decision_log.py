@@ -21,6 +21,7 @@ from wharf.limits.decisions.activity import ActivityCounts
 from wharf.limits.decisions.decision_log import DecisionLog, LoggedDecision, append_private
 from wharf.limits.decisions.shared_records import SharedRecords
 from wharf.limits.stores.port import StoreUnavailable
+from wharf.world import RealWorld
 
 SETTINGS = DecisionLogSettings(one_in=1, bytes_most=1 << 20, kept_ms=1_000)
 
@@ -334,7 +335,7 @@ class Process:
 
     def __init__(self, name: str, store: MemoryRecords | None) -> None:
         self.counts = ActivityCounts()
-        self.records = SharedRecords(self.counts, name, kept_ms=10 * MINUTE_MS)
+        self.records = SharedRecords(self.counts, name, RealWorld(), kept_ms=10 * MINUTE_MS)
         self.records.record_store = store
 
     def admit(self, caller: Caller, count: int = 1, *, minute: int = 0) -> None:
@@ -435,15 +436,30 @@ def test_minutes_before_the_last_one_are_not_written_again() -> None:
     assert sorted(minute - NOON_MS // MINUTE_MS for minute, _ in store.activity) == [0]
 
 
-def test_only_the_rows_with_most_requests_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_module, "MAX_ROWS_PER_MINUTE", 2)
+def test_of_too_many_rows_those_with_most_requests_and_the_sum_of_the_others_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(records_module, "MAX_ROWS_PER_MINUTE", 3)
     store = MemoryRecords()
     process = Process("p", store)
-    for login, count in (("ada", 1), ("bob", 3), ("eve", 2)):
+    for login, count in (("ada", 1), ("bob", 4), ("eve", 2), ("lea", 3)):
         process.admit(a_user(login), count)
     process.write()
 
-    assert Process("q", store).read()["p"] == [(0, "user:bob", 3), (0, "user:eve", 2)]
+    assert Process("q", store).read()["p"] == [(0, "user:bob", 4), (0, "user:lea", 3), (0, "others:others", 3)]
+
+
+def test_only_rows_of_the_requested_organization_are_read() -> None:
+    store = MemoryRecords()
+    process = Process("p", store)
+    for resource in ("", "acme/site", "acme", "other/site"):
+        decision = InMemoryLimiter(build_rules_text()).send(a_user())
+        process.counts.record_admission(decision, a_user(), resource)
+    process.counts.add_admissions_to_rows(NOON_MS)
+    process.write()
+
+    read = Process("q", store).records.read_activity(now_ms=NOON_MS, since_ms=NOON_MS, organization="acme")
+    assert [row.resource for row in asyncio.run(read)["p"]] == ["acme/site", "acme"]
 
 
 def test_all_values_of_a_row_are_shared() -> None:

@@ -676,4 +676,4 @@ def test_changed_rules_apply_to_decisions_and_headers(service: DecisionService) 
     headers = run(scenario())
 
     assert headers[b"x-ratelimit-limit"] == b"77"
-    assert service.header_writer.rules is service.evaluator.rules
+    assert service.replies.header_writer.rules is service.evaluator.rules

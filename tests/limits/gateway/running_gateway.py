@@ -191,8 +191,8 @@ async def run_gateway(
     service = ScriptedService()
     await service.open()
     limits = RateLimiter(load_settings(folder / "limits.toml"), world)
-    await limits.open()
     opened = Gateway(limits, read_upstream(upstream or f"http://127.0.0.1:{service.port}"), world)
+    await limits.open()
     await opened.open()
     running = RunningGateway(service, opened)
     try:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits.gateway.exchange import OK, SWITCH, WEBSOCKET, Exchange, run
+from tests.waiting import wait_on_loop_until
 from wharf.limits.decisions import AdmittedRequest
 
 WAITING_EVENTS = '[[endpoint]]\nmatch = ["GET /events"]\nwaiting = true\n'
@@ -121,3 +122,34 @@ def test_a_waiting_route_holds_a_slot_of_its_own_class(tmp_path: Path) -> None:
         return exchange.count_used("concurrent"), exchange.count_used("streams")
 
     assert run(tmp_path, scenario, rules=rules) == (0, 1)
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_report_of_the_service_replaces_what_was_charged_while_the_request_ran(
+    tmp_path: Path, is_local: bool
+) -> None:
+    async def scenario(exchange: Exchange) -> tuple[int, int]:
+        exchange.send()
+        await exchange.settle_until_forwarded()
+        for _ in range(4):
+            exchange.world.advance(5)
+            await exchange.service.run_maintenance(should_renew=True)
+        charged_while_running = exchange.count_used("cpu")
+        exchange.reply(OK + b"X-Wharf-Cpu-Ms: 40\r\nContent-Length: 0\r\n\r\n")
+        await exchange.settle_until_ended()
+        await wait_on_loop_until(lambda: exchange.count_used("cpu") < 20_000, what="the excess is taken back")
+        return charged_while_running, exchange.count_used("cpu")
+
+    assert run(tmp_path, scenario, is_local=is_local) == (20_000, 40)
+
+
+def test_a_report_with_the_reply_that_opens_a_websocket_is_charged(tmp_path: Path) -> None:
+    async def scenario(exchange: Exchange) -> int:
+        exchange.send("GET /live", WEBSOCKET)
+        exchange.world.advance(1)
+        exchange.reply(SWITCH.replace(b"\r\n\r\n", b"\r\nX-Wharf-Cpu-Ms: 40\r\n\r\n"))
+        exchange.connection.connection_lost(None)
+        await exchange.settle()
+        return exchange.count_used("cpu")
+
+    assert run(tmp_path, scenario) == 40

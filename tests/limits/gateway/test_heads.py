@@ -1,12 +1,17 @@
 """Heads of requests and replies: what the gateway reads from them, forwards, drops and refuses."""
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wharf.limits.decisions.headers import ReplyMarks
 from wharf.limits.gateway.heads import (
     CHUNKED,
     UNTIL_CLOSE,
     BadHead,
+    HeadReader,
     ReplyHead,
     RequestHead,
     drop_limit_headers,
@@ -28,6 +33,66 @@ def read_reply(*headers: str, line: str = "HTTP/1.1 200 OK", is_head: bool = Fal
     """Return the head of a reply with these headers. Bytes after its end must make no difference."""
     data = "".join(f"{text}\r\n" for text in [line, *headers, ""]).encode("latin-1")
     return read_reply_head(data + b"X-Later: 1\r\n\r\n", len(data), is_head=is_head)
+
+
+# -- heads with known header lines ---------------------------------------------------------------------------------
+
+REQUEST_LINES = (
+    *(
+        "GET /x HTTP/1.1",
+        "GET /y?z=1 HTTP/1.1",
+        "POST /x HTTP/1.1",
+        "HEAD / HTTP/1.1",
+        "GET /x HTTP/1.0",
+        "get /x HTTP/1.1",
+    ),
+    *(
+        "CONNECT a:1 HTTP/1.1",
+        "CONNECT /a HTTP/1.1",
+        "GET http://b/x HTTP/1.1",
+        "GET /x#y HTTP/1.1",
+        "OPTIONS * HTTP/1.1",
+    ),
+    *("GET x HTTP/1.1", "PURGE /x HTTP/1.1", "Get /x HTTP/1.1", "GET /" + "x" * 9_000 + " HTTP/1.1", "nothing"),
+)
+HEADER_LINES = (
+    *("Host: a", "Host: b", "Accept: */*", "X-Forwarded-For: 192.0.2.1", "Forwarded: for=x", "X-Real-Ip: 192.0.2.1"),
+    *(
+        "Authorization: Bearer one",
+        "Authorization: Bearer two",
+        "If-None-Match: x",
+        "Origin: http://c",
+        "Connection: close",
+    ),
+    *("Connection: Upgrade", "Upgrade: websocket", "Expect: 100-continue", "Content-Length: 0", "Content-Length: 3"),
+    *("Transfer-Encoding: chunked", "X-Wharf-Cpu-Ms: 3", "X_Forwarded_For: 1", "bad line", "Connection: accept"),
+    *("X-Forwarded-Proto: https", "X-Long: " + "x" * 3_000),
+)
+
+
+def _read(read: Callable[[bytes, int], RequestHead], data: bytes) -> RequestHead | tuple[str, int]:
+    try:
+        return read(data + b"X-Later: 1\r\n\r\n", len(data))
+    except BadHead as error:
+        return str(error), error.status
+
+
+requests = st.tuples(st.sampled_from(REQUEST_LINES), st.lists(st.sampled_from(HEADER_LINES), max_size=5))
+
+
+@given(heads=st.lists(requests, min_size=1, max_size=8))
+def test_a_head_means_the_same_if_its_header_lines_are_known(heads: list[tuple[str, list[str]]]) -> None:
+    reader = HeadReader(4)
+    read_all = []
+    # Each set of header lines is sent with each request line, so that most of them are known.
+    for _, headers in heads:
+        for line, _ in heads:
+            data = "".join(f"{text}\r\n" for text in (line, "Host: a", *headers, "")).encode()
+            expected = _read(lambda data, end: read_request_head(data, end, max_headers=4), data)
+            read_all.append((expected, _read(reader.read, data), _read(reader.read, data)))
+
+    assert [first for first, _, _ in read_all] == [second for _, second, _ in read_all]
+    assert [first for first, _, _ in read_all] == [third for _, _, third in read_all]
 
 
 # -- requests ------------------------------------------------------------------------------------------------------

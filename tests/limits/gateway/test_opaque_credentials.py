@@ -9,7 +9,14 @@ import pytest
 
 from tests.limits.decision_services import ADA, REVOKED, encode_basic
 from tests.limits.gateway.code_host import BOB, BOB_SECOND_TOKEN, BOB_SESSION, BOB_TOKEN, EVE, CodeHost
-from tests.limits.gateway.running_gateway import Reply, RunningGateway, run_gateway, run_scenario
+from tests.limits.gateway.running_gateway import (
+    ReceivedRequest,
+    Reply,
+    RunningGateway,
+    reply_hello,
+    run_gateway,
+    run_scenario,
+)
 from tests.limits.stores.redis_server import running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.limits.core.callers.acceptance import HOUR_MS
@@ -87,6 +94,18 @@ def test_a_rejected_credential_counts_by_address_and_as_a_failed_login(tmp_path:
         assert len([r for r in running.service.requests if "guess" in r.headers.get("authorization", "")]) == 2
 
     run(tmp_path, scenario, rules=rules)
+
+
+@pytest.mark.parametrize("name", ["X-Api-Key", "X_Api_Key", "x_api-key", "X.Api.Key"])
+def test_no_spelling_of_a_header_with_a_credential_avoids_the_limit_of_failed_logins(tmp_path: Path, name: str) -> None:
+    rules = RULES + '[[rule]]\nname = "failed_logins"\nceiling = { none = 2 }\n'
+
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        guesses = [await running.request("/api/things", f"{name}: guess-{number}") for number in range(4)]
+
+        assert [reply.status for reply in guesses] == [401, 401, 403, 403]
+
+    run(tmp_path, scenario, more=OPAQUE + '[carriers]\nheaders = ["X-Api-Key"]\n', rules=rules)
 
 
 def test_a_credential_that_the_service_no_longer_accepts_counts_by_address_again(tmp_path: Path) -> None:
@@ -197,20 +216,67 @@ def test_two_authorization_headers_are_refused(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+SESSIONS = (
+    OPAQUE
+    + '[carriers]\ncookies = "session"\n[opaque]\naccepted_on = "* /api/*"\nsessions_accepted_on = "GET /api/user/*"\n'
+)
+INVENTED_SESSION = "Cookie: session=invented"
+
+
 def test_a_session_is_proved_only_by_paths_that_need_a_login(tmp_path: Path) -> None:
     async def scenario(running: RunningGateway, _host: CodeHost) -> None:
-        for path in ("/page", "/page", "/api/x"):
-            await running.request(path, BOB_SESSION)
-        for path in ("/page", "/api/x"):
-            await running.request(path, "Cookie: session=invented")
-        limits = [
-            get_limit(await running.request("/page", cookie))[1] for cookie in (BOB_SESSION, "Cookie: session=invented")
-        ]
+        limits = []
+        for path in ("/page", "/api/x", "/api/user/x", "/page"):
+            reply = await running.request(path, BOB_SESSION)
+            await running.request(path, INVENTED_SESSION)
+            limits.append(get_limit(reply)[1])
+        invented = await running.request("/page", INVENTED_SESSION)
 
-        assert limits == ["100", "30"]
+        assert (limits, get_limit(invented)[1]) == (["30", "30", "30", "100"], "30")
 
-    more = OPAQUE + '[carriers]\ncookies = "session"\n[opaque]\naccepted_on = "* /api/*"\n'
-    run(tmp_path, scenario, more=more)
+    run(tmp_path, scenario, more=SESSIONS)
+
+
+@pytest.mark.parametrize("status", [403, 404, 303, 500])
+def test_a_reply_that_a_stranger_may_get_too_proves_no_session(tmp_path: Path, status: int) -> None:
+    """Services hide pages from strangers in different ways. An unknown session is a stranger."""
+
+    async def answer(_request: ReceivedRequest, _reader: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
+
+    async def scenario(running: RunningGateway) -> None:
+        running.service.handler = answer
+        for _ in range(2):
+            reply = await running.request("/api/user/x", INVENTED_SESSION)
+
+        assert get_limit(reply)[1] == "30"
+
+    run_scenario(tmp_path, scenario, more=SESSIONS, rules=RULES)
+
+
+def test_an_expired_session_is_no_failed_login(tmp_path: Path) -> None:
+    """Otherwise open pages whose sessions have ended would lock out everybody at their address, even from signing in."""
+    rules = RULES + '[[rule]]\nname = "failed_logins"\nceiling = { none = 1 }\n'
+
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        polls = [await running.request("/api/user/x", INVENTED_SESSION) for _ in range(3)]
+        guesses = [await running.request("/api/x", f"Authorization: Bearer guess-{n}") for n in range(2)]
+        pages = [await running.request(path, INVENTED_SESSION) for path in ("/page", "/login")]
+
+        assert [reply.status for reply in polls + guesses + pages] == [401, 401, 401, 401, 403, 200, 303]
+
+    run(tmp_path, scenario, more=SESSIONS, rules=rules)
+
+
+def test_a_session_stays_accepted_where_the_service_takes_no_sessions(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, host: CodeHost) -> None:
+        await running.request("/api/user/x", BOB_SESSION)
+        del host.sessions["bob-session"]
+        limits = [get_limit(await running.request(path, BOB_SESSION))[1] for path in ("/api/x", "/api/user/x", "/page")]
+
+        assert limits == ["100", "100", "30"]
+
+    run(tmp_path, scenario, more=SESSIONS)
 
 
 def test_credentials_of_the_directory_are_recognized_and_revoked_as_before(tmp_path: Path) -> None:
@@ -262,6 +328,93 @@ def test_an_accepted_credential_ends_without_use(tmp_path: Path) -> None:
         assert [unlisted.accepted.is_accepted(key, until_ms + step) for step in (-1, 0)] == [True, False]
 
     run(tmp_path, scenario, more=OPAQUE + '[opaque]\naccepted_for = "2h"\n')
+
+
+BELOW_A_BASE_PATH = 'base_path = "/api/v1"\n' + RULES
+
+
+@pytest.mark.parametrize(
+    ("pattern", "target", "is_proved"),
+    [
+        ("* /user", "/api/v1/user", True),
+        ("* /user", "/user", False),
+        ("* /user", "/api/v1/user/", True),
+        ("* outside:/{owner}/{name}.git/*", "/bob/site.git/info/refs", True),
+        ("* outside:/{owner}/{name}.git/*", "/api/v1/site.git/x", False),
+        ("GET /*", "/api/v1/user", True),
+        ("POST /*", "/api/v1/user", False),
+    ],
+)
+def test_a_proving_request_is_named_as_in_a_rule(tmp_path: Path, pattern: str, target: str, is_proved: bool) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        running.service.handler = reply_hello
+        await running.request(target, BOB)
+
+        limit = get_limit(await running.request("/api/v1/other", BOB))[1]
+        assert limit == ("100" if is_proved else "30")
+
+    more = OPAQUE + f'[opaque]\naccepted_on = "{pattern}"\n'
+    run(tmp_path, scenario, more=more, rules=BELOW_A_BASE_PATH)
+
+
+@pytest.mark.parametrize(
+    ("case", "target", "is_proved"),
+    [("ignore", "/USER", True), ("exact", "/USER", False), ("both", "/USER", False), ("both", "/user", True)],
+)
+def test_a_proving_request_is_one_however_the_service_reads_its_path(
+    tmp_path: Path, case: str, target: str, is_proved: bool
+) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        running.service.handler = reply_hello
+        await running.request(target, BOB)
+
+        assert get_limit(await running.request("/other", BOB))[1] == ("100" if is_proved else "30")
+
+    rules = RULES + f'[paths]\ncase = "{case}"\n'
+    run(tmp_path, scenario, more=OPAQUE + '[opaque]\naccepted_on = "* /user"\n', rules=rules)
+
+
+def test_changed_rules_move_the_proving_requests(tmp_path: Path) -> None:
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        running.service.handler = reply_hello
+        await running.decision_service.set_rules(RULES, "rules.toml")
+        await running.request("/user", BOB)
+
+        assert get_limit(await running.request("/user", BOB))[1] == "100"
+
+    run(tmp_path, scenario, more=OPAQUE + '[opaque]\naccepted_on = "* /user"\n', rules=BELOW_A_BASE_PATH)
+
+
+@pytest.mark.needs_program("redis-server")
+def test_gateways_on_one_redis_count_new_credentials_of_an_address_together(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 32)
+    (tmp_path / "key").chmod(0o600)
+
+    async def scenario(address: str) -> list[str]:
+        store = f'[store]\nkind = "redis"\naddresses = ["{address}"]\nwait_ms = 2000\n'
+        more = f'{OPAQUE}credential_key_file = "{tmp_path / "key"}"\n{store}[opaque]\nnew_most = 3\n'
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        async with (
+            run_gateway(tmp_path / "a", rules=RULES, more=more) as first,
+            run_gateway(tmp_path / "b", rules=RULES, more=more) as second,
+        ):
+            gateways = [first, second]
+            headers = [f"Authorization: Bearer invented-{number}" for number in range(6)]
+            for number, header in enumerate(headers):
+                await gateways[number % 2].request("/page", header)
+                unlisted = gateways[number % 2].decision_service.unlisted
+                assert unlisted is not None
+                await wait_on_loop_until(lambda u=unlisted: not u.has_writes, what="the proof is stored")  # type: ignore[misc]
+            return [
+                get_limit(await gateways[(number + 1) % 2].request("/page", header))[1]
+                for number, header in enumerate(headers)
+            ]
+
+    with running_redis(tmp_path) as redis:
+        limits = asyncio.run(scenario(redis.address))
+
+    assert limits == ["100", "100", "100", "30", "30", "30"]
 
 
 @pytest.mark.needs_program("redis-server")
@@ -323,6 +476,12 @@ class LostStore:
 
     async def remove(self, key: str) -> None:
         raise StoreUnavailable(f"no reply about {key}")
+
+    async def add_new(self, group: str, key: str, *, most: int, lifetime_ms: int) -> bool:
+        raise StoreUnavailable(f"no reply about {key} {group} {most} {lifetime_ms}")
+
+    async def count_new(self, group: str) -> int:
+        raise StoreUnavailable(f"no reply about {group}")
 
 
 def test_a_gateway_whose_shared_store_is_lost_accepts_credentials_by_itself(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from click.testing import CliRunner
 from wharf.cli.root import root
 from wharf.limits.config import LimiterSettings
 from wharf.limits.config.settings import GatewaySettings, StoreSettings, Upstream
-from wharf.limits.gateway.process import GatewayStartError, explain_listen_error, run_gateway
+from wharf.limits.gateway.process import OTHER_OPEN_FILES, GatewayStartError, explain_listen_error, run_gateway
 from wharf.world import RealWorld
 
 
@@ -107,6 +108,37 @@ def test_a_hangup_reloads_the_rules(tmp_path: Path, caplog: pytest.LogCaptureFix
         run_until_ready(tmp_path, hang_up, rules_file=rules)
     assert [record.getMessage() for record in caplog.records if "file loaded" in record.getMessage()] == [
         f"file loaded purpose=rules path={rules}"
+    ]
+
+
+def test_a_gateway_raises_its_limit_of_open_files(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (900, limits[1]))
+    found: list[int] = []
+
+    def read_limit(_lines: list[str], stop_event: asyncio.Event) -> None:
+        found.append(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        stop_event.set()
+
+    try:
+        run_until_ready(tmp_path, read_limit, gateway={"connections_most": 1_500, "upstream_connections_most": 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert found == [1_500 + 100 + OTHER_OPEN_FILES]
+
+
+def test_a_gateway_warns_if_its_connections_need_too_many_open_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        run_until_ready(tmp_path, stop, gateway={"connections_most": 10_000_000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert ["connections_most=10000000" in record.getMessage() for record in caplog.records if record.levelno > 20] == [
+        True
     ]
 
 

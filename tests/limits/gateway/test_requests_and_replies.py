@@ -19,7 +19,7 @@ from wharf.limits.gateway.caller.replies import build_reply_head
 from wharf.limits.gateway.caller.requests import MAX_DRAINED_BYTES, RequestReader
 from wharf.limits.gateway.chunks import BadChunk
 from wharf.limits.gateway.environment import GatewayCounts
-from wharf.limits.gateway.heads import BadHead, ReplyHead, read_request_head
+from wharf.limits.gateway.heads import BadHead, HeadReader, ReplyHead, read_request_head
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.limits.gateway.upstream import CHUNK_LINES_PER_STEP, MAX_HEAD_BYTES, UpstreamConnection, UpstreamPool
 
@@ -154,7 +154,7 @@ SETTINGS = GatewaySettings(head_bytes_most=100, headers_most=3)
 
 
 def make_reader(data: bytes) -> RequestReader:
-    reader = RequestReader(SETTINGS)
+    reader = RequestReader(SETTINGS, HeadReader(SETTINGS.headers_most))
     reader.buffer = data
     return reader
 

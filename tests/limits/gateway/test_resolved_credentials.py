@@ -13,8 +13,15 @@ import pytest
 
 from tests.limits.decision_services import encode_basic
 from tests.limits.gateway.code_host import BOB, BOB_SECOND_TOKEN, BOB_SESSION, BOB_TOKEN, EVE, CodeHost
-from tests.limits.gateway.running_gateway import ReceivedRequest, RunningGateway, ScriptedService, run_scenario
+from tests.limits.gateway.running_gateway import (
+    ReceivedRequest,
+    RunningGateway,
+    ScriptedService,
+    run_gateway,
+    run_scenario,
+)
 from tests.limits.gateway.test_opaque_credentials import RULES, get_limit
+from tests.limits.stores.redis_server import running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.limits.credentials import resolver
 
@@ -95,6 +102,30 @@ def test_after_some_unknown_credentials_nothing_more_is_asked_for_an_address(tmp
         assert [get_limit(reply)[1] for reply in replies] == ["30", "30"]
 
     run(tmp_path, scenario, more=RESOLVED + "[opaque]\nnew_most = 2\n")
+
+
+@pytest.mark.needs_program("redis-server")
+def test_gateways_on_one_redis_ask_together_about_some_unknown_credentials_of_an_address(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 32)
+    (tmp_path / "key").chmod(0o600)
+
+    async def scenario(address: str) -> int:
+        store = f'[store]\nkind = "redis"\naddresses = ["{address}"]\nwait_ms = 2000\n'
+        more = f'{RESOLVED}credential_key_file = "{tmp_path / "key"}"\n{store}[opaque]\nnew_most = 3\n'
+        host = CodeHost()
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        async with (
+            run_gateway(tmp_path / "a", rules=RULES, more=more) as first,
+            run_gateway(tmp_path / "b", rules=RULES, more=more) as second,
+        ):
+            first.service.handler = second.service.handler = host.handle
+            for number in range(8):
+                await (first, second)[number % 2].request("/page", f"Authorization: Bearer invented-{number}")
+            return len(host.questions)
+
+    with running_redis(tmp_path) as redis:
+        assert asyncio.run(scenario(redis.address)) == 3
 
 
 def test_while_the_service_cannot_be_asked_credentials_are_opaque(tmp_path: Path) -> None:

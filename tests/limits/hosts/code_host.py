@@ -1,8 +1,8 @@
 """A stand-in for a Gitea, Forgejo or GitLab host, behind a gateway process.
 
 It serves the documented routes that clients use: git over HTTPS by the real `git http-backend`, large files, packages, raw
-files, an event stream, pages, and a part of the REST API. It knows one token and stores all requests. Private repositories
-need the token, so clients first receive 401, as from a real host.
+files, an event stream, pages, and a part of the REST API. It knows one token and one session, and stores all requests. Private
+repositories need the token, so clients first receive 401, as from a real host. Pages of a user redirect strangers to the sign-in page.
 """
 
 import base64
@@ -25,6 +25,17 @@ from tests.ports import free_ports
 from tests.waiting import wait_until
 
 TOKEN: Final = "0123456789abcdef0123456789abcdef01234567"
+SESSION: Final = "89abcdef01234567"
+SESSION_COOKIES: Final = ("i_like_gitea", "_gitlab_session")
+PAGES_OF_USERS: Final = (
+    "/notifications",
+    "/issues",
+    "/pulls",
+    "/user/settings",
+    "/dashboard",
+    "/-/profile",
+    "/-/user_settings",
+)
 GIT_SERVICES: Final = ("/info/refs", "/git-upload-pack", "/git-receive-pack")
 EVENTS: Final = 3
 """The number of events after which the host ends the event stream."""
@@ -93,7 +104,15 @@ class CodeHost:
             return HostReply(401, b"{}", headers=(("WWW-Authenticate", f'Bearer realm="{self._gateway}/v2/token"'),))
         if "/raw/" in path:
             return HostReply(200, b"the file\n", "text/plain")
+        is_start_page = path == "/" and self._base_path == "/api/v4"
+        is_of_user = is_start_page or any(path == page or path.startswith(f"{page}/") for page in PAGES_OF_USERS)
+        if is_of_user and not self._has_session(request):
+            return HostReply(303, b"", headers=(("Location", "/user/login"),))
         return HostReply(200, b"<html>a page</html>", "text/html")
+
+    def _has_session(self, request: HostRequest) -> bool:
+        cookies = request.headers.get("cookie", "").split("; ")
+        return any(f"{name}={SESSION}" in cookies for name in SESSION_COOKIES)
 
     def _is_authorized(self, request: HostRequest) -> bool:
         kind, _, value = request.headers.get("authorization", "").partition(" ")
@@ -293,10 +312,18 @@ class RunningHost:
         return self.address.replace("http://", f"http://ada:{TOKEN}@")
 
     def send(
-        self, path: str, *, method: str = "GET", token: str | None = None, body: bytes | None = None
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        token: str | None = None,
+        cookie: str | None = None,
+        body: bytes | None = None,
     ) -> ClientReply:
         """Send a request through the gateway, and return the reply."""
         request = urllib.request.Request(self.address + path, data=body, method=method)
+        if cookie is not None:
+            request.add_header("Cookie", cookie)
         if token is not None:
             request.add_header("Authorization", f"token {token}")
         try:
@@ -321,8 +348,11 @@ class RunningHost:
 
 
 @contextmanager
-def run_code_host(folder: Path, profile: str, rules: str = "") -> Iterator[RunningHost]:
-    """Run `wharf gateway` with this profile and more rules in front of the host. TOKEN is a token of ada."""
+def run_code_host(folder: Path, profile: str, rules: str = "", *, settings: str = "") -> Iterator[RunningHost]:
+    """Run `wharf gateway` with this profile and more rules in front of the host. TOKEN is a token of ada.
+
+    `settings` replaces the settings before `[gateway]`, which list the token.
+    """
     (port,) = free_ports(1)
     gateway_address = f"http://127.0.0.1:{port}"
     host = CodeHost(folder, gateway_address, "/api/v4" if profile == "gitlab" else "/api/v1")
@@ -336,8 +366,8 @@ def run_code_host(folder: Path, profile: str, rules: str = "") -> Iterator[Runni
         f'[[user]]\nlogin = "ada"\nid = 5\ntokens = [{{ name = "t", sha256 = "{digest}" }}]\n'
     )
     (folder / "limits.toml").write_text(
-        'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n'
-        f'[gateway]\nupstream = "http://127.0.0.1:{server.server_address[1]}"\nlisten = "127.0.0.1:{port}"\n'
+        (settings or 'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n')
+        + f'[gateway]\nupstream = "http://127.0.0.1:{server.server_address[1]}"\nlisten = "127.0.0.1:{port}"\n'
         "[decisions]\none_in = 1\n"
     )
     output_file = folder / "gateway.txt"

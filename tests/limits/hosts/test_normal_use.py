@@ -10,9 +10,16 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.limits.hosts.code_host import EVENTS, TOKEN, RunningHost, run_code_host
+from tests.docs.test_limits_for_your_host import read_files
+from tests.limits.decision_services import AdvancingWorld, encode_basic
+from tests.limits.hosts.code_host import EVENTS, SESSION, TOKEN, RunningHost, run_code_host
+from wharf.limits.config.settings import LimiterSettings
+from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
+from wharf.limits.decisions.requests import IncomingRequest, LocalReply
+from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.simulation.access_log import AccessLogReader
 from wharf.limits.simulation.replay import Replay
@@ -180,7 +187,8 @@ def test_what_a_user_does_in_an_hour_is_admitted_even_at_once(tmp_path: Path, pr
 def list_requests_of_an_hour(profile: str) -> list[tuple[int, str, str, str]]:
     """Return second, address, user and request of an hour: 60 people behind one address, and 30 runners behind another.
 
-    Each person opens 60 pages, with 3 parts each that the browser lacks, and watches a page that asks for news every 10 seconds.
+    Each person opens the page with her notifications, or the start page of GitLab, then 60 pages, with 3 parts each that the browser
+    lacks, and watches a page that asks for news every 10 seconds.
     They pull 4 times, search 10 times and write 5 comments. A bot reads 4,000 records of the API. Each runner
     polls every 3 seconds, clones 6 times and installs 100 packages each time.
     """
@@ -190,15 +198,18 @@ def list_requests_of_an_hour(profile: str) -> list[tuple[int, str, str, str]]:
     search = f"GET {base}/{'search' if profile == 'gitlab' else 'repos/search'}"
     poll = f"POST {base}/jobs/request" if profile == "gitlab" else "POST /api/actions/runner.v1.RunnerService/FetchTask"
     package = f"GET {base}/packages/npm/tool" if profile == "gitlab" else "GET /api/packages/acme/npm/tool"
+    first_page = "GET /" if profile == "gitlab" else "GET /notifications"
+    news = "GET /acme/site/-/issues/7/realtime_changes" if profile == "gitlab" else "GET /notifications/new"
     clone = ["GET /acme/site.git/info/refs", *["POST /acme/site.git/git-upload-pack"] * 2]
     requests: list[tuple[int, str, str, str]] = []
     for person in range(60):
         user, office = f"person{person}", "192.0.2.7"
+        requests.append((person, office, user, first_page))
         for minute in range(60):
             second = minute * 60 + person
             requests.append((second, office, user, "GET /acme/site"))
             requests += [(second, office, user, "GET /assets/a.js")] * 3
-            requests += [(second + tick, office, user, "GET /acme/site/issues/7") for tick in range(0, 60, 10)]
+            requests += [(second + tick, office, user, news) for tick in range(0, 60, 10)]
         for pull in range(4):
             # Git first tries without a credential.
             requests.append((pull * 900 + person, office, "-", clone[0]))
@@ -233,3 +244,86 @@ def test_an_hour_of_normal_use_of_an_office_has_no_refusal(profile: str) -> None
     result = replay.finish().to_dict()
 
     assert (result["admitted"], result["refused"], result["rules"]) == (len(requests), 0, {})
+
+
+def read_settings_of_page(folder: Path, profile: str) -> LimiterSettings:
+    """Write the files of the page for a host of this kind, and return their settings."""
+    name = "limits-gitlab.toml" if profile == "gitlab" else "limits.toml"
+    (folder / "limits.toml").write_text(read_files()[name])
+    (folder / "rules.toml").write_text(f'profile = "{profile}"\n')
+    return load_settings(folder / "limits.toml")
+
+
+def make_request(profile: str, address: str, user: str, text: str, carriers: CarrierSettings) -> IncomingRequest:
+    """Return a request of a user: to git, API and packages with a token, and to pages with a session."""
+    method, path = text.split(" ")
+    authorization, headers = None, list[tuple[bytes, bytes]]()
+    token = f"token-of-{user}-0123456789abcdef"
+    if user == "-":
+        pass
+    elif ".git/" in path:
+        authorization = encode_basic(user, token)
+    elif path.startswith("/api/") and profile == "gitlab":
+        headers.append((b"private-token", token.encode()))
+    elif path.startswith("/api/"):
+        authorization = f"token {token}"
+    else:
+        headers.append((b"cookie", f"i_like_gitea={user}; _gitlab_session={user}".encode()))
+    return IncomingRequest(method, path, "", address, authorization, carried=find_carried(headers, carriers))
+
+
+def count_refusals(settings: LimiterSettings, profile: str, *, until_s: int = 3_600) -> tuple[Counter[str], int]:
+    """Send the requests of an hour to a limiter that has just started. Return the refused ones, and how many addresses and
+    credentials are counted.
+
+    The host accepts every credential, and answers git without one with 401.
+    """
+    world = AdvancingWorld()
+    limiter = RateLimiter(settings, world)
+    service, refused, owners = limiter.decision_service, Counter[str](), set[str]()
+    assert service.carriers is not None
+    for second, address, user, text in list_requests_of_an_hour(profile):
+        if second >= until_s:
+            break
+        world.advance(max(0, second - world.elapsed_s))
+        incoming = make_request(profile, address, user, text, service.carriers)
+        result = service.admit_locally(incoming)
+        if isinstance(result, LocalReply):
+            refused[text] += 1
+            continue
+        owners.add(result.caller.owner)
+        result.measured_ms = 0
+        if result.proof is not None:
+            service.on_reply_status(result, 401 if user == "-" and ".git/" in incoming.path else 200)
+        service.end_request_locally(result)
+    return refused, len(owners)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_with_the_settings_of_the_page_an_hour_of_an_office_has_no_refusal(tmp_path: Path, profile: str) -> None:
+    """60 sessions, 60 tokens of people, those of bot and ci, and three addresses are counted."""
+    refused, owners = count_refusals(read_settings_of_page(tmp_path, profile), profile)
+    assert (refused, owners) == (Counter(), 60 + 60 + 2 + 3)
+
+
+def test_without_pages_that_prove_sessions_an_office_shares_the_limit_of_its_address(tmp_path: Path) -> None:
+    settings = read_settings_of_page(tmp_path, "gitea")
+    opaque = msgspec.structs.replace(settings.credentials.opaque, sessions_accepted_on=("GET outside:/user/settings",))
+    credentials = msgspec.structs.replace(settings.credentials, opaque=opaque)
+    without = msgspec.structs.replace(settings, credentials=credentials)
+    refused, owners = count_refusals(without, "gitea", until_s=120)
+    assert (refused.total() > 0, owners) == (True, 60 + 2 + 3)
+
+
+@pytest.mark.parametrize("profile", ["gitea", "gitlab"])
+def test_a_session_counts_by_itself_after_a_page_that_needs_it(tmp_path: Path, profile: str) -> None:
+    page, cookie = ("/", "_gitlab_session") if profile == "gitlab" else ("/notifications", "i_like_gitea")
+    settings = read_files()["limits-gitlab.toml" if profile == "gitlab" else "limits.toml"].partition("[gateway]")[0]
+    with run_code_host(tmp_path, profile, settings=settings) as running:
+        limits = [
+            running.send(path, cookie=f"{cookie}={session}").headers["x-ratelimit-limit"]
+            for session in ("invented", SESSION)
+            for path in ("/acme/site", page, "/acme/site")
+        ]
+    none, credential = ("500", "1000") if profile == "gitlab" else ("300", "600")
+    assert limits == [none] * 5 + [credential]

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tests.limits.decision_services import DIRECTORY
+from wharf.limits.config.credential_settings import CredentialSettings
 from wharf.limits.config.settings import DecisionLogSettings, LimiterSettings, ServeSettings, StoreSettings
 from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.rate_limiter import RateLimiter
@@ -39,6 +40,7 @@ async def running_check(
     *,
     proxies: ProxySettings | None = None,
     rules: str = RULES,
+    credentials: CredentialSettings | None = None,
     decisions: DecisionLogSettings | None = None,
     **fields: Any,
 ) -> AsyncIterator[CheckServer]:
@@ -52,6 +54,7 @@ async def running_check(
         data_folder=folder / "data",
         store=StoreSettings(is_saved=False),
         proxies=proxies or ProxySettings(),
+        credentials=credentials or CredentialSettings(),
         decisions=decisions or DecisionLogSettings(),
         serve=msgspec.structs.replace(SETTINGS, **fields),
     )

@@ -1,11 +1,13 @@
 """The check endpoint over real sockets: what it reads, what it replies, and what it refuses."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from tests.limits.decision_services import ADA
@@ -16,8 +18,14 @@ from wharf.limits.serving.check_server import MAX_HEAD_BYTES, CheckServer
 
 T = TypeVar("T")
 
+NGINX_REPLY = "/check/nginx/reply"
+
 FORWARDED = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/things?page=2", "X-Forwarded-For": "192.0.2.7"}
 ORIGINAL = {"X-Original-Method": "GET", "X-Original-URI": "/reports/1", "X-Forwarded-For": "192.0.2.7"}
+
+
+def encode_reply(status: int, headers: tuple[tuple[str, str], ...]) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode((status, headers, b""))).decode()
 
 
 class CheckReply:
@@ -36,7 +44,7 @@ class CheckReply:
 
 def build_request(headers: Mapping[str, str], path: str = "/check", method: str = "GET") -> bytes:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"{method} {path} HTTP/1.1\r\nHost: limits\r\n{lines}\r\n".encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: limits\r\n{lines}\r\n".encode("latin-1")
 
 
 async def read_reply(reader: asyncio.StreamReader) -> CheckReply:
@@ -96,22 +104,107 @@ def test_a_rule_can_refuse_with_another_status(tmp_path: Path) -> None:
     assert run(tmp_path, scenario) == [200, 429]
 
 
-def test_nginx_gets_a_status_that_it_accepts_and_the_refusal_in_headers(tmp_path: Path) -> None:
-    async def scenario(proxy: Proxy) -> CheckReply:
-        for _ in range(2):
-            reply = await proxy.check(ORIGINAL, "/check/nginx")
-        return reply
+def test_nginx_gets_a_status_that_it_accepts_and_then_the_reply_for_the_caller(tmp_path: Path) -> None:
+    async def scenario(proxy: Proxy) -> tuple[CheckReply, CheckReply]:
+        await proxy.check(ORIGINAL, "/check/nginx")
+        reply = await proxy.check(ORIGINAL, "/check/nginx")
+        return reply, await proxy.check({**ORIGINAL, "X-Check-Reply": reply.headers["x-wharf-reply"]}, NGINX_REPLY)
 
-    reply = run(tmp_path, scenario)
-    assert (reply.status, reply.headers["x-wharf-status"], reply.body) == (403, "429", b"")
-    assert json.loads(reply.headers["x-wharf-body"])["limit"]["name"] == "reports"
-    assert "retry-after" in reply.headers
+    for_nginx, for_caller = run(tmp_path, scenario)
+    assert (for_nginx.status, for_nginx.body) == (403, b"")
+    assert (for_caller.status, json.loads(for_caller.body)["limit"]["name"]) == (429, "reports")
+    assert "retry-after" in for_caller.headers
 
 
-def test_nginx_gets_401_for_a_wrong_credential(tmp_path: Path) -> None:
-    reply = run(tmp_path, lambda proxy: proxy.check({**ORIGINAL, "Authorization": "Bearer wrong"}, "/check/nginx"))
-    assert (reply.status, reply.headers["x-wharf-status"]) == (401, "401")
-    assert json.loads(reply.headers["x-wharf-body"])["message"] == "Bad credentials"
+def test_a_wrong_credential_is_refused_with_403_for_nginx_and_401_for_the_caller(tmp_path: Path) -> None:
+    headers = {**ORIGINAL, "Authorization": "Bearer wrong"}
+
+    async def scenario(proxy: Proxy) -> tuple[CheckReply, CheckReply]:
+        reply = await proxy.check(headers, "/check/nginx")
+        return reply, await proxy.check({**headers, "X-Check-Reply": reply.headers["x-wharf-reply"]}, NGINX_REPLY)
+
+    for_nginx, for_caller = run(tmp_path, scenario)
+    assert (for_nginx.status, "www-authenticate" in for_nginx.headers) == (403, False)
+    assert (for_caller.status, for_caller.problem) == (401, "Bad credentials")
+    assert "www-authenticate" in for_caller.headers
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "!", "AAAA", "xyz", encode_reply(999, ()), encode_reply(200, (("x", "a\r\nSet-Cookie: b"),))],
+)
+def test_without_a_reply_of_the_limiter_the_caller_of_nginx_gets_403(tmp_path: Path, text: str) -> None:
+    """Such as if a rule of nginx itself has denied the request."""
+    reply = run(tmp_path, lambda proxy: proxy.check({**ORIGINAL, "X-Check-Reply": text}, NGINX_REPLY))
+    assert (reply.status, reply.problem, "set-cookie" in reply.headers) == (403, "Forbidden", False)
+
+
+def test_a_page_of_the_limiter_is_decided_once_and_rendered_for_nginx(tmp_path: Path) -> None:
+    headers = {**ORIGINAL, "X-Original-URI": "/rate_limit"}
+
+    async def scenario(proxy: Proxy) -> tuple[CheckReply, CheckReply]:
+        reply = await proxy.check(headers, "/check/nginx")
+        return reply, await proxy.check({**headers, "X-Check-Reply": reply.headers["x-wharf-reply"]}, NGINX_REPLY)
+
+    for_nginx, for_caller = run(tmp_path, scenario)
+    assert (for_nginx.status, for_nginx.headers["x-wharf-reply"]) == (403, "page")
+    assert (for_caller.status, json.loads(for_caller.body)["resources"]["core"]["limit"]) == (200, 3)
+
+
+def test_caddy_gets_the_true_status_of_each_reply_and_admissions_have_a_header(tmp_path: Path) -> None:
+    async def scenario(proxy: Proxy) -> list[tuple[int, bool]]:
+        replies = [
+            await proxy.check({**FORWARDED, "X-Forwarded-Uri": uri}, "/check/caddy")
+            for uri in ("/things", "/graphql", "/graphql", "/rate_limit")
+        ]
+        return [(reply.status, "x-wharf-admitted" in reply.headers) for reply in replies]
+
+    assert run(tmp_path, scenario) == [(200, True), (200, True), (200, False), (200, False)]
+
+
+@pytest.mark.parametrize(("path", "status"), [
+    ("/pages/rate_limit", 200),
+    ("/pages/rate%5Flimit?x=1", 200),
+    ("/pages//rate_limit", 400),
+    ("/pages/orders", 404),
+    ("/pages/", 404),
+])  # fmt: skip
+def test_only_the_pages_of_the_limiter_are_below_pages(tmp_path: Path, path: str, status: int) -> None:
+    reply = run(tmp_path, lambda proxy: proxy.check({"X-Forwarded-For": "192.0.2.7"}, path))
+    assert reply.status == status
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("X-Forwarded-Uri", "/caf\xe9"),
+    ("X-Forwarded-Uri", "/things#x"),
+    ("X-Forwarded-Uri", "things"),
+    ("X-Forwarded-Uri", "/" + "x" * 10_000),
+    ("X-Forwarded-Method", "G T"),
+    ("X-Forwarded-Method", "get"),
+    ("X-Forwarded-Method", "X" * 40),
+    ("X-Forwarded-Method", "CONNECT"),
+    ("Authorization", "Bearer caf\xe9"),
+    ("X-Other", "caf\xe9"),
+])  # fmt: skip
+@pytest.mark.parametrize("path", ["/check", "/check/nginx"])
+def test_a_request_that_the_gateway_would_refuse_is_refused_for_the_caller(
+    tmp_path: Path, path: str, name: str, value: str
+) -> None:
+    """nginx replies with 500 to a check that fails in another way."""
+    names = dict(zip(FORWARDED, ORIGINAL, strict=True)) if path == "/check/nginx" else {}
+    headers = {names.get(key, key): text for key, text in {**FORWARDED, name: value}.items()}
+    expected = {"CONNECT": 405}.get(value, 414 if len(value) > 8_192 else 400)
+
+    async def scenario(proxy: Proxy) -> tuple[CheckReply, int]:
+        reply = await proxy.check(headers, path)
+        return reply, (await proxy.check()).status  # The connection of the proxy stays open.
+
+    reply, later = run(tmp_path, scenario)
+    if path == "/check/nginx":
+        status = msgspec.msgpack.decode(base64.urlsafe_b64decode(reply.headers["x-wharf-reply"]))[0]
+        assert (reply.status, status, later) == (403, expected, 200)
+    else:
+        assert (reply.status, "x-ratelimit-limit" in reply.headers, later) == (expected, True, 200)
 
 
 def test_a_refusal_of_a_graphql_request_is_no_admission(tmp_path: Path) -> None:
@@ -174,9 +267,9 @@ def test_each_path_reads_only_its_own_headers(tmp_path: Path, path: str) -> None
 @pytest.mark.parametrize(
     ("headers", "path", "status", "problem"),
     [
-        (FORWARDED, "/other", 404, "unknown path: use /check, or /check/nginx for nginx"),
-        ({**FORWARDED, "X-Forwarded-Uri": "things"}, "/check", 400, "x-forwarded-uri is not a path in ASCII"),
-        ({**FORWARDED, "X-Forwarded-Method": "G T"}, "/check", 400, "x-forwarded-method is not a method"),
+        (FORWARDED, "/other", 404, "unknown path: use /check, or /check/caddy for Caddy, or /check/nginx for nginx"),
+        ({**FORWARDED, "X-Forwarded-Uri": ""}, "/check", 400, "the header x-forwarded-uri is missing"),
+        (ORIGINAL, "/pages/orders", 404, "the limiter has no page at this path"),
         ({**FORWARDED, "x-forwarded-method": "PUT"}, "/check", 400, "the header x-forwarded-method occurs twice"),
         ({**FORWARDED, "X-Forwarded-For": "unknown"}, "/check", 400, "the last entry of x-forwarded-for is not an address"),
         ({**FORWARDED, "X-Forwarded-For": ""}, "/check", 400, "the header x-forwarded-for is missing"),
@@ -298,7 +391,7 @@ def test_a_path_that_services_read_differently_is_refused(
 
     reply = run(tmp_path, lambda proxy: proxy.check(headers, path))
 
-    assert (reply.status, reply.headers.get("x-wharf-status", "400")) == (status, "400")
+    assert (reply.status, "x-wharf-reply" in reply.headers) == (status, status == 403)
 
 
 @pytest.mark.parametrize("uri", ["/Reports/1", "/%72eports/1", "/reports;v=1/1"])

@@ -100,6 +100,19 @@ def test_without_an_address_the_message_names_the_settings(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize("table", ["", '[resolver]\nurl = "/api/v1/user"\n'])
+def test_a_question_without_a_service_is_reported(tmp_path: Path, table: str) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text(f'credentials = "resolved"\ndata_folder = "data"\n{table}[serve]\ncheck_listen = "127.0.0.1:0"\n')
+    result = CliRunner().invoke(root, ["limits", "serve", "--config", str(file)])
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+        1,
+        'Error: the limiter cannot ask who owns a credential: `url` in `[resolver]` is the path "/api/v1/user", and it is not '
+        'known of which service. Write the whole URL, such as url = "http://127.0.0.1:3000/api/v1/user", or set `upstream` in '
+        "`[gateway]`",
+    )
+
+
 def test_invalid_settings_are_reported_with_their_place(tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text('[serve]\ncheck_listen = "0.0.0.0:8082"\n')

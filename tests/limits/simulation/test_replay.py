@@ -16,7 +16,7 @@ from wharf.limits.simulation.parallel import (
     simulate_lines,
     simulate_logs,
 )
-from wharf.limits.simulation.replay import PartialResult, RefusalCount, Replay, SimulationResult
+from wharf.limits.simulation.replay import PartialResult, RefusalCount, Replay, SimulationResult, count_cpu_ms
 
 NOON_MS = 1_795_262_400_000  # 21 November 2026, 12:00:00 UTC
 FEW = '[[rule]]\nname = "few"\nmatch = ["GET /few"]\nresource = "few"\nwindow = "1m"\nceiling = 2'
@@ -35,8 +35,12 @@ def make_record(
     address: str = "192.0.2.7",
     path: str = "/few",
     duration_ms: int | None = None,
+    first_byte_ms: int | None = None,
+    upstream_ms: int | None = None,
+    status: int = 200,
 ) -> LogRecord:
-    return LogRecord(NOON_MS + round(second * 1_000), address, user, "GET", path, duration_ms)
+    at_ms = NOON_MS + round(second * 1_000)
+    return LogRecord(at_ms, address, user, "GET", path, duration_ms, "", first_byte_ms, upstream_ms, status)
 
 
 def replay_all(target: Replay, *records: LogRecord) -> SimulationResult:
@@ -98,6 +102,18 @@ def test_the_time_of_each_line_is_its_own() -> None:
         (b'{"method": "A", "path": "/", "caller": "app:7"}', LogRecord(0, "0.0.0.0", "", "A", "/", None)),
         (b'{"method": "A", "path": "/", "caller": "user:x", "user": "y"}', LogRecord(0, "0.0.0.0", "y", "A", "/", None)),
         (b'{"method": "A", "path": "/", "duration_ms": 0}', LogRecord(0, "0.0.0.0", "", "A", "/", 0)),
+        (
+            b'{"method": "A", "path": "/", "request_time": 0.5, "upstream_response_time": "0.4", "status": 206}',
+            LogRecord(0, "0.0.0.0", "", "A", "/", 500, "", None, 400, 206),
+        ),
+        (
+            b'{"method": "A", "path": "/", "duration_ms": 7, "upstream_header_time": "0.001, 0.002", "status": "101"}',
+            LogRecord(0, "0.0.0.0", "", "A", "/", 7, "", 3, None, 101),
+        ),
+        (
+            b'{"method": "A", "path": "/", "first_byte_ms": 2.6, "upstream_response_time": "-"}',
+            LogRecord(0, "0.0.0.0", "", "A", "/", 3, "", 3, None),
+        ),
         (
             b'{"method": "A", "path": "/", "at_ms": 7, "time": "1970-01-01T00:00:01.5Z"}',
             LogRecord(1_500, "0.0.0.0", "", "A", "/", None),
@@ -234,6 +250,91 @@ def test_cpu_time_is_charged_when_a_request_ends() -> None:
 
     # 600 ms are charged at 0.6 s and at 0.7 s; then 1,200 of 1,000 ms are used.
     assert (result.admitted, result.rules) == (3, {"cpu": 2})
+
+
+@pytest.mark.parametrize(
+    ("record", "cpu_ms"),
+    [
+        (make_record(duration_ms=900, upstream_ms=700, first_byte_ms=200), 200),
+        (make_record(duration_ms=900, upstream_ms=700), 700),
+        (make_record(duration_ms=900), 900),
+        (make_record(duration_ms=900, first_byte_ms=0), 0),
+        (make_record(duration_ms=900_000, upstream_ms=900_000, status=101), 0),
+        (make_record(duration_ms=900_000, upstream_ms=900_000, first_byte_ms=40, status=101), 40),
+    ],
+)
+def test_the_time_that_is_closest_to_that_of_the_gateway_counts_as_cpu_time(record: LogRecord, cpu_ms: int) -> None:
+    assert count_cpu_ms(record) == cpu_ms
+
+
+def test_the_time_after_the_first_byte_is_not_charged() -> None:
+    records = [make_record(second, duration_ms=900, first_byte_ms=200) for second in range(6)]
+
+    assert replay_all(make_replay(CPU, has_durations=True), *records).rules == {"cpu": 1}
+
+
+def test_a_websocket_holds_no_slot_of_plain_requests() -> None:
+    slots = SLOTS + '\n[[rule]]\nname = "sockets"\ncounts = "connections"\nconnection = "websocket"\nceiling = 1'
+    records = [make_record(0, duration_ms=9_000, status=101), make_record(1, duration_ms=1)]
+    records += [make_record(2, duration_ms=9_000, status=101)]
+
+    assert replay_all(make_replay(slots, has_durations=True), *records).rules == {"sockets": 1}
+
+
+def test_the_work_of_a_long_request_is_charged_while_it_runs() -> None:
+    cpu = '[[rule]]\nname = "cpu"\ncounts = "cpu_ms"\nwindow = "1m"\nceiling = 12000'
+    starts = (0, 4, 9, 14, 16, 71)
+    records = [make_record(start, duration_ms=17_000 if not start else 0) for start in starts]
+
+    result = replay_all(make_replay(cpu, has_durations=True), *records)
+
+    # 15,000 ms are charged after 15 s, 2,000 more after 17 s.
+    assert (result.admitted, [count.first_ms - NOON_MS for count in result.callers]) == (5, [16_000])
+
+
+def test_an_impossible_duration_does_not_take_forever() -> None:
+    records = [make_record(0, duration_ms=10**12), make_record(10**9, duration_ms=1)]
+
+    assert replay_all(make_replay(CPU, has_durations=True), *records).admitted == 2
+
+
+def test_the_result_says_what_counted_as_cpu_time() -> None:
+    records = [
+        make_record(0, duration_ms=3, first_byte_ms=1),
+        make_record(1, duration_ms=3, upstream_ms=2),
+        make_record(2, duration_ms=3, upstream_ms=2),
+        make_record(3, duration_ms=3),
+        make_record(4, duration_ms=3, status=101),
+    ]
+
+    assert replay_all(make_replay(CPU, has_durations=True), *records).assumptions == [
+        "CPU time of 1 request: the time to the first byte of the reply, as the gateway counts it",
+        "CPU time of 2 requests: the time of the service with its whole reply, which is too much for long replies",
+        "CPU time of 1 request: its whole duration, which is too much for long replies and slow callers; log the time to the "
+        "first byte, such as $upstream_header_time of nginx",
+        "CPU time of 1 request that opened a websocket: none",
+    ]
+    assert replay_all(make_replay(CPU), make_record(0)).assumptions == []
+
+
+def test_an_opaque_credential_of_the_decision_log_counts_by_itself() -> None:
+    key = "0123456789abcdef" * 2
+    by_class = '[[rule]]\nname = "few"\nmatch = ["GET /few"]\nwindow = "1m"\nceiling = { none = 0, user = 2 }'
+    line = '{"at_ms": %d, "method": "GET", "path": "/few", "caller": "credential:%s", "address": "192.0.2.7"}'
+    reader = AccessLogReader()
+    records = [reader.read_line((line % (NOON_MS, key)).encode()) for _ in range(3)]
+
+    result = replay_all(make_replay(by_class), *(record for record in records if record is not None))
+
+    assert [(count.caller, count.count) for count in result.callers] == [(f"credential:{key}", 1)]
+
+
+@pytest.mark.parametrize("token", ["ghp_adaadaadaadaadaadaada", "glpat-0123456789abcdefghij", "0123456789abcdef" * 2])
+def test_a_token_in_place_of_a_user_name_is_not_shown(token: str) -> None:
+    result = replay_all(make_replay(FEW), *(make_record(user=token) for _ in range(3)))
+
+    (count,) = result.callers
+    assert (count.caller.startswith("credential:"), token in count.caller, count.count) == (True, False, 1)
 
 
 def test_a_full_cache_of_calls_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

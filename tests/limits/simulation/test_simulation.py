@@ -35,13 +35,19 @@ def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "1
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (line(), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None)),
-        (line(user="ada", path="/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None, "x=1")),
-        (line(path="HTTP://host:80/few?x=1"), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None, "x=1")),
-        (line(rest=" 0.250"), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", 250)),
+        (line(), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None, status=200)),
+        (
+            line(user="ada", path="/few?x=1"),
+            LogRecord(NOON_MS, "192.0.2.7", "ada", "GET", "/few", None, "x=1", status=200),
+        ),
+        (
+            line(path="HTTP://host:80/few?x=1"),
+            LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", None, "x=1", status=200),
+        ),
+        (line(rest=" 0.250"), LogRecord(NOON_MS, "192.0.2.7", "", "GET", "/few", 250, status=200)),
         (
             b'::1 - - [21/Nov/2026:13:00:00 +0100] "POST /a HTTP/1.1" 201 -\n',
-            LogRecord(NOON_MS, "::1", "", "POST", "/a", None),
+            LogRecord(NOON_MS, "::1", "", "POST", "/a", None, status=201),
         ),
         (
             b'{"at_ms": 1795262400000, "method": "GET", "path": "/a", "caller": "user:ada", "address": "192.0.2.7"}',
@@ -55,6 +61,28 @@ def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "1
 )
 def test_lines_of_all_known_formats_are_read(text: bytes, expected: LogRecord) -> None:
     assert AccessLogReader().read_line(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        (' "192.0.2.9" 0.250', (250, None, None)),
+        (" 0.250 0.240", (250, None, 240)),
+        (" 0.250 -", (250, None, None)),
+        (" 0.100 0.250", (250, None, None)),
+        (" rt=0.250 uct=0.001 uht=0.020 urt=0.240", (250, 20, 240)),
+        (' rt=0.250 uht="0.020, 0.010" urt="0.240 : 0.002"', (250, 30, 242)),
+        (" request_time=0.250 upstream_header_time=- upstream_response_time=0.1", (250, None, 100)),
+        (" upstream_header_time=0.020", (20, 20, None)),
+        (f" {'9' * 400}.0", (None, None, None)),
+        (" nothing", (None, None, None)),
+    ],
+)
+def test_times_at_the_end_of_a_line_are_read(rest: str, expected: tuple[int | None, ...]) -> None:
+    record = AccessLogReader().read_line(line(rest=rest))
+
+    assert record is not None
+    assert (record.duration_ms, record.first_byte_ms, record.upstream_ms) == expected
 
 
 @pytest.mark.parametrize("text", [b"what?\n", b"{\n", b'a - - [99/Foo/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1\n'])
@@ -246,9 +274,20 @@ def test_a_log_that_cannot_be_decompressed_is_an_error(tmp_path: Path, content: 
     assert (result.exit_code, f"{log} {expected}" in result.output) == (1, True)
 
 
+def test_the_command_prints_what_it_assumed(tmp_path: Path) -> None:
+    log = tmp_path / "access.log.gz"
+    log.write_bytes(gzip.compress(LINE.rstrip() + b' "-" "curl/8" rt=0.250 uht=0.020 urt=0.240\n'))
+
+    result = CliRunner().invoke(root, ["limits", "simulate", str(log)])
+
+    section = result.output.partition("Assumed\n")[2].splitlines()
+    assert section[0] == "- CPU time of 1 request: the time to the first byte of the reply, as the gateway counts it"
+
+
 def test_a_compressed_log_is_simulated_by_several_processes_too(tmp_path: Path) -> None:
     plain, compressed = tmp_path / "a", tmp_path / "b"
-    lines = [LINE.replace(b"ada", b"user%d" % (number % 7)) for number in range(99)]
+    users = [*(b"user%d" % number for number in range(7)), b"ghp_adaadaadaadaadaadaada"]
+    lines = [LINE.rstrip().replace(b"ada", users[number % 8], 1) + b" 0.%03d\n" % number for number in range(99)]
     plain.write_bytes(b"".join(lines))
     compressed.write_bytes(gzip.compress(b"".join(lines)))
 

@@ -169,6 +169,27 @@ def test_no_more_batches_than_allowed_are_on_the_way_to_a_frozen_redis(server: R
     assert asyncio.run(run()) == 3
 
 
+def test_a_release_shares_the_batch_of_the_next_request(server: RedisServer) -> None:
+    async def run() -> int:
+        rules = read_rules(POLICIES["open"])
+        store = RedisStore(RealWorld(), rules, RedisSettings(addresses=(server.address,)))
+        await store.open()
+        first, second = (
+            Limiter(rules).build_call(RequestFacts(name, "GET", "/meta", a_user()), 1_000)
+            for name in ("shared1", "shared2")
+        )
+        await store.take(first)
+        sent_before = store.batches.sent_batches
+        releases = store.start_release(first.id)
+        await store.take(second)
+        await asyncio.gather(*releases)
+        sent = store.batches.sent_batches - sent_before
+        await store.close()
+        return sent if releases else 0
+
+    assert asyncio.run(run()) == 1
+
+
 class DelayingProxy:
     """A proxy in front of Redis, whose replies arrive `delay_s` later."""
 

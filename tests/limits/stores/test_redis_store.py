@@ -510,3 +510,31 @@ def test_with_full_memory_charges_are_still_undone_refunded_returned_and_release
         return [*results, await process.used("core", "slots", "slots_by_address")]
 
     assert run(place, scenario) == [True, True, [1, 0, 0]]
+
+
+# -- operations that can wait --------------------------------------------------------------------------------------
+
+
+def test_a_release_without_further_requests_is_sent_by_itself(place: Place) -> None:
+    async def scenario(process: Process) -> list[int]:
+        call = process.call()
+        await process.store.take(call)
+        await process.store.release(call.id)
+        return await process.used("slots")
+
+    assert run(place, scenario) == [0]
+
+
+def test_a_release_that_waits_is_sent_when_the_store_is_closed(place: Place) -> None:
+    async def scenario(process: Process) -> list[int]:
+        call, other = process.call(), Process(place)
+        await process.store.take(call)
+        releases = process.store.start_release(call.id)
+        await process.store.close()
+        await asyncio.gather(*releases)
+        await other.store.open()
+        used = await other.used("slots")
+        await other.store.close()
+        return used
+
+    assert run(place, scenario) == [0]

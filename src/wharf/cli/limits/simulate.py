@@ -26,8 +26,9 @@ LOG_FORMAT_TEXT: Final = (
 def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_json: bool) -> None:
     """Show which requests of access logs the rules would have refused.
 
-    LOGS are access logs in common or combined format, optionally with a duration in seconds at the end of the line, or
-    JSON with one object a line. Lines must be in the order of time. Logs can be compressed with gzip, bzip2 or xz.
+    LOGS are access logs in common or combined format, or JSON with one object a line. Times can follow at the end of a
+    line, such as `rt=$request_time uht=$upstream_header_time` of nginx. Lines must be in the order of time. Logs can be
+    compressed with gzip, bzip2 or xz.
     """
     import gc
     import sys
@@ -96,11 +97,13 @@ def _print_outcome(outcome: dict[str, object]) -> None:
     from wharf.cli.common.times import format_utc_time
 
     rules, callers, not_judged = outcome["rules"], outcome["callers"], outcome["not_judged"]
+    assumptions = outcome["assumptions"]
     shadowed, begins, ends = outcome["shadowed"], outcome["begins_ms"], outcome["ends_ms"]
     assert isinstance(rules, dict)
     assert isinstance(shadowed, dict)
     assert isinstance(callers, list)
     assert isinstance(not_judged, list)
+    assert isinstance(assumptions, list)
     assert isinstance(begins, int)
     assert isinstance(ends, int)
 
@@ -125,4 +128,6 @@ def _print_outcome(outcome: dict[str, object]) -> None:
         click.echo(render_section("By caller", render_table(titles, rows)))
     if shadowed:
         click.echo(render_section("In shadow mode", render_table(("Rule", "Would refuse"), list(shadowed.items()))))
+    if assumptions:
+        click.echo(render_section("Assumed", "\n".join(f"- {line}" for line in assumptions)))
     click.echo(render_section("Not simulated", "\n".join(f"- {line}" for line in not_judged)))

@@ -127,8 +127,8 @@ class OperatorActions:
         `name` is `user:` with a login or `credential:` with a keyed hash; it is empty if `credential` is given.
         Raises `ActionError` for other names, if all credentials are listed, and while the store is unavailable.
         """
-        unlisted = self._service.unlisted
-        if unlisted is None:
+        unlisted, revoker = self._service.unlisted, self._service.revoker
+        if unlisted is None or revoker is None:
             raise ActionError(
                 "this limiter knows only the credentials of its directory file: set `revoked = true` there", 409
             )
@@ -145,7 +145,7 @@ class OperatorActions:
                 "`wharf limits top` prints it"
             )
         with reporting_outages():
-            await self._service.revoke_credentials(subjects)
+            await revoker.revoke(subjects)
         self._service.write_audit_entry("credential revoked", by=by, reason=reason, subjects=subjects)
         return {"subjects": subjects}
 

@@ -117,9 +117,9 @@ def _list_sink_metrics(limiter: RateLimiter) -> Iterator[Metric]:
     yield Metric(
         "records_dropped_total",
         "Decisions that sinks and followers did not get because too many waited.",
-        service.dropped_records,
+        service.records.dropped,
     )
-    for sink in service.stream.describe_sinks():
+    for sink in service.records.stream.describe_sinks():
         labels = f'sink="{sink.name}"'
         yield Metric("sink_waiting_records", "Records that wait for the receiver.", sink.waiting_records, labels)
         yield Metric("sink_waiting_bytes", "The size of these records.", sink.waiting_bytes, labels)

@@ -265,7 +265,7 @@ class AdminServer:
             case ["schema"]:
                 return describe_schema()
             case ["sinks"]:
-                return self._limiter.decision_service.stream.describe_sinks()
+                return self._limiter.decision_service.records.stream.describe_sinks()
             case ["export"]:
                 return self.queries.export_state()
             case ["orgs", organization, "insights", "api", *rest]:
@@ -282,7 +282,7 @@ class AdminServer:
         since = query.get("since_ms", "")
         since_ms = int(since) if since.isascii() and since.isdigit() and len(since) < 16 else 0
         count = max(1, _read_number(query, "count", MAX_AUDIT_ENTRIES))
-        folder, source = self._limiter.settings.data_folder, self._limiter.decision_service.source
+        folder, source = self._limiter.settings.data_folder, self._limiter.decision_service.records.source
         try:
             return await asyncio.to_thread(list_audit_records, folder, source, since_ms=since_ms, count=count)
         except OSError as error:

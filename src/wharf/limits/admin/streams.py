@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.admin.errors import ActionError
+from wharf.limits.decisions.record_publisher import AUDIT_FILE
 from wharf.limits.decisions.records import AUDIT_TYPE, RECORD_TYPES, OperatorChangeRecord, build_change_record
-from wharf.limits.decisions.service import AUDIT_FILE, DecisionService
+from wharf.limits.decisions.service import DecisionService
 from wharf.sinks.records import build_schema
 from wharf.sinks.stream import StreamFollower, TooManyFollowers
 
@@ -73,7 +74,7 @@ class EventSender:
 
         Raises `ActionError` if too many clients follow, and `ConnectionError` or `TimeoutError` if the client is gone.
         """
-        stream = self._service.stream
+        stream = self._service.records.stream
         try:
             follower = stream.follow(types, after_id=after_id)
         except TooManyFollowers as error:

@@ -18,8 +18,8 @@ from wharf.limits.config.credential_settings import (
 )
 from wharf.limits.config.schema import CARRIERS, CLAIM_KEYS, OPAQUE, RESOLVER, REVOCATION, TOKENS
 from wharf.limits.config.settings import StoreKind
-from wharf.limits.core.callers.carriers import CarrierSettings
-from wharf.limits.core.route import BadPattern, RoutePattern, parse_pattern
+from wharf.limits.core.callers.carriers import CarrierSettings, normalize_header_name
+from wharf.limits.core.route import BadPattern, parse_pattern
 from wharf.limits.rules.document import TableEntry, TomlDocument
 from wharf.world.addresses import is_loopback
 
@@ -73,12 +73,12 @@ class CredentialReader:
             )
         carriers = self._read_carriers(entries["carriers"])
         opaque = self._read_opaque(entries["opaque"])
-        if carriers.cookies and mode is CredentialMode.OPAQUE and not opaque.accepted_on:
+        if carriers.cookies and mode is CredentialMode.OPAQUE and not opaque.sessions_accepted_on:
             self._add_problem(
                 entries["carriers"],
                 "cookies",
-                "cannot be proved, because services answer unknown sessions as visitors without one: set `accepted_on` in "
-                '`[opaque]` to paths that need a login, or `credentials = "resolved"`',
+                "cannot be proved, because services answer unknown sessions as visitors without one: set "
+                '`sessions_accepted_on` in `[opaque]` to paths that need a login, or `credentials = "resolved"`',
             )
         return CredentialSettings(
             mode=mode,
@@ -99,7 +99,12 @@ class CredentialReader:
         values = entry.values
         headers = tuple(name.lower() for name in values.get("headers", ()))
         for name in headers:
-            if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum() or name in SET_BY_GATEWAY:
+            similar_name = normalize_header_name(name.encode("latin-1", "replace")).decode()
+            if (
+                not name.isascii()
+                or not name.replace("-", "").replace("_", "").isalnum()
+                or similar_name in SET_BY_GATEWAY
+            ):
                 self._add_problem(entry, "headers", f"{name!r} cannot be used: name a header such as PRIVATE-TOKEN")
         fields = {name: values[name] for name in ("cookies", "query", "basic") if name in values}
         return CarrierSettings(headers=headers, **fields)
@@ -107,16 +112,24 @@ class CredentialReader:
     def _read_opaque(self, entry: TableEntry) -> OpaqueSettings:
         """Return how opaque credentials count."""
         values = entry.values
-        patterns: list[RoutePattern] = []
-        for text in values.get("accepted_on", ()):
-            try:
-                patterns.append(parse_pattern(text))
-            except BadPattern as problem:
-                self._add_problem(entry, "accepted_on", str(problem))
         fields = {name: values[name] for name in ("accepted_most", "new_most") if name in values}
         if "accepted_for" in values:
             fields["accepted_ms"] = values["accepted_for"]
-        return OpaqueSettings(accepted_on=tuple(patterns), **fields)
+        return OpaqueSettings(
+            accepted_on=self._read_patterns(entry, "accepted_on"),
+            sessions_accepted_on=self._read_patterns(entry, "sessions_accepted_on"),
+            **fields,
+        )
+
+    def _read_patterns(self, entry: TableEntry, key: str) -> tuple[str, ...]:
+        """Return the patterns of method and path at a key, and report those that cannot be read."""
+        patterns = tuple(entry.values.get(key, ()))
+        for text in patterns:
+            try:
+                parse_pattern(text)
+            except BadPattern as problem:
+                self._add_problem(entry, key, str(problem))
+        return patterns
 
     def _read_resolver(self, entry: TableEntry) -> ResolverSettings | None:
         """Return who is asked; `None` without questions."""

@@ -7,7 +7,6 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.callers.carriers import CarrierSettings
-from wharf.limits.core.route import RoutePattern
 
 
 class CredentialMode(Enum):
@@ -55,14 +54,16 @@ CLAIMS_OF_TOKENS: Final = ClaimNames(user="sub", app="client_id", scopes="scope"
 class OpaqueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How credentials are counted whose owner is not known."""
 
-    accepted_on: tuple[RoutePattern, ...] = ()
-    """The requests whose replies prove a credential; all if it is empty."""
+    accepted_on: tuple[str, ...] = ()
+    """Patterns of the requests whose replies prove a credential that is not a session, as in a rules file; all requests if it is empty."""
+    sessions_accepted_on: tuple[str, ...] = ()
+    """The same for session cookies; no request if it is empty."""
     accepted_ms: int = 24 * 3_600_000
     """How long a credential is accepted after its last proof."""
     accepted_most: int = 100_000
     """The maximum number of accepted credentials in memory. Each takes about 200 bytes."""
     new_most: int = 60
-    """The maximum number of new credentials of an address in an hour."""
+    """The maximum number of new credentials of an address in an hour, in all processes that share Redis."""
 
 
 class ResolverSettings(msgspec.Struct, frozen=True, kw_only=True):

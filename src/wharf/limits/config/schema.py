@@ -105,8 +105,8 @@ CARRIERS: Final = TableSchema(
         KeySchema(
             "cookies",
             TEXTS,
-            "Session cookies. They need `resolved`, or `accepted_on` in `[opaque]`, because services answer unknown sessions "
-            "as visitors without one.",
+            "Session cookies. They need `resolved`, or `sessions_accepted_on` in `[opaque]`, because services answer unknown "
+            "sessions as visitors without one.",
             NO_DEFAULT,
         ),
         KeySchema("query", TEXTS, "Query parameters, such as `private_token`.", NO_DEFAULT),
@@ -127,9 +127,15 @@ OPAQUE: Final = TableSchema(
         KeySchema(
             "accepted_on",
             TEXTS,
-            "Patterns of method and path, as for a rule. Only replies to these requests prove a credential. Name paths that "
-            "need a login if the service answers other paths to everybody.",
+            "Patterns of method and path, as for a rule: below the base path of the API, or with `outside:`. Only replies to these "
+            "requests prove a credential that is not a session cookie. Name paths where the service rejects an invalid credential, if it ignores one elsewhere.",
             "every request",
+        ),
+        KeySchema(
+            "sessions_accepted_on",
+            TEXTS,
+            "The same for session cookies. Name paths that the service answers with 2xx only to users who have signed in.",
+            NO_DEFAULT,
         ),
         KeySchema(
             "accepted_for",

@@ -103,6 +103,8 @@ class EndpointCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The primary rules of further readings of the path, in the order of the rules. The strictest bucket of all applies."""
     is_batch: bool = False
     """Whether its requests are batches of large files, whose objects are counted."""
+    needs_body: bool = False
+    """Whether the body of a request decides what it costs: of a batch, or of a GraphQL query."""
     is_waiting: bool = False
     """Whether its requests mostly wait: they have the class `waiting`, unless they open a websocket."""
     may_create_content: bool = False

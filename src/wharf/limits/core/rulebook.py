@@ -17,8 +17,8 @@ from wharf.limits.core.paths import (
     normalize_decoded_path,
     normalize_raw_path,
     read_segments,
-    split_path,
 )
+from wharf.limits.core.placed_routes import PlacedRoutes
 from wharf.limits.core.plans import (
     Charge,
     ChargePlan,
@@ -36,17 +36,14 @@ from wharf.limits.core.plans import (
 from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.route import (
     RoutePattern,
-    RouteTree,
     derive_endpoint_name,
     get_counted_method,
-    parse_pattern,
 )
 from wharf.limits.core.rule import (
     ConnectionClass,
     CountedUnit,
     EndpointRule,
     Interface,
-    PathDifference,
     Rule,
     RuleSet,
 )
@@ -100,17 +97,12 @@ class Rulebook:
         self.hash = hash_rules(rules)
         self.rules_by_name = {rule.name: rule for rule in rules.rules}
         self._order = {rule.name: index for index, rule in enumerate(rules.rules)}
-        self._api_segments = split_path(rules.api_path)
-        self._folded_api_segments = tuple(map(str.casefold, self._api_segments))
         self._rules_without_patterns = frozenset(rule.name for rule in rules.rules if not rule.match)
-        self._routes: RouteTree[Rule | EndpointRule] = RouteTree()
-        self._folded_routes: RouteTree[Rule | EndpointRule] = RouteTree(is_folded=True)
+        self._routes: PlacedRoutes[Rule | EndpointRule] = PlacedRoutes(rules)
         entries: list[Rule | EndpointRule] = [*rules.rules, *rules.endpoints]
         for entry in entries:
             for text in entry.match:
-                self._routes.add(parse_pattern(text), entry)
-                if rules.paths.case is not PathDifference.EXACT:
-                    self._folded_routes.add(parse_pattern(text), entry)
+                self._routes.add(text, entry)
         # By method and path in normal form.
         self._endpoints: BoundedCache[tuple[str, str], EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         self._endpoints_by_content: BoundedCache[_ContentKey, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
@@ -293,12 +285,10 @@ class Rulebook:
 
     def _match_reading(self, method: str, reading: PathReading) -> "_ReadingMatch":
         """Return the rules that match one reading of a path."""
-        routes = self._folded_routes if reading.is_folded else self._routes
         names = set(self._rules_without_patterns)
         template: RoutePattern | None = None
         endpoint_rule: EndpointRule | None = None
-        is_outside = self._is_outside_api(reading)
-        for pattern, entry in routes.find_matches(method, reading.segments, is_outside=is_outside):
+        for pattern, entry in self._routes.find_matches(method, reading):
             if template is None and pattern.is_template:
                 template = pattern
             if isinstance(entry, Rule):
@@ -307,19 +297,12 @@ class Rulebook:
                 endpoint_rule = entry
         return _ReadingMatch(frozenset(names), endpoint_rule, template)
 
-    def _is_outside_api(self, reading: PathReading) -> bool:
-        """Return whether a reading of a path is outside of the base path of the API."""
-        api = self._folded_api_segments if reading.is_folded else self._api_segments
-        return reading.segments[: len(api)] != api
-
     def _is_spelled_as_free(self, method: str, path: str) -> bool:
         """Return whether the path of a request is spelled like the pattern of a free endpoint.
 
         Another spelling may be another path for the service, which the caller could then request without limit.
         """
-        segments = read_segments(path)
-        is_outside = self._is_outside_api(PathReading(segments))
-        for pattern, entry in self._routes.find_matches(method, segments, is_outside=is_outside):
+        for pattern, entry in self._routes.find_matches(method, PathReading(read_segments(path))):
             if isinstance(entry, EndpointRule):
                 return entry.free and pattern.has_trailing_slash == (len(path) > 1 and path.endswith("/"))
         return False
@@ -354,6 +337,7 @@ class Rulebook:
             secondary_rules=tuple(rule for rule in self.rules.rules if rule.name in secondary_names),
             other_primary_rules=tuple(tuple(by_name[rule] for rule in names) for names in primary_names[1:]),
             is_batch=is_batch,
+            needs_body=is_batch or bool(interfaces and interfaces[0] is Interface.GRAPHQL),
             is_waiting=all(rule is not None and rule.waiting for rule in endpoint_rules),
             may_create_content=any(rule is not None and rule.content_marked for rule in endpoint_rules),
         )

@@ -3,6 +3,6 @@
 `UnlistedCredentials` combines the other modules. Limits are decided elsewhere.
 """
 
-from wharf.limits.credentials.unlisted import RequestCredential, SharedCredentials, UnlistedCredentials
+from wharf.limits.credentials.unlisted import RequestCredential, UnlistedCredentials
 
-__all__ = ["RequestCredential", "SharedCredentials", "UnlistedCredentials"]
+__all__ = ["RequestCredential", "UnlistedCredentials"]

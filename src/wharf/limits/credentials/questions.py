@@ -41,6 +41,11 @@ class NoAnswer(Exception):
 class Question(Protocol):
     """A way to ask who owns a credential."""
 
+    @property
+    def has_address(self) -> bool:
+        """Whether it is known where to send the question."""
+        ...
+
     async def ask(self, credential: CarriedCredential, address: str) -> Answer:
         """Return the answer. `address` is that of the caller. Raises `NoAnswer`."""
         ...
@@ -87,6 +92,10 @@ class _HttpQuestion:
         self._settings = settings
         self._client = HttpClient(timeout_s=settings.timeout_ms / 1_000, ca_file=ca_file)
 
+    @property
+    def has_address(self) -> bool:
+        return True
+
     async def close(self) -> None:
         await self._client.close()
 
@@ -108,10 +117,12 @@ class HostQuestion(_HttpQuestion):
         if upstream is not None and settings.url.startswith("/"):
             self._url = f"{upstream}{settings.url}"
 
+    @property
+    def has_address(self) -> bool:
+        return not self._url.startswith("/")
+
     async def ask(self, credential: CarriedCredential, address: str) -> Answer:
         """Send the question. 401 means that nobody owns the credential, as 400 and 422 do, and 403 that the service does not name its owner."""
-        if self._url.startswith("/"):
-            raise NoAnswer("no service is configured: set the whole URL in `[resolver]`")
         url, headers = self._url, {"accept": "application/json", "x-forwarded-for": address}
         kind, _, name = credential.carrier.partition(" ")
         match kind:

@@ -9,9 +9,10 @@ import msgspec
 
 from wharf.limits.config.credential_settings import ResolverSettings
 from wharf.limits.core.caches import BoundedCache
-from wharf.limits.core.callers.acceptance import NewCredentialCounts, Revocations, name_credential, name_user
+from wharf.limits.core.callers.acceptance import HOUR_MS, NewCredentialCounts, Revocations, name_credential, name_user
 from wharf.limits.core.callers.carriers import CarriedCredential
 from wharf.limits.credentials.questions import UNKNOWN, Answer, NoAnswer, Question
+from wharf.limits.stores.port import SharedCredentials, StoreUnavailable
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
 
@@ -26,6 +27,8 @@ MIN_DISTRUSTED_AGE_MS: Final = 10_000
 MAX_FAILURES: Final = 3
 """After this many questions in a row without an answer, nothing is asked for `RETRY_DELAY_MS`, so that requests do not wait
 for a host that is away. One credential that breaks the host must not stop the questions about others."""
+SHARED_TIMEOUT_S: Final = 0.25
+"""How long a question waits for the shared store; after that this process counts alone."""
 MAX_UNANSWERED: Final = 1_024
 """Credentials without an answer that are remembered; limits memory."""
 
@@ -56,13 +59,15 @@ class OwnerResolver:
         """The number of questions since the start, for the metrics."""
         self.unanswered_count = 0
         """The number of questions without an answer since the start."""
+        self.shared: SharedCredentials | None = None
+        """Where several gateways count unknown credentials; `None` if this one is alone."""
+        self._new_most = new_most
         self._settings: Final = settings
         self._world = world
         self._answers: BoundedCache[str, _CachedAnswer] = BoundedCache(settings.answers_most)
         self._questions: dict[str, asyncio.Task[None]] = {}
         self._unknown_counts = {
-            is_cookie: NewCredentialCounts(new_most * (COOKIE_FACTOR if is_cookie else 1))
-            for is_cookie in (False, True)
+            is_cookie: NewCredentialCounts(self._get_most(is_cookie=is_cookie)) for is_cookie in (False, True)
         }
         self._failure_count = 0
         """Questions without an answer since the last answer."""
@@ -117,8 +122,11 @@ class OwnerResolver:
 
     async def _run_question(self, key: str, credential: CarriedCredential, address: str, address_text: str) -> None:
         """Ask and store the answer. A question without an answer starts a pause."""
-        self.question_count += 1
         asked_ms = self._now_ms()
+        if await self._is_exhausted_elsewhere(credential, address, asked_ms):
+            self._unknown_counts[credential.is_cookie].exhaust(address, asked_ms)
+            return
+        self.question_count += 1
         try:
             answer = await self.question.ask(credential, address_text)
         except Exception as error:
@@ -138,12 +146,37 @@ class OwnerResolver:
         now_ms = self._now_ms()
         if answer == UNKNOWN:
             self._unknown_counts[credential.is_cookie].add(address, now_ms)
+            await self._share_unknown(key, credential, address, now_ms)
         lifetime_ms = self._settings.unknown_ms if answer == UNKNOWN else self._settings.lifetime_ms
         until_ms = now_ms + lifetime_ms
         if answer.owner is not None and answer.owner.expires_ms is not None:
             until_ms = min(until_ms, answer.owner.expires_ms)
         self._answers.pop(key, None)
         self._answers.store(key, _CachedAnswer(answer, asked_ms, until_ms))
+
+    async def _is_exhausted_elsewhere(self, credential: CarriedCredential, address: str, now_ms: int) -> bool:
+        """Return whether all gateways together have counted the maximum of unknown credentials of an address."""
+        if self.shared is None:
+            return False
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(SHARED_TIMEOUT_S):
+                count = await self.shared.count_new(_name_group(credential, address, now_ms))
+            return count >= self._get_most(is_cookie=credential.is_cookie)
+        return False
+
+    async def _share_unknown(self, key: str, credential: CarriedCredential, address: str, now_ms: int) -> None:
+        """Count an unknown credential of an address for all gateways. While the store is unavailable, only this one counts."""
+        if self.shared is None:
+            return
+        most = self._get_most(is_cookie=credential.is_cookie)
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(SHARED_TIMEOUT_S):
+                group = _name_group(credential, address, now_ms)
+                await self.shared.add_new(group, key, most=most, lifetime_ms=HOUR_MS)
+
+    def _get_most(self, *, is_cookie: bool) -> int:
+        """Return the maximum number of unknown credentials of an address in an hour, for cookies or for all others."""
+        return self._new_most * (COOKIE_FACTOR if is_cookie else 1)
 
     def _now_ms(self) -> int:
         return self._world.now_ns() // 1_000_000
@@ -161,3 +194,8 @@ class OwnerResolver:
         await cancel_tasks(*self._questions.values())
         with contextlib.suppress(NoAnswer):
             await self.question.close()
+
+
+def _name_group(credential: CarriedCredential, address: str, now_ms: int) -> str:
+    """Return the name of the group of unknown credentials of an address in the current hour. Cookies count apart."""
+    return f"{'cookies' if credential.is_cookie else 'asked'}:{address}:{now_ms // HOUR_MS}"

@@ -1,7 +1,4 @@
-"""Verifies JSON Web Tokens of one issuer with its public keys, which are fetched and cached.
-
-Only the public members of supplied keys are read, and their sizes are limited before the library gets them.
-"""
+"""Verifies JSON Web Tokens of one issuer with its public keys, which are fetched and cached."""
 
 import asyncio
 import base64
@@ -12,55 +9,24 @@ from typing import Any, Final
 import msgspec
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey
 
 from wharf.limits.config.credential_settings import TokenSettings
 from wharf.limits.core.callers.recognition import CredentialOwner
 from wharf.limits.credentials.claims import MAX_EXPIRY_S, read_expiry_ms, read_owner
 from wharf.limits.credentials.questions import HttpClient, NoAnswer
 from wharf.world import World
+from wharf.world.key_sets import UnusableKeys, VerifyingKey, read_public_keys
 
 log = logging.getLogger(__name__)
 
 MAX_TOKEN_CHARACTERS: Final = 16_384
 """Longer tokens are not verified; limits the work that callers cause."""
-MAX_KEYS: Final = 100
-"""The most keys of an issuer; limits memory and the time to read them."""
 MAX_TRIED_KEYS: Final = 4
 """Keys that are tried for a token that names none; each takes 0.05 ms."""
-MAX_MEMBER_CHARACTERS: Final = 1_366
-"""The longest number of a key: that of an RSA key with 8,192 bits. A larger one takes too long to verify with."""
-MAX_EXPONENT_CHARACTERS: Final = 11
-"""The longest exponent of an RSA key, 64 bits. A check with a longer one takes up to 6 ms."""
 FETCH_TIMEOUT_S: Final = 2.0
 """How long a request waits for the keys of the issuer."""
 REFETCH_DELAY_MS: Final = 30_000
 """Keys are not fetched more often, whatever key ids callers invent."""
-CURVES: Final = frozenset({"P-256", "P-384", "P-521", "Ed25519", "Ed448"})
-
-VerifyingKey = RSAKey | ECKey | OKPKey
-
-
-class _IssuerKeyMembers(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The public members of a JSON Web Key. All others are ignored."""
-
-    kty: str
-    kid: str | None = None
-    use: str | None = None
-    alg: str | None = None
-    n: str | None = None
-    e: str | None = None
-    crv: str | None = None
-    x: str | None = None
-    y: str | None = None
-
-
-class _IssuerKeySet(msgspec.Struct, frozen=True):
-    keys: list[_IssuerKeyMembers]
-
-
-class UnusableKeySet(Exception):
-    """The keys of the issuer cannot be used. The text says why, for the log."""
 
 
 class VerifiedToken(msgspec.Struct, frozen=True):
@@ -68,32 +34,6 @@ class VerifiedToken(msgspec.Struct, frozen=True):
 
     owner: CredentialOwner | None
     issued_ms: int = 0
-
-
-def read_key_set(body: bytes) -> list[VerifyingKey]:
-    """Return the public keys of a JSON Web Key set. Keys of unknown types are left out. Raises `UnusableKeySet`."""
-    try:
-        document = msgspec.json.decode(body, type=_IssuerKeySet)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnusableKeySet(f"it is not a JSON Web Key set: {error}") from None
-    if len(document.keys) > MAX_KEYS:
-        raise UnusableKeySet(f"it has {len(document.keys)} keys, more than {MAX_KEYS}")
-    keys: list[VerifyingKey] = []
-    for members in document.keys:
-        if members.use not in (None, "sig") or not (members.kty == "RSA" or members.crv in CURVES):
-            continue
-        longest = max(len(text or "") for text in (members.n, members.x, members.y, members.kid))
-        if longest > MAX_MEMBER_CHARACTERS or len(members.e or "") > MAX_EXPONENT_CHARACTERS:
-            raise UnusableKeySet("one of its keys is too large")
-        try:
-            key = JWKRegistry.import_key(msgspec.to_builtins(members))
-        except (JoseError, ValueError, KeyError, TypeError) as error:
-            raise UnusableKeySet(f"one of its keys is malformed: {error}") from None
-        if isinstance(key, RSAKey | ECKey | OKPKey):
-            keys.append(key)
-    if not keys:
-        raise UnusableKeySet("it has no public key of a supported type")
-    return keys
 
 
 class TokenVerifier:
@@ -144,21 +84,18 @@ class TokenVerifier:
 
     async def _run_fetch(self) -> None:
         self._fetched_ms = self._world.now_ns() // 1_000_000
+        source = str(self._settings.keys_file or self._settings.keys_url)
         try:
             if self._settings.keys_file is not None:
                 body = await self._world.run_off_loop(_FileReader(self._settings.keys_file))
             else:
                 status, body = await self._client.send("GET", self._settings.keys_url, {"accept": "application/json"})
                 if status != 200:
-                    raise UnusableKeySet(f"the issuer replied with status {status}")
-            self._keys = read_key_set(body)
+                    raise UnusableKeys(f"the issuer replied with status {status}")
+            self._keys = read_public_keys(body, source)
             self._is_fetched = True
-        except (NoAnswer, UnusableKeySet, OSError) as error:
-            log.warning(
-                "keys of the issuer not fetched source=%s error=%s",
-                self._settings.keys_file or self._settings.keys_url,
-                error,
-            )
+        except (NoAnswer, UnusableKeys, OSError) as error:
+            log.warning("keys of the issuer not fetched source=%s error=%s", source, error)
         except Exception:  # Otherwise the requests that wait for the keys would get no reply.
             log.exception("fetching keys of the issuer failed")
 
@@ -166,7 +103,11 @@ class TokenVerifier:
         """Return the owner of a token of the issuer, if signature, times and audience are right."""
         settings = self._settings
         key_id = _read_key_id(token)
-        keys = [key for key in self._keys if key_id is None or key.kid in (None, key_id)][:MAX_TRIED_KEYS]
+        keys = [
+            key
+            for key in self._keys
+            if (key_id is None or key.kid in (None, key_id)) and key.get("use") in (None, "sig")
+        ][:MAX_TRIED_KEYS]
         for key in keys:
             try:
                 claims = jwt.decode(token, key, algorithms=list(settings.algorithms)).claims

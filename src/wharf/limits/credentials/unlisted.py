@@ -5,9 +5,9 @@ Decision records 0216 and 0217 describe the states of a credential. Decisions ab
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from wharf.limits.config.credential_settings import CredentialSettings
 from wharf.limits.config.settings import Upstream
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.acceptance import (
+    HOUR_MS,
     UNAUTHORIZED,
     AcceptedCredentials,
     CredentialProof,
@@ -29,12 +30,13 @@ from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.callers.carriers import CarriedCredential, list_credentials
 from wharf.limits.core.callers.directory import Directory
 from wharf.limits.core.callers.recognition import CredentialOwner, make_opaque_caller, make_owner_caller
-from wharf.limits.core.paths import read_segments
+from wharf.limits.core.placed_routes import PlacedRoutes, place_patterns
+from wharf.limits.core.rule import RuleSet
 from wharf.limits.credentials.keyed_hash import KeyedHash
 from wharf.limits.credentials.questions import build_question
 from wharf.limits.credentials.resolver import OwnerResolver
 from wharf.limits.credentials.tokens import REFETCH_DELAY_MS, TokenVerifier, VerifiedToken
-from wharf.limits.stores.port import StoreUnavailable
+from wharf.limits.stores.port import SharedCredentials, StoreUnavailable
 from wharf.world import World
 from wharf.world.durable_file import replace_file
 from wharf.world.tasks import cancel_tasks
@@ -60,14 +62,6 @@ INVALID_TOKEN_LIFETIME_MS: Final = REFETCH_DELAY_MS
 """How long a token counts as invalid. Then its key may have been fetched."""
 MAX_VERIFIED_TOKENS: Final = 65_536
 """Cached results of verifications; limits memory."""
-
-
-class SharedCredentials(Protocol):
-    """The accepted credentials that several gateways share. Each method raises `StoreUnavailable`."""
-
-    async def find(self, key: str) -> int | None: ...
-    async def store(self, key: str, until_ms: int, lifetime_ms: int) -> None: ...
-    async def remove(self, key: str) -> None: ...
 
 
 class RequestCredential(msgspec.Struct, frozen=True):
@@ -110,8 +104,7 @@ class UnlistedCredentials:
             max_entries=settings.opaque.accepted_most, lifetime_ms=settings.opaque.accepted_ms
         )
         self.revocations: Final = Revocations()
-        self.shared: SharedCredentials | None = None
-        """Where several gateways share accepted credentials; `None` if this one is alone."""
+        self._shared: SharedCredentials | None = None
         self.resolver: OwnerResolver | None = None
         """`None` if nobody is asked."""
         self._upstream_ca_file = upstream_ca_file
@@ -126,6 +119,9 @@ class UnlistedCredentials:
             MAX_CACHED_CALLERS
         )
         self._new_counts = NewCredentialCounts(settings.opaque.new_most)
+        self._proving_routes: PlacedRoutes[str] | None = None
+        self._session_routes: PlacedRoutes[str] | None = None
+        """The requests that prove a credential, by the rules in force; `None` if all do."""
         self._world = world
         self._hash = KeyedHash(key)
         self._file = file
@@ -135,10 +131,34 @@ class UnlistedCredentials:
         self._writes: set[asyncio.Task[None]] = set()
         self._last_read: tuple[IncomingRequest | None, tuple[RequestCredential, ...]] = (None, ())
 
+    @property
+    def shared(self) -> SharedCredentials | None:
+        """Where several gateways share accepted credentials, and count new ones; `None` if this one is alone."""
+        return self._shared
+
+    @shared.setter
+    def shared(self, shared: SharedCredentials | None) -> None:
+        self._shared = shared
+        if self.resolver is not None:
+            self.resolver.shared = shared
+
     def set_upstream(self, upstream: Upstream) -> None:
         """Ask this service from now on, if the question has only a path."""
         if self.resolver is not None and self.settings.resolver is not None:
             self.resolver.question = build_question(self.settings.resolver, upstream, self._upstream_ca_file)
+
+    def set_rules(self, rules: RuleSet) -> None:
+        """Find the requests that prove a credential by these rules from now on: they say where the API is, and how paths are read."""
+        opaque = self.settings.opaque
+        self._proving_routes = place_patterns(opaque.accepted_on, rules) if opaque.accepted_on else None
+        self._session_routes = (
+            place_patterns(opaque.sessions_accepted_on, rules) if opaque.sessions_accepted_on else None
+        )
+
+    @property
+    def lacks_service(self) -> bool:
+        """Whether the question has only a path, and the service is not known: then nobody could be asked."""
+        return self.resolver is not None and not self.resolver.question.has_address
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
@@ -358,7 +378,8 @@ class UnlistedCredentials:
                 self.resolver is not None and self.resolver.is_exhausted(entry.credential, address.address, now_ms)
             )
         )
-        return CredentialProof(entry.key, address, can_prove, now_ms)
+        is_session = all(other.credential.is_cookie for other in credentials)
+        return CredentialProof(entry.key, address, can_prove, now_ms, is_session=is_session)
 
     def build_resolved_proof(
         self, credentials: tuple[RequestCredential, ...], address: Caller, now_ms: int
@@ -373,11 +394,11 @@ class UnlistedCredentials:
 
     def _is_proving_request(self, incoming: "IncomingRequest", entry: RequestCredential) -> bool:
         """Return whether the service looks at the credential of such a request, as far as the settings say."""
-        patterns = self.settings.opaque.accepted_on
-        if not patterns:
-            return not entry.credential.is_cookie
-        segments = read_segments(incoming.path)
-        return any(pattern.matches_method(incoming.method) and pattern.matches_path(segments) for pattern in patterns)
+        is_cookie = entry.credential.is_cookie
+        routes = self._session_routes if is_cookie else self._proving_routes
+        if routes is None:
+            return not is_cookie
+        return routes.matches_all_readings(incoming.method, incoming.path)
 
     def on_reply(self, proof: CredentialProof, status: int, now_ms: int) -> bool:
         """Store what a reply of the service shows about a credential. Return whether the service has rejected it."""
@@ -386,31 +407,66 @@ class UnlistedCredentials:
                 self.resolver.distrust(proof.key, now_ms)
             return False
         if status == UNAUTHORIZED:
-            if self.accepted.remove(proof.key):
+            # A path that cannot prove a session may be one where the service takes no sessions.
+            if (proof.can_prove or not proof.is_session) and self.accepted.remove(proof.key):
                 self._write_shared(proof.key, 0, 0)
-            return True
-        if not proof.can_prove or not proves_credential(status):
+            return not proof.is_session
+        if not proof.can_prove or not proves_credential(status, is_session=proof.is_session):
             return False
         if proof.began_ms <= self.revocations.get_ms(name_credential(proof.key)):
             return False  # The service may have replied before the revocation.
         if self.accepted.is_accepted(proof.key, now_ms):
             if not self.accepted.needs_renewal(proof.key, now_ms):
                 return False
+        elif self._new_counts.is_exhausted(proof.address.address, now_ms):
+            return False
+        elif self.shared is not None:
+            self._start_write(self._accept_new(self.shared, proof, now_ms))
+            return False
         else:
-            address = proof.address.address
-            if self._new_counts.is_exhausted(address, now_ms):
-                return False
-            self._new_counts.add(address, now_ms)
+            self._new_counts.add(proof.address.address, now_ms)
         self._write_shared(proof.key, self.accepted.accept(proof.key, now_ms), self.settings.opaque.accepted_ms)
         return False
 
+    async def _accept_new(self, shared: SharedCredentials, proof: CredentialProof, now_ms: int) -> None:
+        """Accept a credential that is new here, if all gateways together have not accepted too many of its address.
+
+        While the shared store is unavailable, the credentials that this process has accepted decide.
+        """
+        address = proof.address.address
+        try:
+            can_accept = await shared.add_new(
+                f"{address}:{now_ms // HOUR_MS}", proof.key, most=self.settings.opaque.new_most, lifetime_ms=HOUR_MS
+            )
+        except StoreUnavailable as error:
+            log.debug("new credentials of an address not counted by all gateways error=%s", error)
+            can_accept = not self._new_counts.is_exhausted(address, now_ms)
+        if not can_accept:
+            self._new_counts.exhaust(address, now_ms)
+            return
+        if proof.began_ms <= self.revocations.get_ms(name_credential(proof.key)):
+            return
+        self._new_counts.add(address, now_ms)
+        await self._run_shared_write(
+            shared, proof.key, self.accepted.accept(proof.key, now_ms), self.settings.opaque.accepted_ms
+        )
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether proofs or revocations are being stored for other gateways."""
+        return bool(self._writes)
+
     def _write_shared(self, key: str, until_ms: int, lifetime_ms: int) -> None:
         """Store an accepted credential for the other gateways, or delete it if `lifetime_ms` is 0. Nobody waits for it."""
-        if self.shared is None or len(self._writes) >= MAX_SHARED_WRITES:
+        if self.shared is not None:
+            self._start_write(self._run_shared_write(self.shared, key, until_ms, lifetime_ms))
+
+    def _start_write(self, write: Coroutine[Any, Any, None]) -> None:
+        """Run a write to the shared store in a task. With too many at a time, it is left out."""
+        if len(self._writes) >= MAX_SHARED_WRITES:
+            write.close()
             return
-        task = self._world.start_task(
-            self._run_shared_write(self.shared, key, until_ms, lifetime_ms), name="limits: share a credential"
-        )
+        task = self._world.start_task(write, name="limits: share a credential")
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 

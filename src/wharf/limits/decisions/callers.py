@@ -181,9 +181,12 @@ class CallerResolver:
             sender = self._find_sender(self.unlisted, incoming, now_ms)
             await self.unlisted.prepare(sender.credentials, sender.anonymous.address, str(sender.address), now_ms)
 
-    def has_credentials(self, incoming: IncomingRequest, now_ms: int) -> bool:
-        """Return whether a request carries credentials that need not be in the directory."""
-        return self.unlisted is not None and bool(self._find_sender(self.unlisted, incoming, now_ms).credentials)
+    def has_login(self, incoming: IncomingRequest, now_ms: int) -> bool:
+        """Return whether a request carries credentials that need not be in the directory, besides session cookies."""
+        if self.unlisted is None:
+            return False
+        credentials = self._find_sender(self.unlisted, incoming, now_ms).credentials
+        return any(not entry.credential.is_cookie for entry in credentials)
 
     def build_proof(self, incoming: IncomingRequest, caller: Caller, now_ms: int) -> CredentialProof | None:
         """Return what the reply to a request can prove about its unlisted credential; `None` for other requests."""

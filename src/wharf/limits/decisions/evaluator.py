@@ -137,6 +137,10 @@ class LimitEvaluator:
         """Add CPU time to the limits on CPU time of an admitted request."""
         await self.store.add_usage(decision.plan.meter_charges, cpu_ms)
 
+    async def take_back_cpu(self, charges: Iterable[Charge], cpu_ms: int) -> None:
+        """Subtract CPU time from limits that were charged too much."""
+        await self.store.add_usage(charges, -cpu_ms)
+
     async def charge_content(
         self, decision: LimitDecision, caller: Caller, endpoint: EndpointCost | None = None
     ) -> None:

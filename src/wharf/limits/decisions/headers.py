@@ -43,6 +43,12 @@ CPU_MARK_HEADER: Final = b"x-wharf-cpu-ms"
 CONTENT_MARK_HEADER: Final = b"x-wharf-content"
 MAX_ROUTE_BYTES: Final = 512
 """A longer route is ignored; limits memory. The mark counts."""
+MAX_PLAIN_NAMES: Final = 1_024
+"""Names of reply headers that are remembered as plain; limits memory."""
+MAX_PLAIN_NAME_BYTES: Final = 64
+"""Longer names are not remembered; limits memory."""
+_PLAIN_NAMES: Final[set[bytes]] = set()
+"""Names of reply headers, as services write them, that are always passed on. To look one up is faster than to compare it."""
 MAX_CPU_DIGITS: Final = 9
 """Longer numbers of milliseconds are malformed; a request does not run for weeks."""
 
@@ -83,7 +89,9 @@ class HeaderWriter:
         if self._has_secondary:
             return encode_headers([*build_headers(decision, self.rules), (self._id_name.decode(), request_id)])
         used, remaining, reset_s, wait_s = _compute_numbers(decision)
-        return self._get_template(decision.bucket_charge).block % (
+        charge = decision.plan.bucket_charge if decision.plan.is_free else decision.charges[0]
+        template = self._templates.get((charge.name, charge.ceiling)) or self._get_template(charge)
+        return template.block % (
             remaining,
             used,
             reset_s,
@@ -218,15 +226,22 @@ def filter_reply_headers(
     passed: list[HeaderPair] = []
     marks = NO_MARKS
     for pair in headers:
-        name = pair[0].lower()
-        if name in REPLACED_HEADERS and replaces_limits:
+        name = pair[0]
+        if name in _PLAIN_NAMES or (name == b"content-length" and status != 204):
+            passed.append(pair)  # The usual case.
             continue
-        if name == b"content-length" and status == 204:
+        lower = name.lower()
+        if lower in REPLACED_HEADERS and replaces_limits:
             continue
-        if name.startswith(MARK_PREFIX):
-            marks = read_mark(marks, name, pair[1])
-        else:
-            passed.append(pair)
+        if lower == b"content-length" and status == 204:
+            continue
+        if lower.startswith(MARK_PREFIX):
+            marks = read_mark(marks, lower, pair[1])
+            continue
+        passed.append(pair)
+        is_plain = lower not in REPLACED_HEADERS and lower != b"content-length"
+        if is_plain and len(name) <= MAX_PLAIN_NAME_BYTES and len(_PLAIN_NAMES) < MAX_PLAIN_NAMES:
+            _PLAIN_NAMES.add(name)
     return passed, marks
 
 

@@ -16,6 +16,7 @@ from wharf.limits.core.callers.directory import Directory
 from wharf.limits.core.resources import get_organization
 from wharf.limits.core.rule import MINUTE_MS
 from wharf.limits.decisions.activity import ActivityRow
+from wharf.limits.decisions.activity_folding import OTHERS, is_others
 
 ACTOR_TYPES: Final = {
     CredentialKind.PERSONAL_TOKEN: "classic_pat",
@@ -208,7 +209,7 @@ def _describe_route(rows: list[ActivityRow]) -> dict[str, Any]:
 
 def _get_visible_owner(caller: Caller) -> str:
     """Return the owner of the counters. Addresses are personal data of outsiders, so they have one name for all."""
-    return ANONYMOUS_OWNER if caller.is_anonymous else caller.owner
+    return ANONYMOUS_OWNER if caller.is_anonymous and not is_others(caller) else caller.owner
 
 
 def _describe_subject(rows: list[ActivityRow], directory: Directory) -> dict[str, Any]:
@@ -278,9 +279,15 @@ def _select_page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> Insigh
     if rows and sort not in rows[0]:
         raise InvalidInsightsQuery(f"{sort!r} is not a field to sort by: use one of {', '.join(rows[0])}")
     rows.sort(key=lambda row: _build_sort_key(row[sort]), reverse=query.get("direction", "desc") == "desc")
+    rows.sort(key=_is_of_others)  # What other processes have not stored by caller follows after all callers.
     size = min(MAX_PAGE_ROWS, max(1, _read_number(query, "per_page", 30)))
     page = max(1, _read_number(query, "page", 1))
     return InsightsPage(rows[(page - 1) * size : page * size], page, max(1, -(-len(rows) // size)))
+
+
+def _is_of_others(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of the reply is the sum of callers that have no row of their own."""
+    return OTHERS.owner in (row.get("actor_name"), f"{row.get('subject_type')}:{row.get('subject_name')}")
 
 
 def _build_sort_key(value: Any) -> tuple[int, int, str]:

@@ -106,7 +106,7 @@ class Pages:
         try:
             since_ms, until_ms = read_time_range(query)
             rows_by_process = await self._shared_records.read_activity(
-                now_ms=now_ms, since_ms=since_ms, until_ms=until_ms
+                now_ms=now_ms, since_ms=since_ms, until_ms=until_ms, organization=record.login
             )
             rows = [row for process_rows in rows_by_process.values() for row in process_rows]
             page = compute_insights_page(rows, directory, organization, insights_path, query)

@@ -1,4 +1,4 @@
-"""Incoming requests, admitted requests and local replies, and the meter for the CPU time of requests.
+"""Incoming requests with their ids, admitted requests, and local replies.
 
 The work of a request is the time from when it is forwarded to the service until the first byte of the reply, without the
 time spent waiting for the caller. Time on an open stream is not work. The gateway and the middleware report when work starts,
@@ -14,7 +14,7 @@ from wharf.limits.core.callers.acceptance import CredentialProof
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision
 from wharf.limits.core.responses import Headers
-from wharf.limits.core.rule import ConnectionClass, Interface
+from wharf.limits.core.rule import ConnectionClass
 
 
 class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -75,6 +75,8 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     """The work before `working_since_s`."""
     charged_ms: int = 0
     """The work that was charged while the request ran."""
+    slices: list[tuple[int, int]] | None = None
+    """The parts of it, each as the time when it was charged, in Unix milliseconds, and the amount; `None` without one."""
     measured_ms: int | None = None
     """The work as the service measured it, if it did."""
     is_timed: bool = True
@@ -110,55 +112,24 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
         return (self.work_s + running_s) * 1_000
 
 
-MIN_CHARGE_MS: Final = 10
-"""Smaller amounts of work are added up for each owner until they reach this size, which saves calls of the store."""
-MIN_SLICE_MS: Final = 5_000
-"""Work of a running request is charged in parts of at least this size."""
-MAX_OWNERS: Final = 65_536
-"""Owners with work that is not charged yet; limits memory."""
+class RequestIds:
+    """Makes the request ids of one process. `prefix` is random and identifies the process."""
 
+    def __init__(self, random_bytes: bytes) -> None:
+        """Nine bytes make the prefix."""
+        digits = random_bytes.hex().upper()
+        self.prefix: Final = f"{digits[:4]}:{digits[4:10]}:{digits[10:]}"
+        self._number = 0
+        self._second = 0
+        self._suffix = ""
 
-class CpuMeter:
-    """Computes how much work to charge as CPU time, and stores amounts that are too small to be charged yet, by owner."""
+    def make(self, now_ms: int) -> str:
+        """Return a new request id: five groups of hexadecimal digits, as existing clients expect.
 
-    def __init__(self) -> None:
-        # Work that is not charged yet, by owner: of GraphQL requests, and of all others.
-        self._owed_ms: dict[str, float] = {}
-        self._owed_graphql_ms: dict[str, float] = {}
-
-    def take_due_ms(self, request: AdmittedRequest, decision: LimitDecision, now_s: float) -> int:
-        """Return how many milliseconds of work to charge now for a request that has ended; 0 if too few.
-
-        The amount includes what its owner owes for earlier requests. A remainder is stored for the next request.
+        The first three identify this process, the fourth is a number, and the last is the Unix time in seconds.
         """
-        meters = decision.plan.meter_charges
-        if not meters:
-            return 0
-        work_ms: float | None = request.measured_ms
-        if work_ms is None:
-            work_ms = request.work_s * 1_000 if request.working_since_s is None else request.compute_work_ms(now_s)
-        owed = self._owed_graphql_ms if decision.plan.interface is Interface.GRAPHQL else self._owed_ms
-        owner = meters[0].owner
-        total_ms = owed.get(owner, 0.0) + work_ms - request.charged_ms
-        if total_ms < MIN_CHARGE_MS:
-            if len(owed) >= MAX_OWNERS:
-                owed.clear()
-            owed[owner] = total_ms
-            return 0
-        whole_ms = int(total_ms)
-        owed[owner] = total_ms - whole_ms
-        return whole_ms
-
-    def take_slice_ms(self, request: AdmittedRequest, now_s: float) -> int:
-        """Return how many milliseconds of work to charge now for a running request, and record them as charged.
-
-        Return 0 if fewer than `MIN_SLICE_MS` are due, or if the service measures the CPU time itself.
-        """
-        decision = request.decision
-        if decision is None or not decision.plan.meter_charges or request.measured_ms is not None:
-            return 0
-        slice_ms = int(request.compute_work_ms(now_s)) - request.charged_ms
-        if slice_ms < MIN_SLICE_MS:
-            return 0
-        request.charged_ms += slice_ms
-        return slice_ms
+        self._number += 1
+        second = now_ms // 1_000
+        if second != self._second:
+            self._second, self._suffix = second, f"{second:X}"
+        return f"{self.prefix}:{self._number:04X}:{self._suffix}"

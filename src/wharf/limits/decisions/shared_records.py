@@ -5,6 +5,7 @@ counted.
 """
 
 import contextlib
+import functools
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -13,14 +14,21 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
+from wharf.limits.core.resources import get_organization
 from wharf.limits.core.rule import MINUTE_MS
 from wharf.limits.decisions.activity import ActivityCounts, ActivityRow
+from wharf.limits.decisions.activity_folding import fold_rows
 from wharf.limits.stores.port import RecordStore, StoreUnavailable
+from wharf.world import World
 
 MAX_PENDING_DECISIONS: Final = 10_000
 WRITE_BATCH_DECISIONS: Final = 1_000
-MAX_ROWS_PER_MINUTE: Final = 200
-"""Rows that one process writes for one minute: those with the most requests."""
+MAX_ROWS_PER_MINUTE: Final = 1_000
+"""Rows that one process writes for one minute, about 120 KB. Limits the memory of Redis, to 170 MB for each process if every minute
+of a day is full, and the work of those who read them. More rows are folded, so that sums stay exact.
+"""
+MAX_ROWS_OF_ORGANIZATION: Final = 400
+"""Those of one organization: enough for its 50 busiest callers and the sums of the others."""
 ACTIVITY_INTERVAL_MS: Final = 5_000
 MAX_CLOCK_SKEW_MS: Final = 60_000
 _ID_SECOND: Final = re.compile(r"[0-9A-F:]+:([0-9A-F]{1,12})")
@@ -81,12 +89,13 @@ _decode: Final = msgspec.msgpack.Decoder(list[_SharedRow]).decode
 class SharedRecords:
     """Writes the decisions and the activity of this process to the store, and reads those of all processes."""
 
-    def __init__(self, activity: ActivityCounts, process: str, *, kept_ms: int) -> None:
+    def __init__(self, activity: ActivityCounts, process: str, world: World, *, kept_ms: int) -> None:
         self.record_store: RecordStore | None = None
         """The store of the records; `None` if no other process shares the store."""
         self.dropped_decisions = 0
         """Decisions that were dropped and that other processes cannot find."""
         self._activity = activity
+        self._world = world
         self.process_id: Final = process
         self._retention_ms = kept_ms
         self._decisions: deque[tuple[str, bytes]] = deque()
@@ -126,10 +135,9 @@ class SharedRecords:
             for minute in {max(since_ms, now_ms - MINUTE_MS) // MINUTE_MS, now_ms // MINUTE_MS}:
                 rows = list(self._activity.list_rows(since_ms=minute * MINUTE_MS, until_ms=minute * MINUTE_MS))
                 if rows:
-                    rows.sort(key=lambda row: row.total, reverse=True)
-                    await records.write_activity(
-                        minute, self.process_id, _encode(list(_encode_rows(rows[:MAX_ROWS_PER_MINUTE])))
-                    )
+                    # Rows of the current minute can change meanwhile. The last write of a minute has its final counts.
+                    encoded = await self._world.run_off_loop(functools.partial(_encode_minute, rows))
+                    await records.write_activity(minute, self.process_id, encoded)
 
     async def find_decision(self, request_id: str) -> dict[str, Any] | None:
         """Return the decision about a request from the store, whichever process wrote it; `None` if it is not stored.
@@ -144,11 +152,11 @@ class SharedRecords:
         return found
 
     async def read_activity(
-        self, *, now_ms: int, since_ms: int, until_ms: int | None = None
+        self, *, now_ms: int, since_ms: int, until_ms: int | None = None, organization: str | None = None
     ) -> dict[str, list[ActivityRow]]:
         """Return the activity rows by process id: all rows of this process, and the written rows of the others.
 
-        While the store is unavailable, only the rows of this process are returned.
+        With `organization`, rows of others that are about another organization, or none, are left out. While the store is unavailable, only the rows of this process are returned.
         """
         self._activity.add_admissions_to_rows(now_ms)
         rows = {self.process_id: list(self._activity.list_rows(since_ms=since_ms, until_ms=until_ms))}
@@ -159,8 +167,25 @@ class SharedRecords:
         with contextlib.suppress(StoreUnavailable):
             for process, parts in (await self.record_store.read_activity(range(first, last + 1))).items():
                 if process != self.process_id:
-                    rows[process] = [shared_row.row() for part in parts for shared_row in _decode(part)]
+                    work = functools.partial(_decode_parts, parts, organization)
+                    rows[process] = await self._world.run_off_loop(work)
         return rows
+
+
+def _encode_minute(rows: list[ActivityRow]) -> bytes:
+    """Return the rows of a minute in their stored format, folded if they are too many."""
+    folded = fold_rows(rows, max_rows=MAX_ROWS_PER_MINUTE, max_of_organization=MAX_ROWS_OF_ORGANIZATION)
+    return _encode(list(_encode_rows(folded)))
+
+
+def _decode_parts(parts: Iterable[bytes], organization: str | None) -> list[ActivityRow]:
+    """Return the stored rows, or only those about resources of an organization."""
+    return [
+        shared_row.row()
+        for part in parts
+        for shared_row in _decode(part)
+        if organization is None or get_organization(shared_row.resource) == organization
+    ]
 
 
 def _encode_rows(rows: Iterable[ActivityRow]) -> Iterator[_SharedRow]:

@@ -18,7 +18,7 @@ from wharf.limits.core.responses import JSON_TYPE
 from wharf.limits.decisions.requests import IncomingRequest, LocalReply
 from wharf.limits.decisions.service import DecisionService
 from wharf.limits.gateway.caller.collected_bodies import CollectedBodies
-from wharf.limits.gateway.heads import BadHead
+from wharf.limits.gateway.heads import BadHead, HeadReader
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.limits.gateway.upstream import UpstreamPool
 from wharf.limits.rate_limiter import RateLimiter
@@ -72,6 +72,7 @@ class GatewayEnvironment:
             self.decision_service.unlisted.set_upstream(upstream)
         self.pool: Final = UpstreamPool(upstream, self.settings, world)
         self.counts: Final = GatewayCounts()
+        self.head_reader: Final = HeadReader(self.settings.headers_most)
         self.now_s: Final = world.monotonic_s
         self.is_bare: Final = is_bare
         self.collected_bodies: Final = CollectedBodies()

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.core.caches import BoundedCache
+from wharf.limits.core.callers.carriers import normalize_header_name
 from wharf.limits.decisions.headers import NO_MARKS, ReplyMarks, read_mark
 
 MAX_TARGET_BYTES: Final = 8_192
@@ -18,11 +20,15 @@ MAX_CONNECTION_OPTIONS: Final = 100
 """More options in `Connection` headers are an error; limits how long one head holds the event loop."""
 MAX_ECHOED_BYTES: Final = 64
 """Bytes of the name of a refused header that the error message shows; limits its length."""
+MAX_KNOWN_LINES: Final = 4_096
+"""Header lines of requests whose meaning is remembered; limits memory, with the next constant to 30 MB."""
+MAX_KNOWN_BYTES: Final = 2_048
+"""The meaning of longer header lines is not remembered; limits memory."""
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _REQUEST_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e]*+\r\n)*+")
+_ANY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e\x80-\xff]*+\r\n)*+")
 _PLAIN_HEADERS: Final = re.compile(rb"(?:[-0-9A-Za-z]++:[\t\x20-\x7e]*+\r\n)*+")
-_REPLACED_SIGN: Final = re.compile(rb"[^-0-9a-z]")
 _LINES: Final = re.compile(rb"(([^:]++):([^\r]*+)\r\n)")
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: ([^\r\n\0]*+))?\r\n")
 _REPLY_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[^\r\n\0]*+\r\n)*+")
@@ -34,6 +40,7 @@ KNOWN_METHODS: Final = frozenset(
     {b"GET", b"HEAD", b"OPTIONS", b"POST", b"PUT", b"PATCH", b"DELETE", b"CONNECT", b"TRACE"}
 )
 """Methods that some services also accept in lower case."""
+_METHODS_WITH_PLAIN_HEADS: Final = KNOWN_METHODS - {b"CONNECT"}
 CHUNKED: Final = -1
 """The length of a body that is sent in chunks."""
 UNTIL_CLOSE: Final = -2
@@ -112,6 +119,8 @@ class RequestHead(msgspec.Struct, gc=False):
     """Whether the caller asks to close the connection after the reply."""
     has_expect_continue: bool = False
     """Whether the caller waits for `100 Continue` before it sends the body."""
+    has_upgrade: bool = False
+    """Whether the request has an `Upgrade` header, whatever its protocol."""
     is_websocket: bool = False
     forwarded_for: list[bytes] = []
     """The values of the `X-Forwarded-For` headers, in order."""
@@ -144,10 +153,11 @@ class ReplyHead(msgspec.Struct, gc=False):
     has_date: bool = False
 
 
-def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead:
+def read_request_head(data: bytes, end: int, *, max_headers: int, is_ascii: bool = True) -> RequestHead:
     """Return the head of the request at the start of `data`. `end` is the position after its empty line.
 
-    Raises `BadHead` if it is malformed, ambiguous, too long or not supported.
+    `is_ascii`: whether the values of headers must be ASCII. Raises `BadHead` if the head is malformed, ambiguous, too long or
+    not supported.
     """
     line = _REQUEST_LINE.match(data, 0, end)
     if line is None:
@@ -164,7 +174,7 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
     checked = _PLAIN_HEADERS.match(data, start, end - 2)
     are_names_plain = checked is not None and checked.end() == end - 2
     if not are_names_plain:
-        checked = _REQUEST_HEADERS.match(data, start, end - 2)
+        checked = (_REQUEST_HEADERS if is_ascii else _ANY_HEADERS).match(data, start, end - 2)
     if checked is None or checked.end() != end - 2:
         raise BadHead(
             "A header is malformed: it must be a name, a colon and a value in ASCII, on one line that ends with CR LF."
@@ -190,6 +200,46 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
     return head
 
 
+class HeadReader:
+    """Reads the heads of requests, and remembers the meaning of header lines: callers send most of them again and again.
+
+    Only header lines whose meaning does not depend on the request line are remembered.
+    """
+
+    def __init__(self, max_headers: int) -> None:
+        self._max_headers = max_headers
+        self._heads_by_lines: BoundedCache[bytes, RequestHead] = BoundedCache(MAX_KNOWN_LINES)
+
+    def read(self, data: bytes, end: int) -> RequestHead:
+        """Return what `read_request_head` returns for the same bytes, or raise what it raises.
+
+        The lists of the head must not be changed, because heads share them.
+        """
+        line = _REQUEST_LINE.match(data, 0, end)
+        if line is None:
+            return read_request_head(data, end, max_headers=self._max_headers)
+        method, target, minor = line.groups()
+        if minor == b"0" or target[:1] != b"/" or b"#" in target or method not in _METHODS_WITH_PLAIN_HEADS:
+            return read_request_head(data, end, max_headers=self._max_headers)
+        lines = data[line.end() : end]
+        known = self._heads_by_lines.get(lines)
+        if known is None or len(target) > MAX_TARGET_BYTES:
+            head = read_request_head(data, end, max_headers=self._max_headers)
+            if (
+                not head.length
+                and not head.has_upgrade
+                and not head.has_expect_continue
+                and len(lines) <= MAX_KNOWN_BYTES
+            ):
+                self._heads_by_lines.store(lines, head)
+            return head
+        return RequestHead(
+            *(method, target, False, known.lines, 0, known.host, known.authorization, known.is_conditional),
+            *(known.has_origin, known.has_close, False, False, False, known.forwarded_for, known.forwarded),
+            *(known.forwarded_proto, known.proxy_lines),
+        )
+
+
 def _check_name(name: bytes) -> None:
     """Check that a service cannot take a header for another one that the gateway interprets, sets or removes.
 
@@ -197,7 +247,7 @@ def _check_name(name: bytes) -> None:
     they cannot tell `X_Forwarded_For` from `X-Forwarded-For`. Raises `BadHead`.
     """
     lower = name.lower()
-    similar_name = _REPLACED_SIGN.sub(b"-", lower)
+    similar_name = normalize_header_name(lower)
     if similar_name != lower and (
         similar_name in _SPECIAL_HEADERS or similar_name[:8] == b"x-wharf-" or similar_name[:12] == FORWARDED_PREFIX
     ):
@@ -250,6 +300,7 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
                 raise BadHead(f"The Connection headers have more than {MAX_CONNECTION_OPTIONS} options.", 431)
         elif name == b"upgrade":
             upgrade = value.lower()
+            head.has_upgrade = True
         elif name == b"expect":
             if value.lower() != b"100-continue":
                 raise BadHead("The expectation is not supported: only `100-continue` is.", 417)

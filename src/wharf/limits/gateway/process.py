@@ -3,8 +3,10 @@
 import asyncio
 import errno
 import gc
+import logging
 import signal
 from collections.abc import Callable
+from typing import Final
 
 from wharf.limits.admin.server import AdminServer
 from wharf.limits.config.settings import LimiterSettings, Upstream
@@ -12,6 +14,12 @@ from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.world import World
 from wharf.world.addresses import format_host_and_port
+from wharf.world.descriptors import require_open_files
+
+log = logging.getLogger(__name__)
+
+OTHER_OPEN_FILES: Final = 512
+"""Open files of a gateway besides its connections: listening sockets, logs, the store, operators and refused connections."""
 
 
 class GatewayStartError(Exception):
@@ -33,9 +41,10 @@ async def run_gateway(
     Raises `GatewayStartError` or `LimiterStartError`.
     """
     stop_event = stop_event or asyncio.Event()
+    _require_connections(settings)
     limits = RateLimiter(settings, world)
-    await limits.open()
     gateway = Gateway(limits, upstream, world, is_bare=is_bare)
+    await limits.open()
     admin = AdminServer(limits, world, gateway)
     try:
         try:
@@ -63,6 +72,21 @@ async def run_gateway(
         await gateway.close()
         await admin.close()
         await limits.close()
+
+
+def _require_connections(settings: LimiterSettings) -> None:
+    """Raise the limit of open files so that all connections fit. If that is not allowed, log what to do."""
+    gateway = settings.gateway
+    needed = gateway.connections_most + gateway.upstream_connections_most + OTHER_OPEN_FILES
+    limit = require_open_files(needed)
+    if limit < needed:
+        log.warning(
+            "too few open files for all connections: raise the limit of the process or lower connections_most "
+            "limit=%d needed=%d connections_most=%d",
+            limit,
+            needed,
+            gateway.connections_most,
+        )
 
 
 def explain_listen_error(error: OSError, host: str, port: int) -> str:

@@ -105,11 +105,8 @@ class CheckServer:
         if path in (ALIVE_PATH.encode(), READY_PATH.encode()):
             return self._build_health_page(path.decode())
         try:
-            return await check_request(
-                self.decision_service,
-                read_check(head, self.settings.check_secret, self.decision_service.carriers),
-                path,
-            )
+            service = self.decision_service
+            return await check_request(service, read_check(head, self.settings.check_secret, service.carriers))
         except InvalidCheck as problem:
             self.invalid_requests += 1
             self._log_problem(str(problem))
@@ -215,7 +212,8 @@ class _CheckConnection(asyncio.Protocol):
                 self._set_timer(self._server.settings.head_ms)
             return
         try:
-            head = read_request_head(self._buffer, end + 4, max_headers=MAX_HEADERS)
+            # Values may be the caller's: one that is not ASCII is refused as the gateway does, with a reply for the caller.
+            head = read_request_head(self._buffer, end + 4, max_headers=MAX_HEADERS, is_ascii=False)
         except BadHead as error:
             self._refuse(error)
             return

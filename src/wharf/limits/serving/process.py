@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import gc
+import logging
 from collections.abc import Callable, Iterable
 
 from wharf.limits.admin.metrics import Metric
 from wharf.limits.admin.server import AdminServer
+from wharf.limits.config.credential_settings import CredentialMode
 from wharf.limits.config.settings import LimiterSettings
 from wharf.limits.decisions.descriptors import DescriptorDecisions
 from wharf.limits.gateway.process import install_signal_handlers
@@ -16,6 +18,8 @@ from wharf.limits.serving.envoy import RateLimitService
 from wharf.limits.serving.grpc_server import RateLimitServer
 from wharf.world import World
 from wharf.world.addresses import format_host_and_port
+
+log = logging.getLogger(__name__)
 
 
 class ServeStartError(Exception):
@@ -57,6 +61,8 @@ async def run_servers(
             address = format_host_and_port(serve.grpc_host, grpc_server.port)
             print_line(f"Envoy's rate limit protocol is served at {address}")
         if serve.check_host:
+            if settings.credentials.mode is CredentialMode.OPAQUE:
+                log.warning("checks show no replies: every unlisted credential counts by its address")
             check_server = CheckServer(limits, serve, world)
             exits.push_async_callback(check_server.close)
             metrics.append(check_server.list_metrics)

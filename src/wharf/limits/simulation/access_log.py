@@ -1,7 +1,7 @@
 """Reads lines of access logs into what a decision needs.
 
-It reads the common and combined formats, optionally with a duration at the end of the line, and JSON with one object per
-line, such as the decision log.
+It reads the common and combined formats, optionally with times at the end of the line, and JSON with one object per line, such
+as the decision log.
 """
 
 import datetime
@@ -12,8 +12,15 @@ import msgspec
 
 _LINE: Final = re.compile(
     rb'(\S+) \S+ (\S+) \[([^\]]{20})(?: ([+-]\d{4}))?\] "([A-Z]+) ([^ "]+)[^"]*" (\d{3}) \S+'
-    rb'(?: "(?:[^"\\]|\\.)*" "(?:[^"\\]|\\.)*")?(?:.*? (\d+\.\d+))?\s*$'
+    rb'(?: "(?:[^"\\]|\\.)*" "(?:[^"\\]|\\.)*")?([^\n]*)$'
 )
+_NAMED_TIME: Final = re.compile(
+    rb'\b(rt|request_time|uht|upstream_header_time|urt|upstream_response_time)="?([\d.]+(?:[\d., :-]*[\d.])?)'
+)
+"""A time in seconds with its name. nginx writes several of them if it has asked several servers."""
+_LAST_TIMES: Final = re.compile(rb" (\d+\.\d+)(?: (?:(\d+\.\d+)|-))?\s*$")
+"""The duration of a request, perhaps with the time of the service, in seconds at the end of a line."""
+_SECONDS: Final = re.compile(rb"\d+(?:\.\d+)?")
 _AFTER_USER: Final = re.compile(rb'\[([^\]]{20})(?: ([+-]\d{4}))?\] "[A-Z]+ [^ "]+[^"]*" \d{3} \S')
 _ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
 """The part of a target such as `http://host/path` before its path."""
@@ -23,6 +30,8 @@ _MONTHS: Final = {
         (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), 1
     )
 }
+CREDENTIAL_PREFIX: Final = "credential:"
+"""Begins the name of a caller whose credential only the service knows, in the decision log."""
 MAX_CACHED_TEXTS: Final = 100_000
 """Limits the memory for decoded hosts, users, methods and paths; a full cache is cleared."""
 
@@ -41,6 +50,25 @@ class LogRecord(msgspec.Struct, frozen=True, gc=False):
     """`None` if the log has no durations."""
     query: str = ""
     """The query of the target."""
+    first_byte_ms: int | None = None
+    """The time from forwarding the request to the first byte of the reply."""
+    upstream_ms: int | None = None
+    """The time from forwarding the request to the last byte of the reply."""
+    status: int = 0
+    """The status of the reply; 0 if the log has none."""
+
+
+class LogTimes(msgspec.Struct, frozen=True, gc=False):
+    """The times of a logged request, as far as the log has them."""
+
+    duration_ms: int | None = None
+    first_byte_ms: int | None = None
+    upstream_ms: int | None = None
+
+
+NO_TIMES: Final = LogTimes()
+MAX_DURATION_MS: Final = 10**12
+"""30 years; protects calculations from numbers that are no durations."""
 
 
 class _JsonEntry(msgspec.Struct, frozen=True):
@@ -55,6 +83,11 @@ class _JsonEntry(msgspec.Struct, frozen=True):
     caller: str = ""
     user: str = ""
     duration_ms: float | None = None
+    first_byte_ms: float | None = None
+    request_time: float | str | None = None
+    upstream_header_time: float | str | None = None
+    upstream_response_time: float | str | None = None
+    status: int | str = 0
 
 
 _JSON_DECODER: Final = msgspec.json.Decoder(_JsonEntry)
@@ -82,10 +115,11 @@ class AccessLogReader:
         match = _LINE.match(line)
         if match is None:
             return self._read_json(line)
-        host, user, stamp, zone, method, target, _status, duration = match.groups()
+        host, user, stamp, zone, method, target, status, rest = match.groups()
         if not self._update_time(stamp, zone):
             self.unreadable_lines += 1
             return None
+        times = _read_times(rest) if len(rest) > 1 else NO_TIMES
         cached = self._texts.get
         return LogRecord(
             self._at_ms,
@@ -93,8 +127,11 @@ class AccessLogReader:
             "" if user == b"-" else cached(user) or self._decode(user),
             cached(method) or self._decode(method),
             cached(target) or self._decode_path(target),
-            None if duration is None else round(float(duration) * 1_000),
+            times.duration_ms,
             target.partition(b"?")[2].decode("utf-8", "replace") if b"?" in target else "",
+            times.first_byte_ms,
+            times.upstream_ms,
+            int(status),
         )
 
     def _update_time(self, stamp: bytes, zone: bytes | None) -> bool:
@@ -146,15 +183,71 @@ class AccessLogReader:
             self.unreadable_lines += 1
             return None
         caller_user = entry.caller.removeprefix("user:") if entry.caller.startswith("user:") else ""
+        if entry.caller.startswith(CREDENTIAL_PREFIX):
+            caller_user = entry.caller
+        times = _make_times(
+            _round_ms(entry.duration_ms) if entry.duration_ms is not None else _sum_seconds_ms(entry.request_time),
+            _round_ms(entry.first_byte_ms)
+            if entry.first_byte_ms is not None
+            else _sum_seconds_ms(entry.upstream_header_time),
+            _sum_seconds_ms(entry.upstream_response_time),
+        )
+        status = str(entry.status)
         return LogRecord(
             entry.at_ms if entry.time is None else int(entry.time.timestamp() * 1_000),
             entry.address or entry.remote_addr or "0.0.0.0",
             entry.user or caller_user,
             entry.method,
             _ORIGIN.sub("", entry.path.partition("?")[0]) or "/",
-            None if entry.duration_ms is None else round(entry.duration_ms),
+            times.duration_ms,
             entry.path.partition("?")[2],
+            times.first_byte_ms,
+            times.upstream_ms,
+            int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 0,
         )
+
+
+def _read_times(rest: bytes) -> LogTimes:
+    """Return the times at the end of a line: with names, or the duration and perhaps the time of the service."""
+    if b"=" in rest:
+        named = {name: _sum_seconds_ms(value.decode()) for name, value in _NAMED_TIME.findall(rest)}
+        if named:
+            return _make_times(
+                named.get(b"rt", named.get(b"request_time")),
+                named.get(b"uht", named.get(b"upstream_header_time")),
+                named.get(b"urt", named.get(b"upstream_response_time")),
+            )
+    match = _LAST_TIMES.search(rest)
+    if match is None:
+        return NO_TIMES
+    duration_ms, upstream_ms = (None if text is None else _round_ms(float(text) * 1_000) for text in match.groups())
+    if duration_ms is not None and upstream_ms is not None and upstream_ms > duration_ms:
+        return LogTimes(
+            upstream_ms
+        )  # The service cannot take longer than the request: the first number is something else.
+    return LogTimes(duration_ms, upstream_ms=upstream_ms)
+
+
+def _make_times(duration_ms: int | None, first_byte_ms: int | None, upstream_ms: int | None) -> LogTimes:
+    """Return the times of a request. Without its duration, the longest other time is the duration."""
+    if duration_ms is None:
+        duration_ms = max((time for time in (first_byte_ms, upstream_ms) if time is not None), default=None)
+    return LogTimes(duration_ms, first_byte_ms, upstream_ms)
+
+
+def _sum_seconds_ms(value: float | str | None) -> int | None:
+    """Return a time in seconds, or the sum of several in one text, in milliseconds; `None` without one."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        numbers = _SECONDS.findall(value.encode())
+        return _round_ms(sum(map(float, numbers)) * 1_000) if numbers else None
+    return _round_ms(value * 1_000)
+
+
+def _round_ms(value: float) -> int | None:
+    """Return a number of milliseconds as an integer; `None` if it is none that a duration can have."""
+    return round(value) if 0 <= value < MAX_DURATION_MS else None
 
 
 def _parse_time_ms(stamp: bytes, zone: bytes | None) -> int | None:

@@ -1,11 +1,13 @@
 """Applies rules to logged requests, with the counters of a limiter and the clock of the log.
 
 A request with a user name counts for that user, any other for its address. Limits on CPU time and concurrency need
-durations in the log; the result lists what was not simulated.
+durations in the log; the result lists what was assumed and what was not simulated.
 """
 
 import heapq
+import re
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +15,7 @@ import msgspec
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.addresses import parse_address
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
+from wharf.limits.core.callers.credentials import hash_secret
 from wharf.limits.core.callers.recognition import make_anonymous_caller
 from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.decision import build_decision
@@ -21,10 +24,11 @@ from wharf.limits.core.limiter import Limiter
 from wharf.limits.core.paths import BadPath, normalize_raw_path
 from wharf.limits.core.plans import EndpointCost
 from wharf.limits.core.request import RequestFacts
-from wharf.limits.core.rule import CountedUnit, Interface, RuleSet
+from wharf.limits.core.rule import ConnectionClass, CountedUnit, Interface, RuleSet
 from wharf.limits.core.rulebook import MAX_CACHED_PATHS
 from wharf.limits.core.store_calls import StoreCall, TakeResult
-from wharf.limits.simulation.access_log import LogRecord
+from wharf.limits.decisions.cpu_meter import MIN_SLICE_MS
+from wharf.limits.simulation.access_log import CREDENTIAL_PREFIX, LogRecord
 
 UNITS_NEEDING_DURATION: Final = frozenset({CountedUnit.CPU_MS, CountedUnit.CONNECTIONS})
 MAX_REPORTED_CALLERS: Final = 100
@@ -33,8 +37,58 @@ MAX_TIMELINE_COLUMNS: Final = 120
 TIMELINE_STEPS_MS: Final = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000)
 """The first step with which the whole log fits into the columns is used."""
 PROGRESS_INTERVAL_LINES: Final = 20_000
+MAX_CPU_MS: Final = 1_000 * MIN_SLICE_MS
+"""More CPU time of one request is not charged: 83 minutes use up every limit. Protects the simulation from wrong durations."""
+SWITCHING_PROTOCOLS: Final = 101
+_TOKEN_NAME: Final = re.compile(r"(?:gh[posu]_|github_pat_|gl[a-z]{1,6}-).{16,}|[0-9a-f]{32,}")
+"""User names that are tokens: clients can send a token in place of the name."""
+_CREDENTIAL_KEY: Final = re.compile(rf"{CREDENTIAL_PREFIX}[0-9a-f]{{32}}")
 MAX_CACHED_CALLS: Final = 200_000
 """Limits the memory for store calls; the oldest entries of a full cache are removed."""
+
+
+class CpuSource(Enum):
+    """What counts as the CPU time of a logged request. The texts are for the result, for one request."""
+
+    FIRST_BYTE = ": the time to the first byte of the reply, as the gateway counts it"
+    UPSTREAM = ": the time of the service with its whole reply, which is too much for long replies"
+    DURATION = (
+        ": its whole duration, which is too much for long replies and slow callers; log the time to the first byte, such as "
+        "$upstream_header_time of nginx"
+    )
+    WEBSOCKET = " that opened a websocket: none"
+
+
+def find_cpu_source(record: LogRecord) -> CpuSource:
+    """Return what counts as the CPU time of a request: the time that is closest to what the gateway counts."""
+    if record.first_byte_ms is not None:
+        return CpuSource.FIRST_BYTE
+    if record.status == SWITCHING_PROTOCOLS:
+        return CpuSource.WEBSOCKET  # Its duration is that of the whole websocket.
+    return CpuSource.DURATION if record.upstream_ms is None else CpuSource.UPSTREAM
+
+
+def count_cpu_ms(record: LogRecord) -> int:
+    """Return the CPU time of a request, as an estimate of what the gateway counts."""
+    match find_cpu_source(record):
+        case CpuSource.FIRST_BYTE:
+            return record.first_byte_ms or 0
+        case CpuSource.UPSTREAM:
+            return record.upstream_ms or 0
+        case CpuSource.DURATION:
+            return record.duration_ms or 0
+        case CpuSource.WEBSOCKET:
+            return 0
+
+
+class _RunningRequest(msgspec.Struct, frozen=True, order=True):
+    """A running request in the heap, ordered by when something happens to it: a part of its work is charged, or it ends."""
+
+    at_ms: int
+    number: int
+    end_ms: int
+    left_ms: int
+    """The work that is not charged yet."""
 
 
 class RefusalCount(msgspec.Struct):
@@ -71,8 +125,12 @@ class SimulationResult(msgspec.Struct):
     """Requests that rules in shadow mode would have refused, by rule."""
     callers: list[RefusalCount] = []
     """The callers with most refusals first."""
+    assumptions: list[str] = []
+    """What was assumed about the requests, because the log does not have it."""
     not_judged: list[str] = []
     """What was not simulated."""
+    cpu_sources: dict[CpuSource, int] = {}
+    """The number of requests by what counted as their CPU time."""
     step_ms: int = 60_000
     """The length of a step of the timeline."""
     timeline: list[tuple[int, int, int]] = []
@@ -80,7 +138,8 @@ class SimulationResult(msgspec.Struct):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain values for JSON."""
-        values: dict[str, Any] = msgspec.to_builtins(self)
+        values: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, cpu_sources={}))
+        del values["cpu_sources"]
         return values
 
 
@@ -115,8 +174,10 @@ class Replay:
         self._paths: BoundedCache[str, str] = BoundedCache(MAX_CACHED_PATHS)
         """The normal form of each logged path."""
         self._query_costs = QueryCostCalculator(rules.graphql)
-        self._running: list[tuple[int, str, StoreCall]] = []
-        """A heap of running requests: the time of their end, their id and their call."""
+        self._running: list[_RunningRequest] = []
+        """A heap of running requests."""
+        self._running_calls: dict[int, StoreCall] = {}
+        """Their calls by number."""
         self._last_id = 0
         self._now_ms = 0
         self._seconds: dict[int, list[int]] = {}
@@ -146,6 +207,8 @@ class Replay:
         for total_counts, added_counts in ((total.rules, added.rules), (total.shadowed, added.shadowed)):
             for rule, count in added_counts.items():
                 total_counts[rule] = total_counts.get(rule, 0) + count
+        for source, count in added.cpu_sources.items():
+            total.cpu_sources[source] = total.cpu_sources.get(source, 0) + count
         for second, (admitted, refused) in part.seconds.items():
             counts = self._seconds.setdefault(second, [0, 0])
             counts[0] += admitted
@@ -180,14 +243,15 @@ class Replay:
                 result.unacceptable += 1
                 return
             call = self._make_call(RequestFacts("", method, path, caller, query), None)
+        elif record.status == SWITCHING_PROTOCOLS:
+            request = RequestFacts("", method, path, caller, connection=ConnectionClass.WEBSOCKET)
+            call = self._make_call(request, None)
         else:
             call = self._calls.get((caller.owner, endpoint)) or self._make_call(
                 RequestFacts("", method, path, caller), endpoint
             )
         take_result = (
-            self._take_with_duration(call, record.duration_ms)
-            if self._has_durations
-            else counters.take_once(call, now_ms)
+            self._take_with_duration(call, record) if self._has_durations else counters.take_once(call, now_ms)
         )
         plan = call.plan
         if take_result.is_admitted:
@@ -204,7 +268,7 @@ class Replay:
         rule = decision.refusing_charge.name if decision.refusing_charge is not None else "ban"
         self._count_refusal(caller, rule, plan.endpoint, now_ms)
 
-    def _take_with_duration(self, cached_call: StoreCall, duration_ms: int | None) -> TakeResult:
+    def _take_with_duration(self, cached_call: StoreCall, record: LogRecord) -> TakeResult:
         """Check and charge a request, and return the result. If admitted, it holds its concurrency slots for its duration.
 
         Without a duration, the slots are released at once.
@@ -214,10 +278,19 @@ class Replay:
         take_result = self._counters.take(call, self._now_ms)
         if not take_result.is_admitted:
             return take_result
-        if duration_ms is None:
+        if record.duration_ms is None:
             self._counters.release(call.id, self._now_ms)
-        else:
-            heapq.heappush(self._running, (self._now_ms + duration_ms, call.id, call))
+            return take_result
+        cpu_ms = 0
+        if call.plan.meter_charges and not call.plan.is_waiting:
+            source = find_cpu_source(record)
+            sources = self.result.cpu_sources
+            sources[source] = sources.get(source, 0) + 1
+            cpu_ms = count_cpu_ms(record)
+        end_ms = self._now_ms + record.duration_ms
+        at_ms = min(end_ms, self._now_ms + MIN_SLICE_MS) if cpu_ms >= MIN_SLICE_MS else end_ms
+        self._running_calls[self._last_id] = call
+        heapq.heappush(self._running, _RunningRequest(at_ms, self._last_id, end_ms, min(cpu_ms, MAX_CPU_MS)))
         return take_result
 
     def _normalize_path(self, path: str) -> str:
@@ -250,14 +323,22 @@ class Replay:
         count.last_ms = now_ms
 
     def _end_requests(self, now_ms: int) -> None:
-        """End requests whose duration is over, and charge their CPU time, unless they mostly waited."""
+        """Charge the CPU time of running requests in the parts in which the gateway does, and end those whose duration is over."""
         running, counters = self._running, self._counters
-        while running and running[0][0] <= now_ms:
-            ended_ms, request_id, call = heapq.heappop(running)
-            started_ms = counters.get_start_ms(request_id) or ended_ms
-            counters.release(request_id, ended_ms)
-            if call.plan.meter_charges and ended_ms > started_ms and not call.plan.is_waiting:
-                counters.add_usage(call.plan.meter_charges, ended_ms - started_ms, ended_ms)
+        while running and running[0].at_ms <= now_ms:
+            entry = running[0]
+            meters = self._running_calls[entry.number].plan.meter_charges
+            if entry.at_ms < entry.end_ms:
+                counters.add_usage(meters, MIN_SLICE_MS, entry.at_ms)
+                left_ms = entry.left_ms - MIN_SLICE_MS
+                at_ms = min(entry.end_ms, entry.at_ms + MIN_SLICE_MS) if left_ms >= MIN_SLICE_MS else entry.end_ms
+                heapq.heapreplace(running, _RunningRequest(at_ms, entry.number, entry.end_ms, left_ms))
+                continue
+            heapq.heappop(running)
+            call = self._running_calls.pop(entry.number)
+            counters.release(call.id, entry.end_ms)
+            if entry.left_ms:
+                counters.add_usage(meters, entry.left_ms, entry.end_ms)
 
     def _make_caller(self, key: tuple[str, str]) -> Caller:
         """Return the caller with this user name and address, and cache it. Without a user name, it is the address."""
@@ -268,7 +349,18 @@ class Replay:
             assert address is not None
             address_caller = self._address_callers[address_text] = make_anonymous_caller(address)
         caller = address_caller
-        if user:
+        if user.startswith(CREDENTIAL_PREFIX) or _TOKEN_NAME.fullmatch(user):
+            is_key = _CREDENTIAL_KEY.fullmatch(user) is not None
+            secret_hash = user.removeprefix(CREDENTIAL_PREFIX) if is_key else hash_secret(user)[:32]
+            caller = msgspec.structs.replace(
+                address_caller,
+                kind=CredentialKind.OPAQUE,
+                caller_class=CallerClass.USER,
+                owner=f"{CREDENTIAL_PREFIX}{secret_hash}",
+                display_name=f"credential {secret_hash[:8]}",
+                token=f"token:{secret_hash[:16]}",
+            )
+        elif user:
             name = user.replace(" ", "_")
             caller = Caller(
                 kind=CredentialKind.PERSONAL_TOKEN,
@@ -301,6 +393,11 @@ class Replay:
             result.timeline = [(start_ms, counts[0], counts[1]) for start_ms, counts in columns.items()]
         result.callers = sorted(self._refusals.values(), key=lambda count: (-count.count, count.caller))
         del result.callers[MAX_REPORTED_CALLERS:]
+        result.assumptions = [
+            f"CPU time of {count} request{'' if count == 1 else 's'}{source.value}"
+            for source in CpuSource
+            if (count := result.cpu_sources.get(source, 0))
+        ]
         result.not_judged = list(self._describe_gaps())
         return result
 
@@ -312,7 +409,7 @@ class Replay:
         yield (
             "bodies: each GraphQL query in a body counts as the smallest one, and each large-file batch as one with few objects"
         )
-        yield "kinds of credentials: a request with a user name counts for that user, any other for its address"
+        yield ("kinds of credentials: a request with a user name counts for that user, any other for its address")
         if self.result.unacceptable:
             yield f"{self.result.unacceptable} requests with a path or a query that is refused whatever the counters are"
         if self.result.unread:

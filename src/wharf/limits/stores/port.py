@@ -145,6 +145,30 @@ class OverrideStore(Protocol):
         ...
 
 
+class SharedCredentials(Protocol):
+    """The accepted credentials that several gateways share, as keyed hashes. Each method raises `StoreUnavailable`."""
+
+    async def find(self, key: str) -> int | None:
+        """Return until when a credential is accepted, in Unix milliseconds; `None` if it is not."""
+        ...
+
+    async def store(self, key: str, until_ms: int, lifetime_ms: int) -> None:
+        """Store until when a credential is accepted. The entry expires after `lifetime_ms`."""
+        ...
+
+    async def remove(self, key: str) -> None:
+        """Make a credential unknown again."""
+        ...
+
+    async def add_new(self, group: str, key: str, *, most: int, lifetime_ms: int) -> bool:
+        """Add a credential to a group, such as the new ones of an address in this hour. Return false if the group is full."""
+        ...
+
+    async def count_new(self, group: str) -> int:
+        """Return how many credentials are in a group."""
+        ...
+
+
 class RecordStore(Protocol):
     """Decisions and activity that the processes of one store share, for operators who query one of the processes.
 

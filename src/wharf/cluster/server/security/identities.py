@@ -21,7 +21,6 @@ from joserfc.jwk import KeyParameters, OKPKey, RSAKey
 
 from wharf.cluster.access import InvalidCredential, PresentedCredential, WorkloadClaims
 from wharf.cluster.operations.nodes.introductions import Introduction
-from wharf.cluster.server.security.jose import describe_jose_error, read_key_id, read_unverified_claims
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
@@ -40,6 +39,7 @@ from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.model.times import HOUR, SECOND, DecisionContext
+from wharf.world.jose import describe_jose_error, read_key_id, read_unverified_claims
 
 ED25519: Final = "Ed25519"
 RS256: Final = "RS256"

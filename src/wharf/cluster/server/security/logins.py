@@ -19,15 +19,8 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from wharf.cluster.operations.keyring import make_auth_method_context
-from wharf.cluster.server.security.jose import (
-    decode_base64url,
-    describe_jose_error,
-    encode_base64url,
-    read_key_id,
-    read_unverified_claims,
-)
 from wharf.cluster.server.security.keyring import Keyring
-from wharf.cluster.server.security.login_keys import UnusableKeys, load_assertion_key, load_pem_keys, read_key_set
+from wharf.cluster.server.security.login_keys import load_assertion_key, load_pem_keys, read_key_set
 from wharf.cluster.server.security.login_providers import (
     LoginProviders,
     ProviderReply,
@@ -41,6 +34,14 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import SECOND, has_passed
 from wharf.world import World
+from wharf.world.jose import (
+    decode_base64url,
+    describe_jose_error,
+    encode_base64url,
+    read_key_id,
+    read_unverified_claims,
+)
+from wharf.world.key_sets import UnusableKeys
 
 T = TypeVar("T")
 

@@ -15,6 +15,7 @@ HOUR_MS: Final = 3_600_000
 MAX_COUNTED_ADDRESSES: Final = 65_536
 """Addresses with a count of new credentials; limits memory. The oldest counts of a full table are removed."""
 _PROVING_STATUSES: Final = frozenset({101, 304, 403, 404, 409, 410, 412, 416, 422})
+_SESSION_STATUSES: Final = frozenset({101, 304})
 UNAUTHORIZED: Final = 401
 
 
@@ -29,13 +30,18 @@ class CredentialProof(msgspec.Struct, frozen=True, eq=False):
     began_ms: int
     is_resolved: bool = False
     """Whether the owner of the credential is known. A 401 is then no failed login, but the answer may be out of date."""
+    is_session: bool = False
+    """Whether the request has only session cookies. A 401 is then no failed login: the session may have ended."""
 
 
-def proves_credential(status: int) -> bool:
+def proves_credential(status: int, *, is_session: bool = False) -> bool:
     """Return whether a reply with this status shows that the service has accepted the credential of the request.
 
     Hosts redirect strangers to a login page, and proxies send 400, 413, 429 and 5xx without a look at the credential.
+    An unknown session is a stranger, which hosts may also answer with 403 or 404.
     """
+    if is_session:
+        return 200 <= status < 300 or status in _SESSION_STATUSES
     return 200 <= status < 300 or status in _PROVING_STATUSES
 
 
@@ -97,6 +103,11 @@ class NewCredentialCounts:
         """Return whether the address has shown the maximum number of new credentials in this hour."""
         hour, count = self._counts.get(address, (0, 0))
         return hour == now_ms // HOUR_MS and count >= self._limit
+
+    def exhaust(self, address: str, now_ms: int) -> None:
+        """Count no further credential of the address in this hour: other processes have counted the maximum."""
+        self._counts.pop(address, None)
+        self._counts.store(address, (now_ms // HOUR_MS, self._limit))
 
     def add(self, address: str, now_ms: int) -> None:
         """Count a new credential of the address."""

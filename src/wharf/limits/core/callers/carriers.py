@@ -6,6 +6,8 @@ Only the format is read here. Whether a credential is valid is decided elsewhere
 
 import base64
 import binascii
+import functools
+import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
@@ -32,6 +34,7 @@ MIN_TOKEN_CHARACTERS: Final = 20
 OAUTH_PASSWORD: Final = "x-oauth-basic"
 """The password beside a token that is sent as the user name."""
 AUTHORIZATION: Final = "authorization"
+_REPLACED_SIGN: Final = re.compile(rb"[^-0-9a-z]")
 
 
 class BasicForm(Enum):
@@ -49,7 +52,7 @@ class CarrierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a request, besides `Authorization`, that carry credentials. All names are in lower case."""
 
     headers: tuple[str, ...] = ()
-    """Headers whose whole value is a token, such as `private-token`."""
+    """Headers whose whole value is a token, such as `private-token`. Each spelling of `normalize_header_name` is read."""
     cookies: tuple[str, ...] = ()
     """Cookies of sessions, with their exact names."""
     query: tuple[str, ...] = ()
@@ -80,12 +83,27 @@ class CarriedCredential(msgspec.Struct, frozen=True):
         return self.carrier.startswith("cookie ")
 
 
+def normalize_header_name(name: bytes) -> bytes:
+    """Return a name in lower case with `-` for each sign that is not a letter or digit.
+
+    Services cannot tell apart names with the same result: CGI, WSGI and similar interfaces write `_` for all of these signs.
+    """
+    return _REPLACED_SIGN.sub(b"-", name.lower())
+
+
+@functools.lru_cache(maxsize=64)
+def _index_headers(headers: tuple[str, ...]) -> Mapping[bytes, str]:
+    """Return the carrier of each configured header, by its normalized name. Settings do not change, so there are few."""
+    return {normalize_header_name(name.encode("latin-1", "replace")): f"header {name}" for name in headers}
+
+
 def find_carried(headers: Iterable[tuple[bytes, bytes]], settings: CarrierSettings) -> tuple[tuple[str, str], ...]:
     """Return the configured headers and cookies of a request, each as carrier and value.
 
     `headers` are pairs of name in lower case and value.
     """
     found: list[tuple[str, str]] = []
+    carriers = _index_headers(settings.headers)
     for name, value in headers:
         if name == b"cookie":
             if settings.cookies:
@@ -93,8 +111,8 @@ def find_carried(headers: Iterable[tuple[bytes, bytes]], settings: CarrierSettin
                     cookie, equals, content = part.strip(WHITE_SPACE).partition("=")
                     if equals and cookie in settings.cookies:
                         found.append((f"cookie {cookie}", content))
-        elif (text := name.decode("latin-1")) in settings.headers:
-            found.append((f"header {text}", value.decode("latin-1").strip(WHITE_SPACE)))
+        elif carriers and (carrier := carriers.get(normalize_header_name(name))) is not None:
+            found.append((carrier, value.decode("latin-1").strip(WHITE_SPACE)))
     return tuple(found[:MAX_CREDENTIALS])
 
 

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import msgspec
 
 from wharf.limits.core.counting.bans import BanRecords
+from wharf.limits.core.counting.compiled import USUAL_CALLS, UsualCalls
 from wharf.limits.core.counting.leases import ConcurrencyLeases
 from wharf.limits.core.counting.recent_results import MAX_REMEMBERED_RESULTS, RecentCall, RecentResults
 from wharf.limits.core.counting.segmented_dict import SegmentedDict
@@ -117,7 +118,11 @@ class KeyCounts:
 class Counters:
     """The counters of all rules in memory, the ban records, and the results of recent store calls."""
 
-    def __init__(self, rules: Sequence[Rule] = (), *, max_keys: int = 1_000_000) -> None:
+    def __init__(
+        self, rules: Sequence[Rule] = (), *, max_keys: int = 1_000_000, usual_calls: UsualCalls | None = USUAL_CALLS
+    ) -> None:
+        """`usual_calls`: compiled functions for usual calls, if there are any. Without them, Python does the same."""
+        self._usual_calls = usual_calls
         self.tables: dict[str, CounterTable] = {}
         self.bans: Final = BanRecords()
         self._rules: dict[str, Rule] = {}
@@ -180,6 +185,10 @@ class Counters:
         A request is refused if an enforced limit is exceeded or its caller is banned. The result is stored by request
         id: a repeated call with the same id returns it and charges nothing.
         """
+        if self._usual_calls is not None:
+            usual_result = self._usual_calls.take_usual(self.tables, self.bans, self._results, call, now_ms)
+            if usual_result is not None:
+                return usual_result
         request_id = call.id
         earlier = self._results.find(request_id)
         if earlier is not None:
@@ -343,6 +352,8 @@ class Counters:
         Without `should_remember` nothing is stored about the ended request, which is faster. Use it only if no later
         call can have the same id.
         """
+        if self._usual_calls is not None and not should_remember:
+            return self._usual_calls.release_usual(self.tables, self._results, request_id)
         entry = self._running.pop(request_id, None)
         if entry is None:
             return False

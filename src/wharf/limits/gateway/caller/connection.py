@@ -78,7 +78,7 @@ class CallerConnection(asyncio.Protocol):
         self.transport = CallerTransport(cast(asyncio.Transport, transport), environment.now_s)
         self.transport.deadline_s = environment.now_s() + environment.head_timeout_s
         self.transport.on_resumed = self._schedule
-        self._reader = RequestReader(environment.settings)
+        self._reader = RequestReader(environment.settings, environment.head_reader)
         self._replies = ReplyWriter(self.transport, environment)
         self._forwarder = RequestForwarder(
             environment,

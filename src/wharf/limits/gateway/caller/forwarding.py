@@ -244,12 +244,16 @@ class RequestForwarder:
 
     def _write_reply(self, request: ProxiedRequest, upstream: UpstreamConnection, head: ReplyHead, rest: bytes) -> None:
         """Write the head of the reply and the bytes of the body that arrived with it (`rest`)."""
-        measured_ms, admitted = head.marks.measured_ms, request.admitted
-        if measured_ms is not None and admitted is not None and self._environment.settings.trusts_marks:
-            admitted.measured_ms = measured_ms
+        self._read_cpu_mark(request, head)
         self._replies.begin(request, head)
         upstream.read_body(rest)
         self._replies.flush_head()
+
+    def _read_cpu_mark(self, request: ProxiedRequest, head: ReplyHead) -> None:
+        """Store the CPU time that the service reports in a reply, if the settings say that its marks are true."""
+        measured_ms, admitted = head.marks.measured_ms, request.admitted
+        if measured_ms is not None and admitted is not None and self._environment.settings.trusts_marks:
+            admitted.measured_ms = measured_ms
 
     def on_reply_body(self, data: bytes) -> None:
         self._replies.write_body(data)
@@ -272,6 +276,7 @@ class RequestForwarder:
         if request.admitted is not None:
             self._environment.decision_service.on_reply_status(request.admitted, head.status)
             request.admitted.finish_work(self._environment.now_s())
+        self._read_cpu_mark(request, head)
         self._transport.deadline_s = 0.0
         self._replies.write_upgrade(request, head, rest)
         early_bytes = self._reader.take_buffer()

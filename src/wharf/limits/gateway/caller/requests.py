@@ -7,7 +7,7 @@ from typing import Final
 
 from wharf.limits.config.settings import GatewaySettings
 from wharf.limits.gateway.chunks import BadChunk
-from wharf.limits.gateway.heads import BadHead, RequestHead, read_request_head
+from wharf.limits.gateway.heads import BadHead, HeadReader, RequestHead
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 
 MAX_DRAINED_BYTES: Final = 64 * 1024
@@ -23,22 +23,22 @@ class RequestReader:
 
     __slots__ = (
         "_drained_bytes",
+        "_head_reader",
         "_max_head_bytes",
-        "_max_headers",
         "_received",
         "_received_from",
         "buffer",
         "drained_request",
     )
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, head_reader: HeadReader) -> None:
         self.buffer = b""
         """The bytes that are processed next."""
         self._received = b""
         """The bytes that follow, from position `_received_from` on."""
         self._received_from = 0
         self._max_head_bytes = settings.head_bytes_most
-        self._max_headers = settings.headers_most
+        self._head_reader = head_reader
         self.drained_request: ProxiedRequest | None = None
         """A request that was answered before its body was complete: the rest is discarded. `None` otherwise."""
         self._drained_bytes = 0
@@ -85,7 +85,7 @@ class RequestReader:
             if data and data[0] not in METHOD_BYTES:
                 raise BadHead("This is not an HTTP request: it does not begin with a method.")
             return None
-        head = read_request_head(data, end + 4, max_headers=self._max_headers)
+        head = self._head_reader.read(data, end + 4)
         self.buffer = data[end + 4 :]
         return head
 

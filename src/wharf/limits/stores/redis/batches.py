@@ -15,6 +15,8 @@ from wharf.limits.stores.redis.link import SETTLE_SCRIPT, TAKE_SCRIPT, RedisLink
 from wharf.limits.stores.redis.settings import RedisSettings
 from wharf.world import World
 
+LONGEST_DELAY_S: Final = 0.002
+"""How long an operation that can wait is delayed. A batch costs much more than an operation, so fewer batches are faster."""
 _ARRAY_16: Final = b"\xdc"
 _decode: Final = msgspec.msgpack.Decoder().decode
 
@@ -47,6 +49,8 @@ class OperationBatches:
         self._waiting: dict[str, deque[_PendingOperation]] = {}
         self._sender_counts: dict[str, int] = {}
         self._senders: set[asyncio.Task[None]] = set()
+        self._delayed: dict[str, asyncio.TimerHandle] = {}
+        """For each node whose queue has only operations that can wait, what sends them at the latest."""
         self._result_ttl_ms = str(settings.result_ttl_ms)
         self._is_closed = False
         self.sent_batches = 0
@@ -60,11 +64,13 @@ class OperationBatches:
         *,
         node: str = "",
         is_settling: bool = False,
+        can_wait: bool = False,
         parse_result: Callable[[Any], Any] | None = None,
     ) -> "asyncio.Future[Any]":
         """Queue an operation for the next batch of its node, and return a future for its result.
 
-        The future can fail with `StoreUnavailable` or `StoreFull`. `parse_result` converts the value of the reply.
+        The future can fail with `StoreUnavailable` or `StoreFull`. `parse_result` converts the value of the reply. An operation
+        that `can_wait` is sent with a later one, or by itself after `LONGEST_DELAY_S`.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
@@ -74,12 +80,24 @@ class OperationBatches:
         if queue is None:
             queue = self._waiting[node] = deque()
         queue.append(_PendingOperation(op, key, node, is_settling, parse_result, future))
-        if self._sender_counts.get(node, 0) < self._settings.max_parallel_batches:
-            self._sender_counts[node] = self._sender_counts.get(node, 0) + 1
-            sender = self._world.start_task(self._send_queue(node, queue), name="limits: call Redis")
-            self._senders.add(sender)
-            sender.add_done_callback(self._senders.discard)
+        if not can_wait or len(queue) >= self._settings.max_batch_size:
+            self._start_sender(node)
+        elif node not in self._delayed and not self._sender_counts.get(node, 0):
+            self._delayed[node] = asyncio.get_running_loop().call_later(LONGEST_DELAY_S, self._start_sender, node)
         return future
+
+    def _start_sender(self, node: str) -> None:
+        """Start to send the queue of a node, unless the maximum number of batches is on its way."""
+        delayed = self._delayed.pop(node, None)
+        if delayed is not None:
+            delayed.cancel()
+        queue = self._waiting.get(node)
+        if not queue or self._sender_counts.get(node, 0) >= self._settings.max_parallel_batches:
+            return  # A running sender sends it.
+        self._sender_counts[node] = self._sender_counts.get(node, 0) + 1
+        sender = self._world.start_task(self._send_queue(node, queue), name="limits: call Redis")
+        self._senders.add(sender)
+        sender.add_done_callback(self._senders.discard)
 
     def get_longest_wait_s(self) -> float:
         """Return for how long the oldest batch that was sent waits for its reply; 0 if none waits."""
@@ -90,6 +108,8 @@ class OperationBatches:
     async def close(self) -> None:
         """Accept no more operations and wait for the running batches, which end by their own timeout at the latest."""
         self._is_closed = True
+        for node in list(self._delayed):
+            self._start_sender(node)
         while self._senders:
             await asyncio.wait(set(self._senders))
 

@@ -12,6 +12,14 @@ WRITE_BATCH_DECISIONS: Final = 100
 """Redis is blocked while it executes a batch: about half a millisecond for this many decisions."""
 READ_BATCH_DECISIONS: Final = 1_000
 """Decisions read with one command."""
+ADD_TO_GROUP_SCRIPT: Final = """
+if redis.call('SISMEMBER', KEYS[1], ARGV[1]) == 1 then return 1 end
+if redis.call('SCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
+redis.call('SADD', KEYS[1], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+"""Adds a member to a set of limited size in one step, so that several processes together do not exceed the size."""
 READ_BATCH_MINUTES: Final = 60
 """Minutes read with one round trip."""
 
@@ -87,6 +95,7 @@ class RedisCredentials:
     def __init__(self, link: RedisLink, prefix: str) -> None:
         self._link = link
         self._prefix = f"{prefix}accepted:"
+        self._group_prefix = f"{prefix}new-credentials:"
 
     async def find(self, key: str) -> int | None:
         """Return until when a credential is accepted, in Unix milliseconds; `None` if it is not."""
@@ -103,3 +112,16 @@ class RedisCredentials:
         """Make a credential unknown again."""
         async with self._link.use_client() as client:
             await client.delete(self._prefix + key)
+
+    async def add_new(self, group: str, key: str, *, most: int, lifetime_ms: int) -> bool:
+        """Add a credential to a group, such as the new ones of an address in this hour. Return false if the group is full.
+
+        A credential that is in the group already fits. The group is deleted after `lifetime_ms` without a new one.
+        """
+        async with self._link.use_client() as client:
+            return bool(await client.eval(ADD_TO_GROUP_SCRIPT, 1, self._group_prefix + group, key, most, lifetime_ms))
+
+    async def count_new(self, group: str) -> int:
+        """Return how many credentials are in a group."""
+        async with self._link.use_client() as client:
+            return int(await client.scard(self._group_prefix + group))

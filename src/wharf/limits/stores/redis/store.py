@@ -207,11 +207,14 @@ class RedisStore:
         if self._encoder.is_cluster:
             by_owner = self._group_lease_keys(call).items()
             return [
-                self.batches.send_operation(_pack(["r", call.id, keys]), keys[0], node=owner, is_settling=True)
+                self.batches.send_operation(
+                    _pack(["r", call.id, keys]), keys[0], node=owner, is_settling=True, can_wait=True
+                )
                 for owner, keys in by_owner
             ]
         keys = self._encoder.list_lease_keys(call)
-        return [self.batches.send_operation(_pack(["r", call.id, keys]), keys[0], is_settling=True)]
+        # The next request of this process is queued behind it, so a delay never refuses a caller whose slot is free.
+        return [self.batches.send_operation(_pack(["r", call.id, keys]), keys[0], is_settling=True, can_wait=True)]
 
     def _group_lease_keys(self, call: StoreCall) -> dict[str, list[str]]:
         """Return the Redis keys of a call's concurrency leases by owner on a cluster, otherwise all under an empty text."""
