@@ -177,7 +177,7 @@ def test_a_route_that_does_not_match_the_request_is_ignored(sender: Sender, rout
 def test_a_caller_whose_paths_always_differ_creates_ten_more_than_the_limit() -> None:
     sender = Sender(make_service(MANY_RULES, is_local=True))
     admitted = 0
-    for number in range(100):  # Each path has another number of segments, so that no shape fits.
+    for number in range(100):  # Each path has another number of segments, so that no pattern fits.
         result = sender.send("POST /wiki" + "/sub" * (number % 16) + f"/p{number}" * (number // 16), is_marked=True)
         admitted += isinstance(result, AdmittedRequest)
 

@@ -1,4 +1,4 @@
-"""Which requests are checked after marks: shapes of the paths of a caller, and routes that the service names."""
+"""Which requests are checked after marks: patterns of the paths of a caller, and routes that the service names."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from wharf.limits.core.rule import PathDifference, PathRules
 from wharf.limits.decisions import marked_endpoints as module
 from wharf.limits.decisions.marked_endpoints import (
     MAX_LITERALS,
-    MAX_SHAPE_NODES,
+    MAX_PATTERN_NODES,
     MAX_UNEXPECTED_MARKS,
     UNEXPECTED_PERIOD_MS,
     MarkedEndpoints,
@@ -82,7 +82,7 @@ def test_a_segment_with_many_values_stands_for_any_value(varying: str, checked: 
     assert marks.list_checked(checked, unchecked) == [True, False]
 
 
-def test_each_caller_and_method_has_its_own_shapes() -> None:
+def test_each_caller_and_method_has_its_own_patterns() -> None:
     marks = Marks()
     marks.mark("/new-page")
 
@@ -96,7 +96,7 @@ def test_each_caller_and_method_has_its_own_shapes() -> None:
 @pytest.mark.parametrize(
     "path", ["/Wiki/Start", "/wiki/start;v=1", "/wiki%2Fstart", "/wiki/start.json", "/wiki/start/"]
 )
-def test_no_spelling_of_a_path_avoids_its_shape(path: str) -> None:
+def test_no_spelling_of_a_path_avoids_its_pattern(path: str) -> None:
     marks = Marks()
     marks.mark("/wiki/start")
 
@@ -111,7 +111,7 @@ def test_a_named_route_is_checked_for_all_callers() -> None:
     assert found == [True, True, False]
 
 
-def test_a_named_route_teaches_no_shape() -> None:
+def test_a_named_route_teaches_no_pattern() -> None:
     marks = Marks()
     marks.mark(*(f"/acme/site/wiki/p{number}" for number in range(9)), route="/{owner}/{repository}/wiki/{page}")
 
@@ -184,44 +184,51 @@ def test_a_marked_path_is_checked_and_the_memory_is_limited(requests: Sequence[t
         marks.mark(path, method=method)
         assert marks.is_checked(path, method=method)
 
-    for shapes in marks.endpoints._shapes.values():
-        assert shapes._count_nodes() <= MAX_SHAPE_NODES
+    for patterns in marks.endpoints._patterns.values():
+        assert patterns._count_nodes() <= MAX_PATTERN_NODES
 
 
 WORDS = ("issues", "wiki", "pulls", "notes")
 OTHER_WORDS = ("labels", "stars", "hooks", "session")
-SHAPES = ("/{a}/{b}/{word}/{c}", "/{a}/{b}/{word}/new", "/{word}/{a}", "/{a}/{word}", "/{word}", "/{a}/{word}/{b}/edit")
+PATTERNS = (
+    "/{a}/{b}/{word}/{c}",
+    "/{a}/{b}/{word}/new",
+    "/{word}/{a}",
+    "/{a}/{word}",
+    "/{word}",
+    "/{a}/{word}/{b}/edit",
+)
 names = st.text("pqrst", min_size=1, max_size=6)
-actions = st.lists(st.tuples(st.sampled_from(SHAPES), st.sampled_from(WORDS)), min_size=1, max_size=4, unique=True)
+actions = st.lists(st.tuples(st.sampled_from(PATTERNS), st.sampled_from(WORDS)), min_size=1, max_size=4, unique=True)
 
 
 @st.composite
 def draw_paths(draw: st.DrawFn, pairs: Sequence[tuple[str, str]]) -> str:
-    shape, word = draw(st.sampled_from(pairs))
-    return shape.format(word=word, a=draw(names), b=draw(names), c=draw(names))
+    pattern, word = draw(st.sampled_from(pairs))
+    return pattern.format(word=word, a=draw(names), b=draw(names), c=draw(names))
 
 
 @given(st.data(), actions)
-def test_other_actions_of_the_same_shape_are_never_checked(data: st.DataObject, pairs: list[tuple[str, str]]) -> None:
+def test_other_actions_of_the_same_pattern_are_never_checked(data: st.DataObject, pairs: list[tuple[str, str]]) -> None:
     """Whichever content a caller creates: a request of an action without marks is free to go.
 
     The words of the actions differ from the names that callers choose, as in services that reserve them.
     """
-    shapes = [shape for shape, _ in pairs]
+    patterns = [pattern for pattern, _ in pairs]
     assume(
-        len(set(map(_describe_places, shapes))) == 1
+        len(set(map(_describe_places, patterns))) == 1
     )  # Otherwise one action's names are at the place of another's word.
     marks = Marks()
     marks.mark(*data.draw(st.lists(draw_paths(pairs), max_size=30)))
-    other_pairs = [(shape, word) for shape in shapes for word in OTHER_WORDS]
+    other_pairs = [(pattern, word) for pattern in patterns for word in OTHER_WORDS]
 
     for path in data.draw(st.lists(draw_paths(other_pairs), max_size=10)):
         assert not marks.is_checked(path)
 
 
-def _describe_places(shape: str) -> tuple[int, int]:
-    """Return the number of segments of a shape, and the place of its word."""
-    segments = shape.split("/")
+def _describe_places(pattern: str) -> tuple[int, int]:
+    """Return the number of segments of a pattern, and the place of its word."""
+    segments = pattern.split("/")
     return len(segments), segments.index("{word}")
 
 
@@ -231,8 +238,8 @@ def test_an_action_is_unknown_a_limited_number_of_times(data: st.DataObject, pai
     marks = Marks()
     unknown = 0
     for number in range(40):
-        shape, word = data.draw(st.sampled_from(pairs))
+        pattern, word = data.draw(st.sampled_from(pairs))
         name = f"z{number}z"
-        unknown += sum(marks.mark(shape.format(word=word, a=name, b=name, c=name)))
+        unknown += sum(marks.mark(pattern.format(word=word, a=name, b=name, c=name)))
 
     assert unknown <= len(pairs) * (MAX_LITERALS + 1)

@@ -39,6 +39,18 @@ def test_the_example_of_the_design_is_read() -> None:
     assert (token.user, token.scopes, installation.app, installation.repositories) == ("ada", ("repo",), 7, 40)
 
 
+def test_organizations_and_repositories_are_found_by_their_ids() -> None:
+    directory = read_directory(
+        '[[organization]]\nlogin = "Acme"\nids = [7, 12]\n[[organization]]\nlogin = "big"\nids = 9\n'
+        '[[repository]]\nname = "acme/web/site"\nid = 42\n'
+    )
+    organizations = [directory.find_organization_by_id(number) for number in (7, 12, 9, 42)]
+    repositories = [directory.find_repository_by_id(number) for number in (42, 7)]
+
+    assert [found and found.login for found in organizations] == ["Acme", "Acme", "big", None]
+    assert [found and found.name for found in repositories] == ["acme/web/site", None]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

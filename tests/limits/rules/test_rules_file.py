@@ -18,6 +18,7 @@ from wharf.limits.core.rule import (
     RuleSet,
     SegmentTreatment,
 )
+from wharf.limits.core.rulebook import hash_rules
 from wharf.limits.rules import InvalidFile, read_rules
 from wharf.limits.rules.rules_file import read_profile
 
@@ -189,12 +190,40 @@ def test_the_table_of_paths_is_read_over_that_of_the_profile() -> None:
     )
 
 
+def test_owner_paths_are_placed_below_the_base_path_and_replace_those_of_the_profile() -> None:
+    paths = 'owner_paths = ["* /t/{owner}/*", "GET outside:/{owner}"]\n'
+    texts = (
+        f'profile = "gitea"\nsite_path = "/git"\n{paths}',
+        f'profile = "code-host"\n{paths}',
+        'profile = "gitlab"\nsite_path = "/x"\nowner_paths = []\n',
+    )
+
+    assert [read_rules(text).owner_paths for text in texts] == [
+        ("* /git/api/v1/t/{owner}/*", "GET outside:/git/{owner}"),
+        ("* /t/{owner}/*",),
+        (),
+    ]
+
+
+def test_owner_paths_are_no_part_of_the_hash_that_processes_compare() -> None:
+    texts = ("", 'owner_paths = ["* /teams/{owner}"]\n')
+
+    assert len({hash_rules(read_rules(text)) for text in texts}) == 1
+
+
 # -- problems --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        (
+            'owner_paths = ["* /t/{owner}", "* /t/{team}"]',
+            [
+                "mine.toml:1:32: owner_paths: '* /t/{team}' names no owner: write a segment {owner}, such as "
+                "'* /repos/{owner}/*'"
+            ],
+        ),
         ("x = = 1", ["mine.toml:1:5: is not valid TOML: Invalid value"]),
         ('[[rule]]\nname = "a', ["mine.toml:2:10: is not valid TOML: Unterminated string"]),
         (

@@ -440,6 +440,18 @@ def test_every_token_of_a_directory_is_read() -> None:
             'installations = [{ id = 1, on = "ada" }, { id = 1, on = "ada" }]',
             ["app[0].installations[1].id: 1 is the id of two installations"],
         ),
+        (
+            '[[organization]]\nlogin = "acme"\nids = [7, 8]\n[[organization]]\nlogin = "big"\nids = 8',
+            ["organization[1].ids: 8 is an id of two organizations"],
+        ),
+        (
+            '[[repository]]\nname = "a/b"\nid = 7\n[[repository]]\nname = "a/c"\nid = 7',
+            ["repository[1].id: 7 is the id of two repositories"],
+        ),
+        (
+            '[[organization]]\nlogin = "acme"\nids = [7, 0]',
+            ["organization[0].ids: 0 is not a whole number from 1 to 9007199254740992, or a list of these"],
+        ),
         ('[[user]]\nlogin = "ada"\ntokens = 3', ["tokens: must be a list of tables: write [[tokens]]"]),
         ('[[user]]\nid = "x"\n[[organization]]\nid = 3', [
             "organization[0].id: is not known; did you mean 'ids'?",

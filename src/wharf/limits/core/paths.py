@@ -4,6 +4,7 @@ The limiter judges the normal form, and the gateway forwards it. So no other spe
 the path that the service receives. Where services differ, a path has several readings. This module knows no patterns.
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -16,6 +17,8 @@ from wharf.limits.core.rule import EscapedSlash, PathDifference, PathRules, Segm
 MAX_PATH_CHARACTERS: Final = 8_192
 """Longer paths are refused; limits the time to split a path in all its readings, and the length of log lines."""
 
+MAX_CACHED_READINGS: Final = 2
+"""The readings of the last paths are stored, because several steps of a decision need them. Limits memory to 10 MB."""
 _NEEDS_NORMALIZING: Final = re.compile(r"[%;\\]|//|/\.")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPE: Final = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -171,7 +174,8 @@ def _decode(segment: str) -> str:
     return unquote(segment, errors="surrogateescape") if "%" in segment else segment
 
 
-def list_readings(path: str, rules: PathRules) -> list[PathReading]:
+@functools.lru_cache(MAX_CACHED_READINGS)
+def list_readings(path: str, rules: PathRules) -> tuple[PathReading, ...]:
     """Return the ways in which services read a path in normal form: at least one, without repetitions.
 
     The first one names the endpoint if no pattern does.
@@ -183,7 +187,7 @@ def list_readings(path: str, rules: PathRules) -> list[PathReading]:
                 readings[PathReading(tuple([segment.casefold() for segment in variant]), True)] = None
             if rules.case is not PathDifference.IGNORE:
                 readings[PathReading(variant)] = None
-    return list(readings)
+    return tuple(readings)
 
 
 def _iter_splits(path: str, rules: PathRules) -> Iterator[tuple[str, ...]]:

@@ -112,8 +112,10 @@ class ResourceFinder:
         self._folded_api_segments = tuple(map(str.casefold, self._api_segments))
         self._routes: RouteTree[int] = RouteTree()
         self._folded_routes: RouteTree[int] = RouteTree(is_folded=True)
+        self._has_upper_case = self._api_segments != self._folded_api_segments
         for order, text in enumerate(patterns):
             pattern = parse_owner_pattern(text)
+            self._has_upper_case |= any(segment != segment.casefold() for segment in pattern.segments)
             if not pattern.is_outside or self._api_segments:
                 self._routes.add(pattern, order)
                 self._folded_routes.add(pattern, order)
@@ -127,13 +129,22 @@ class ResourceFinder:
         key = (method, path)
         names = self._names.get(key)
         if names is None:
-            readings = list_readings(path, self._paths)
-            names = tuple(dict.fromkeys(self._read_name(method, reading) for reading in readings))
+            names = tuple(dict.fromkeys(self._read_name(method, reading) for reading in self._list_readings(path)))
             if names == NO_RESOURCES:
                 names = NO_RESOURCES  # The same object, so that callers can compare it fast.
             if len(path) <= MAX_CACHED_PATH_CHARACTERS:
                 self._names.store(key, names)
         return names
+
+    def _list_readings(self, path: str) -> Iterable[PathReading]:
+        """Return the readings of a path, without those that differ only in whether the case of their letters matters."""
+        readings = list_readings(path, self._paths)
+        if self._has_upper_case:
+            return readings
+        by_segments: dict[tuple[str, ...], PathReading] = {}
+        for reading in readings:
+            by_segments.setdefault(reading.segments, reading)
+        return by_segments.values()
 
     def _read_name(self, method: str, reading: PathReading) -> ResourceName:
         """Return what one reading of a path names, by the first pattern that matches it."""

@@ -418,11 +418,12 @@ class DecisionService:
             return ""
         directory, first = self.caller_resolver.directory, names[0]
         try:
-            organization = directory.find_organization(first.owner) if first.owner else None
-            if organization is not None and organization.login == first.owner:
-                return first.resource  # The usual spelling: nothing else to look up.
-            if organization is None and first.owner and len(names) == 1:
-                return ""  # An account that is no organization: nothing else to look up.
+            if first.owner:  # Most paths name one owner, in its usual spelling: nothing else to look up.
+                organization = directory.find_organization(first.owner)
+                if organization is None and len(names) == 1:
+                    return ""
+                if organization is not None and organization.login == first.owner:
+                    return first.resource
             return select_organization_resource(names, caller, directory)
         except Exception as error:  # The limits are charged already, so a broken directory must not fail the request.
             left_out = self._directory_failures.count_event()
