@@ -1,7 +1,7 @@
 """Names of fields and short forms of job files in YAML, JSON and TOML.
 
 A file names fields as the API does, in any case, as HCL does, or with underscores: `TaskGroups`, `taskGroups`, `group` and
-`task_groups` are the same field. A name that is none of these is an error.
+`task_groups` are the same field. Any other name is an error.
 """
 
 import re
