@@ -131,6 +131,28 @@ async def send_bodies_of_attacks() -> Findings:
         return probe.findings
 
 
+JOB_FILES_OF_ATTACKS = {
+    "a loop": "meta = { a = [for x in range(1000) : [for y in range(1000) : y]] }\n",
+    "copies": 'vault {\n policies = ["' + "x" * 100_000 + '"]\n}\n' + "task t {\n}\n" * 50_000,
+    "blocks": "group g {\ntask t {\nconfig {\n" + "a {}\n" * 195_000 + "}\n}\n}\n",
+    "errors": "".join(f"x{n} = 1\n" for n in range(80_000)),
+}
+"""Bodies of jobs in files that take long to evaluate, have a huge result, or have many errors."""
+
+
+async def send_job_files_of_attacks() -> Findings:
+    async with open_probe() as probe:
+        for name, text in JOB_FILES_OF_ATTACKS.items():
+            body = json.dumps({"JobHCL": f'job "a" {{\n{text}}}\n'}).encode()
+            cost = await probe.measure(WorstRequest("job.parse", name, "PUT", "/v1/jobs/parse", partial(bytes, body)))
+            assert cost.status == 400, cost
+        return probe.findings
+
+
+def test_the_job_files_of_attacks_hold_no_event_loop() -> None:
+    require_no_problem(run_measured_alone(send_job_files_of_attacks))
+
+
 def test_the_bodies_of_known_attacks_hold_no_event_loop() -> None:
     require_no_problem(run_measured_alone(send_bodies_of_attacks))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wharf.job_files.hcl import ParsedJob, parse_hcl_job
-from wharf.job_files.hcl.block_types import Block, Storage
+from wharf.job_files.hcl.block_types import BlockType, Storage
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.parsing import JOB_FILE_SCHEMA
 from wharf.languages.hcl.calls import FunctionPorts
@@ -91,7 +91,7 @@ class Example:
     fields: Json
 
 
-def find_blocks(path: str) -> list[Block]:
+def find_blocks(path: str) -> list[BlockType]:
     """Return the blocks of a path, such as `job.group.network`, from the job inward."""
     found = [JOB]
     for name in path.split(".")[1:]:
@@ -123,7 +123,7 @@ def find_object(document: Json, path: str, field: str | None = None) -> Any:
     return found
 
 
-def build_empty_object(block: Block) -> Json:
+def build_empty_object(block: BlockType) -> Json:
     """Return the JSON of a block without any content, from the table."""
     empty: Json = {argument.field: argument.absent for argument in block.arguments if not argument.operand}
     for inner in block.blocks:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.job_files.hcl.job_texts import list_errors, list_task_errors, parse_body, parse_group, parse_task
+from tests.job_files.hcl.job_texts import list_errors, list_task_errors, parse_body, parse_file, parse_group, parse_task
 from wharf.contract.model.times import HOUR, MILLISECOND, MINUTE, SECOND
 
 # -- durations
@@ -175,6 +175,13 @@ def test_meta_may_be_a_block_an_argument_or_an_expression(read: Any) -> None:
     assert read('meta = { "a.b" = 1, (upper("x")) = "${attr.y}" }')["Meta"] == {"a.b": "1", "X": "${attr.y}"}
     assert read("meta = merge({ a = 1 }, { b = 2 })")["Meta"] == {"a": "1", "b": "2"}
     assert read("meta {}")["Meta"] == {}
+
+
+def test_meta_may_be_an_expression_in_the_json_form() -> None:
+    text = '{"job": {"j": {"meta": "${merge({ a = 1 }, { b = 2 })}", "group": {"g": {"meta": null}}}}}'
+    document = parse_file(text).document
+
+    assert (document["Meta"], document["TaskGroups"][0]["Meta"]) == ({"a": "1", "b": "2"}, None)
 
 
 def test_env_may_be_an_argument() -> None:

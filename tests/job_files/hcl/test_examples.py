@@ -13,7 +13,7 @@ from tests.job_files.hcl.job_texts import (
     to_json_form,
     wrap_block,
 )
-from wharf.job_files.hcl.block_types import Argument, Block, BodyKind
+from wharf.job_files.hcl.block_types import Argument, BlockType, BodyKind
 from wharf.job_files.hcl.blocks import iterate_blocks
 from wharf.job_files.hcl.parsing import JOB_FILE_SCHEMA
 from wharf.languages.hcl.documents import EvaluatedBody, evaluate_document, parse_document
@@ -41,14 +41,14 @@ def test_a_block_has_the_same_fields_in_the_json_form(example: Example) -> None:
     assert find_object(parse_file(text).document, example.path) == build_expected(example)
 
 
-def list_used_items(body: EvaluatedBody, block: Block) -> set[tuple[str, int]]:
+def list_used_items(body: EvaluatedBody, block: BlockType) -> set[tuple[str, int]]:
     """Return the arguments and blocks of a body, with the identities of their rows in the table."""
-    rows: dict[str, Argument | Block] = {argument.name: argument for argument in block.arguments}
+    rows: dict[str, Argument | BlockType] = {argument.name: argument for argument in block.arguments}
     rows |= {inner.name: inner for inner in block.blocks}
     used = {(f"argument {name}", id(rows[name])) for name in body.attributes if name in rows}
     for inner in body.blocks:
         row = rows.get(inner.type)
-        if isinstance(row, Block):
+        if isinstance(row, BlockType):
             used |= {(f"block {row.name}", id(row)), *list_used_items(inner.body, row)}
     return used
 

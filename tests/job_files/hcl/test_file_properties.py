@@ -18,12 +18,13 @@ from tests.job_files.hcl.job_texts import PORTS, parse_file, to_json_form, wrap_
 from wharf.contract.model.decoding import DecodingError, DecodingProblem, convert_object
 from wharf.contract.model.jobs.job import Job
 from wharf.job_files.hcl import ParsedJob, parse_hcl_job
-from wharf.job_files.hcl.block_types import ValueKind
+from wharf.job_files.hcl.block_types import ArgumentKind
 from wharf.job_files.hcl.blocks import iterate_blocks
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, DocumentErrors
 from wharf.languages.hcl.variables import VariableInputs
 
 MAX_CPU_S: Final = 1.0
+MAX_ATTEMPTS: Final = 3
 MAX_EXAMPLES: Final = int(os.environ.get("FUZZ_JOB_FILES", "0")) or settings().max_examples * 6
 FILES: Final = [path.read_text() for path in sorted((Path(__file__).parent / "files").glob("*.hcl"))]
 BLOCKS: Final = [wrap_block(example.path, example.text) for example in EXAMPLES]
@@ -67,11 +68,18 @@ def list_problems(job: ParsedJob) -> list[DecodingProblem]:
     return []
 
 
+def measure_cpu_s(text: str) -> float:
+    """Return the CPU time of parsing a file."""
+    started_s = time.process_time()
+    try_parse(text)
+    return time.process_time() - started_s
+
+
 def check_file(text: str) -> None:
     """Parse a file. It is a job that JSON can hold, or it has errors with places in the text."""
-    started_s = time.process_time()
+    # A collection of the garbage of many examples may take a second, so a slow file has further attempts.
+    assert any(measure_cpu_s(text) < MAX_CPU_S for _ in range(MAX_ATTEMPTS))
     result = try_parse(text)
-    assert time.process_time() - started_s < MAX_CPU_S
     if isinstance(result, DocumentErrors):
         assert 0 < len(result.diagnostics) <= MAX_DIAGNOSTICS
         for diagnostic in result.diagnostics:
@@ -155,4 +163,4 @@ def test_the_json_form_is_the_same_job(text: str) -> None:
 
 
 def test_every_kind_of_value_is_in_the_table() -> None:
-    assert {argument.kind for _, block in iterate_blocks() for argument in block.arguments} == set(ValueKind)
+    assert {argument.kind for _, block in iterate_blocks() for argument in block.arguments} == set(ArgumentKind)

@@ -10,20 +10,20 @@ import msgspec
 from tests.job_files.hcl.job_texts import build_empty_object
 from wharf.contract.model.decoding import convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.job_files.hcl.block_types import Block, BodyKind, Storage, ValueKind
+from wharf.job_files.hcl.block_types import ArgumentKind, BlockType, BodyKind, Storage
 from wharf.job_files.hcl.blocks import JOB, iterate_blocks
 
 SERVER_FIELDS: Final = {
     "Service.Namespace", "Job.VersionTag", "Job.Payload", "Job.ConsulNamespace", "Job.VaultNamespace",
 }  # fmt: skip
 """Fields of records that no argument sets: servers set them, or only callers of the API do."""
-VALUES: Final[dict[ValueKind, Any]] = {
-    ValueKind.TEXT: "x", ValueKind.WHOLE: 1, ValueKind.BOOL: True, ValueKind.DURATION: 1, ValueKind.TEXTS: ["x"],
-    ValueKind.WHOLES: [1], ValueKind.TEXT_MAP: {"x": "y"},
+VALUES: Final[dict[ArgumentKind, Any]] = {
+    ArgumentKind.TEXT: "x", ArgumentKind.WHOLE: 1, ArgumentKind.BOOL: True, ArgumentKind.DURATION: 1, ArgumentKind.TEXTS: ["x"],
+    ArgumentKind.WHOLES: [1], ArgumentKind.TEXT_MAP: {"x": "y"},
 }  # fmt: skip
 
 
-def build_full_object(block: Block) -> Any:
+def build_full_object(block: BlockType) -> Any:
     """Return the JSON of a block with every argument and every block."""
     if block.body is not BodyKind.FIELDS:
         return {}

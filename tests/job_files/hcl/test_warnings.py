@@ -63,3 +63,19 @@ def test_a_reference_in_a_local_value_has_a_warning() -> None:
 
 def test_warnings_are_limited() -> None:
     assert len(list_warnings(" ".join(f"${{name{number}}}" for number in range(30)))) == 20
+
+
+def test_a_text_without_quotes_has_a_warning() -> None:
+    (warning,) = parse_file('job "j" {\n  type = batch\n}\n').warnings
+
+    assert warning == (
+        'job.hcl:2:10: "batch" is no variable, local value or value of a node: the reference stays as text; '
+        "write it in quotes if it is a text"
+    )
+
+
+def test_the_json_form_has_the_same_warnings() -> None:
+    (warning,) = parse_file('{"job": {"j": {"type": "${nope.x}"}}}').warnings
+
+    assert warning.startswith('job.hcl:1:24: "nope" is no variable')
+    assert warning.endswith("write $${...} if a program is to read nope")

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from wharf.contract.wire.times import DurationError, parse_duration_ns
-from wharf.job_files.hcl.block_types import MAX_INTEGER, MIN_INTEGER, Argument, ValueKind
+from wharf.job_files.hcl.block_types import MAX_INTEGER, MIN_INTEGER, Argument, ArgumentKind
 from wharf.languages.hcl.conversions import ConversionError, to_bool, to_number_value, to_text
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute
@@ -17,13 +17,13 @@ from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, Value, describe_valu
 MAX_SHOWN_CHARS: Final = 40
 """A message shows a longer text only as "a text"."""
 _UNIT_NAMES: Final[Mapping[str, str]] = {"MB": " of megabytes", "MHz": " of megahertz", "%": " of percent"}
-_DESCRIPTIONS: Final[Mapping[ValueKind, str]] = {
-    ValueKind.TEXT: "a text",
-    ValueKind.BOOL: "true or false",
-    ValueKind.DURATION: 'a duration such as "30s" or "1h30m"',
-    ValueKind.TEXTS: "a list of texts",
-    ValueKind.WHOLES: "a list of whole numbers",
-    ValueKind.TEXT_MAP: "a map of texts",
+_DESCRIPTIONS: Final[Mapping[ArgumentKind, str]] = {
+    ArgumentKind.TEXT: "a text",
+    ArgumentKind.BOOL: "true or false",
+    ArgumentKind.DURATION: 'a duration such as "30s" or "1h30m"',
+    ArgumentKind.TEXTS: "a list of texts",
+    ArgumentKind.WHOLES: "a list of whole numbers",
+    ArgumentKind.TEXT_MAP: "a map of texts",
 }
 _AMOUNT: Final = re.compile(r"([0-9]{1,12}) ?([A-Za-z]{1,9})")
 _MEGABYTES: Final[Mapping[str, int]] = {
@@ -125,14 +125,14 @@ def _convert_text_map(argument: Argument, value: Value) -> dict[str, str]:  # no
     return texts
 
 
-_CONVERTERS: Final[Mapping[ValueKind, Callable[[Argument, Value], Any]]] = {
-    ValueKind.TEXT: _convert_text,
-    ValueKind.WHOLE: _convert_whole,
-    ValueKind.BOOL: _convert_bool,
-    ValueKind.DURATION: _convert_duration,
-    ValueKind.TEXTS: _convert_texts,
-    ValueKind.WHOLES: _convert_wholes,
-    ValueKind.TEXT_MAP: _convert_text_map,
+_CONVERTERS: Final[Mapping[ArgumentKind, Callable[[Argument, Value], Any]]] = {
+    ArgumentKind.TEXT: _convert_text,
+    ArgumentKind.WHOLE: _convert_whole,
+    ArgumentKind.BOOL: _convert_bool,
+    ArgumentKind.DURATION: _convert_duration,
+    ArgumentKind.TEXTS: _convert_texts,
+    ArgumentKind.WHOLES: _convert_wholes,
+    ArgumentKind.TEXT_MAP: _convert_text_map,
 }
 
 
@@ -150,7 +150,7 @@ def describe_mismatch(
 
 def describe_argument(argument: Argument) -> str:
     """Return what an argument takes, such as `a whole number of megabytes`."""
-    if argument.kind is not ValueKind.WHOLE:
+    if argument.kind is not ArgumentKind.WHOLE:
         return _DESCRIPTIONS[argument.kind]
     unit = _UNIT_NAMES.get(argument.unit, "")
     if argument.minimum == MIN_INTEGER and argument.maximum == MAX_INTEGER:
@@ -178,14 +178,14 @@ def _find_fix(argument: Argument, attribute: EvaluatedAttribute) -> str:
     """Return what to write instead of a literal value, or an empty text."""
     value = attribute.value
     if not isinstance(attribute.node, LiteralNode):
-        return 'a text such as "30s", or a number of nanoseconds' if argument.kind is ValueKind.DURATION else ""
+        return 'a text such as "30s", or a number of nanoseconds' if argument.kind is ArgumentKind.DURATION else ""
     match argument.kind:
-        case ValueKind.TEXTS if isinstance(value, str) and len(value) <= MAX_SHOWN_CHARS:
+        case ArgumentKind.TEXTS if isinstance(value, str) and len(value) <= MAX_SHOWN_CHARS:
             return f'write {argument.name} = ["{value}"]'
-        case ValueKind.WHOLE if isinstance(value, str) and (amount := _AMOUNT.fullmatch(value)) is not None:
+        case ArgumentKind.WHOLE if isinstance(value, str) and (amount := _AMOUNT.fullmatch(value)) is not None:
             factor = _MEGABYTES.get(amount[2].lower()) if argument.unit == "MB" else 1
             return f"write {argument.name} = {int(amount[1]) * factor}" if factor is not None else ""
-        case ValueKind.DURATION:
+        case ArgumentKind.DURATION:
             return f"write {argument.name} = {_suggest_duration(value)}"
         case _:
             return ""

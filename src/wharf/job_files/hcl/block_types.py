@@ -17,7 +17,7 @@ MAX_INTEGER: Final = (1 << 63) - 1
 MIN_INTEGER: Final = -(1 << 63)
 
 
-class ValueKind(StrEnum):
+class ArgumentKind(StrEnum):
     """The type of an argument. Numbers and bools convert to texts, and texts such as "5" to numbers."""
 
     TEXT = "text"
@@ -46,11 +46,11 @@ class Storage(StrEnum):
     MAP = "map"  # The field maps labels to objects. A repeated label replaces the earlier object.
 
 
-ZERO_VALUES: Final[Mapping[ValueKind, Any]] = {
-    ValueKind.TEXT: "",
-    ValueKind.WHOLE: 0,
-    ValueKind.BOOL: False,
-    ValueKind.DURATION: 0,
+ZERO_VALUES: Final[Mapping[ArgumentKind, Any]] = {
+    ArgumentKind.TEXT: "",
+    ArgumentKind.WHOLE: 0,
+    ArgumentKind.BOOL: False,
+    ArgumentKind.DURATION: 0,
 }
 
 
@@ -59,7 +59,7 @@ class Argument:
     """An argument of a block: `name = value`."""
 
     name: str
-    kind: ValueKind
+    kind: ArgumentKind
     field: str
     """The JSON field. It may be that of another argument, such as `RTarget` of a constraint."""
     absent: Any = None
@@ -78,14 +78,14 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class BlockType:
     """A type of block at one place of a job file."""
 
     name: str
     field: str
     """The JSON field, or empty if the block is stored elsewhere: see `copied_to_tasks` and `becomes_group`."""
     arguments: tuple[Argument, ...] = ()
-    blocks: "tuple[Block, ...]" = ()
+    blocks: "tuple[BlockType, ...]" = ()
     body: BodyKind = BodyKind.FIELDS
     storage: Storage = Storage.OBJECT
     label: str = ""
@@ -112,7 +112,9 @@ class Block:
         return self.storage is not Storage.OBJECT
 
 
-def define_argument(kind: ValueKind, name: str, field: str = "", *, is_plain: bool = False, **options: Any) -> Argument:
+def define_argument(
+    kind: ArgumentKind, name: str, field: str = "", *, is_plain: bool = False, **options: Any
+) -> Argument:
     """Return an argument. Its JSON field is named like it, if `field` is empty.
 
     If it is plain, its JSON field is never null: an absent argument has the zero value of its type.
@@ -122,7 +124,7 @@ def define_argument(kind: ValueKind, name: str, field: str = "", *, is_plain: bo
 
 
 @cache
-def build_schema(block: Block) -> BodySchema:
+def build_schema(block: BlockType) -> BodySchema:
     """Return the schema by which the body of a block is evaluated."""
     if block.body is BodyKind.FREE_FORM:
         return FREE_FORM_BODY
@@ -133,7 +135,7 @@ def build_schema(block: Block) -> BodySchema:
     return BodySchema(tuple(names), {inner.name: build_block_schema(inner) for inner in block.blocks})
 
 
-def build_block_schema(block: Block, *, is_required: bool = False) -> BlockSchema:
+def build_block_schema(block: BlockType, *, is_required: bool = False) -> BlockSchema:
     """Return the schema of a block."""
     labels = (block.label,) if block.label else ()
     return BlockSchema(build_schema(block), labels, block.is_repeatable, is_required)

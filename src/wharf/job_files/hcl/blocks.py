@@ -9,15 +9,15 @@ from functools import partial
 from typing import Final
 
 from wharf.contract.model.times import SECOND
-from wharf.job_files.hcl.block_types import Argument, Block, BodyKind, Storage, ValueKind, define_argument
+from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType, BodyKind, Storage, define_argument
 
-_text: Final = partial(define_argument, ValueKind.TEXT)
-_whole: Final = partial(define_argument, ValueKind.WHOLE)
-_bool: Final = partial(define_argument, ValueKind.BOOL)
-_duration: Final = partial(define_argument, ValueKind.DURATION)
-_texts: Final = partial(define_argument, ValueKind.TEXTS)
-_wholes: Final = partial(define_argument, ValueKind.WHOLES)
-_text_map: Final = partial(define_argument, ValueKind.TEXT_MAP)
+_text: Final = partial(define_argument, ArgumentKind.TEXT)
+_whole: Final = partial(define_argument, ArgumentKind.WHOLE)
+_bool: Final = partial(define_argument, ArgumentKind.BOOL)
+_duration: Final = partial(define_argument, ArgumentKind.DURATION)
+_texts: Final = partial(define_argument, ArgumentKind.TEXTS)
+_wholes: Final = partial(define_argument, ArgumentKind.WHOLES)
+_text_map: Final = partial(define_argument, ArgumentKind.TEXT_MAP)
 
 _MAX_INT8: Final = 127
 _MIN_INT8: Final = -128
@@ -39,14 +39,14 @@ def _plain_bool(name: str, field: str = "") -> Argument:
     return _bool(name, field, is_plain=True)
 
 
-def _map(name: str, field: str = "", *, has_argument_form: bool = False) -> Block:
+def _map(name: str, field: str = "", *, has_argument_form: bool = False) -> BlockType:
     """Return a block that is a map of texts."""
-    return Block(name, field or _to_field(name), body=BodyKind.TEXT_MAP, has_argument_form=has_argument_form)
+    return BlockType(name, field or _to_field(name), body=BodyKind.TEXT_MAP, has_argument_form=has_argument_form)
 
 
-def _free_form(name: str, field: str = "") -> Block:
+def _free_form(name: str, field: str = "") -> BlockType:
     """Return a block with any content."""
-    return Block(name, field or _to_field(name), body=BodyKind.FREE_FORM)
+    return BlockType(name, field or _to_field(name), body=BodyKind.FREE_FORM)
 
 
 def _to_field(name: str) -> str:
@@ -71,7 +71,7 @@ _COMPARISON: Final = (
 )
 """The arguments of a comparison. Those with an operand are short forms for `operator` and `value`."""
 
-CONSTRAINT: Final = Block(
+CONSTRAINT: Final = BlockType(
     "constraint",
     "Constraints",
     (
@@ -83,18 +83,18 @@ CONSTRAINT: Final = Block(
     ),
     storage=Storage.LIST,
 )
-AFFINITY: Final = Block(
+AFFINITY: Final = BlockType(
     "affinity",
     "Affinities",
     (*_COMPARISON, _whole("weight", minimum=_MIN_INT8, maximum=_MAX_INT8, is_fraction_cut=True)),
     storage=Storage.LIST,
 )
-SPREAD: Final = Block(
+SPREAD: Final = BlockType(
     "spread",
     "Spreads",
     (_plain_text("attribute"), _whole("weight", minimum=_MIN_INT8, maximum=_MAX_INT8)),
     (
-        Block(
+        BlockType(
             "target",
             "SpreadTarget",
             (_whole("percent", is_plain=True, minimum=0, maximum=_MAX_UINT8, unit=_PERCENT),),
@@ -109,7 +109,7 @@ REQUIREMENTS: Final = (CONSTRAINT, AFFINITY, SPREAD)
 
 # -- policies
 
-UPDATE: Final = Block(
+UPDATE: Final = BlockType(
     "update",
     "Update",
     (
@@ -124,7 +124,7 @@ UPDATE: Final = Block(
         _bool("auto_promote"),
     ),
 )
-MIGRATE: Final = Block(
+MIGRATE: Final = BlockType(
     "migrate",
     "Migrate",
     (_whole("max_parallel"), _text("health_check"), _duration("min_healthy_time"), _duration("healthy_deadline")),
@@ -137,32 +137,32 @@ _RESCHEDULE_ARGUMENTS: Final = (
     _duration("max_delay"),
     _bool("unlimited"),
 )
-JOB_RESCHEDULE: Final = Block("reschedule", "Reschedule", _RESCHEDULE_ARGUMENTS)
-GROUP_RESCHEDULE: Final = Block("reschedule", "ReschedulePolicy", _RESCHEDULE_ARGUMENTS)
-RESTART: Final = Block(
+JOB_RESCHEDULE: Final = BlockType("reschedule", "Reschedule", _RESCHEDULE_ARGUMENTS)
+GROUP_RESCHEDULE: Final = BlockType("reschedule", "ReschedulePolicy", _RESCHEDULE_ARGUMENTS)
+RESTART: Final = BlockType(
     "restart",
     "RestartPolicy",
     (_whole("attempts"), _duration("interval"), _duration("delay"), _text("mode"), _bool("render_templates")),
 )
-DISCONNECT: Final = Block(
+DISCONNECT: Final = BlockType(
     "disconnect",
     "Disconnect",
     (_duration("lost_after"), _duration("stop_on_client_after"), _bool("replace"), _text("reconcile")),
 )
-EPHEMERAL_DISK: Final = Block(
+EPHEMERAL_DISK: Final = BlockType(
     "ephemeral_disk", "EphemeralDisk", (_whole("size", "SizeMB", unit=_MB), _bool("sticky"), _bool("migrate"))
 )
 _SCALING_ARGUMENTS: Final = (_whole("min"), _bool("enabled"))
 _SCALING_FIXED: Final = {"ID": "", "Target": None, "CreateIndex": 0, "ModifyIndex": 0}
 _POLICY: Final = _free_form("policy")
-GROUP_SCALING: Final = Block(
+GROUP_SCALING: Final = BlockType(
     "scaling",
     "Scaling",
     (*_SCALING_ARGUMENTS, _whole("max", is_required=True), _text("type", absent="horizontal")),
     (_POLICY,),
     fixed_fields=_SCALING_FIXED,
 )
-TASK_SCALING: Final = Block(
+TASK_SCALING: Final = BlockType(
     "scaling",
     "ScalingPolicies",
     (*_SCALING_ARGUMENTS, _whole("max"), _plain_text("type")),
@@ -174,7 +174,7 @@ TASK_SCALING: Final = Block(
 
 # -- identities and secrets
 
-IDENTITY: Final = Block(
+IDENTITY: Final = BlockType(
     "identity",
     "Identity",
     (
@@ -190,7 +190,9 @@ IDENTITY: Final = Block(
         _texts("extra_claims"),
     ),
 )
-TASK_IDENTITY: Final = Block("identity", "Identities", IDENTITY.arguments, storage=Storage.LIST, other_field="Identity")
+TASK_IDENTITY: Final = BlockType(
+    "identity", "Identities", IDENTITY.arguments, storage=Storage.LIST, other_field="Identity"
+)
 _VAULT_ARGUMENTS: Final = (
     _texts("policies"),
     _plain_text("role"),
@@ -202,15 +204,17 @@ _VAULT_ARGUMENTS: Final = (
     _text("change_signal"),
     _bool("allow_token_expiration"),
 )
-VAULT: Final = Block("vault", "Vault", _VAULT_ARGUMENTS)
-INHERITED_VAULT: Final = Block("vault", "", _VAULT_ARGUMENTS, copied_to_tasks=True)
-CONSUL: Final = Block("consul", "Consul", (_plain_text("namespace"), _plain_text("cluster"), _plain_text("partition")))
+VAULT: Final = BlockType("vault", "Vault", _VAULT_ARGUMENTS)
+INHERITED_VAULT: Final = BlockType("vault", "", _VAULT_ARGUMENTS, copied_to_tasks=True)
+CONSUL: Final = BlockType(
+    "consul", "Consul", (_plain_text("namespace"), _plain_text("cluster"), _plain_text("partition"))
+)
 _SECRET_ARGUMENTS: Final = (_plain_text("provider"), _plain_text("path"))
 _SECRET_BLOCKS: Final = (_free_form("config"), _map("env"))
-SECRET: Final = Block(
+SECRET: Final = BlockType(
     "secret", "Secrets", _SECRET_ARGUMENTS, _SECRET_BLOCKS, storage=Storage.LIST, label="name", label_fields=("Name",)
 )
-INHERITED_SECRET: Final = Block(
+INHERITED_SECRET: Final = BlockType(
     "secret", "", _SECRET_ARGUMENTS, _SECRET_BLOCKS, storage=Storage.LIST, label="name", label_fields=("Name",),
     copied_to_tasks=True,
 )  # fmt: skip
@@ -223,15 +227,15 @@ _PORT_ARGUMENTS: Final = (
     _plain_text("host_network"),
     _plain_bool("ignore_collision"),
 )
-PORT: Final = Block(
+PORT: Final = BlockType(
     "port", "DynamicPorts", _PORT_ARGUMENTS, storage=Storage.LIST, label="label", label_fields=("Label",),
     other_field="ReservedPorts",
 )  # fmt: skip
-RESERVED_PORT: Final = Block(
+RESERVED_PORT: Final = BlockType(
     "reserved_ports", "ReservedPorts", _PORT_ARGUMENTS, storage=Storage.LIST, label="label", label_fields=("Label",),
     deprecated='port "label" { static = ... }',
 )  # fmt: skip
-NETWORK: Final = Block(
+NETWORK: Final = BlockType(
     "network",
     "Networks",
     (
@@ -245,12 +249,12 @@ NETWORK: Final = Block(
     (
         PORT,
         RESERVED_PORT,
-        Block("dns", "DNS", (_texts("servers"), _texts("searches"), _texts("options"))),
-        Block("cni", "CNI", (_text_map("args"),)),
+        BlockType("dns", "DNS", (_texts("servers"), _texts("searches"), _texts("options"))),
+        BlockType("cni", "CNI", (_text_map("args"),)),
     ),
     storage=Storage.LIST,
 )
-DEVICE: Final = Block(
+DEVICE: Final = BlockType(
     "device",
     "Devices",
     (_whole("count", minimum=0),),
@@ -259,7 +263,7 @@ DEVICE: Final = Block(
     label="name",
     label_fields=("Name",),
 )
-RESOURCES: Final = Block(
+RESOURCES: Final = BlockType(
     "resources",
     "Resources",
     (
@@ -271,12 +275,12 @@ RESOURCES: Final = Block(
         _whole("disk", "DiskMB", unit=_MB, deprecated="ephemeral_disk { size = ... } in the group"),
         _whole("iops", deprecated="nothing: it has no effect"),
     ),
-    (DEVICE, Block("numa", "NUMA", (_plain_text("affinity"), _texts("devices"))), NETWORK),
+    (DEVICE, BlockType("numa", "NUMA", (_plain_text("affinity"), _texts("devices"))), NETWORK),
 )
 
 # -- volumes
 
-VOLUME: Final = Block(
+VOLUME: Final = BlockType(
     "volume",
     "Volumes",
     (
@@ -288,18 +292,18 @@ VOLUME: Final = Block(
         _plain_text("attachment_mode"),
         _plain_bool("per_alloc"),
     ),
-    (Block("mount_options", "MountOptions", (_plain_text("fs_type", "FSType"), _texts("mount_flags"))),),
+    (BlockType("mount_options", "MountOptions", (_plain_text("fs_type", "FSType"), _texts("mount_flags"))),),
     storage=Storage.MAP,
     label="name",
     label_fields=("Name",),
 )
-VOLUME_MOUNT: Final = Block(
+VOLUME_MOUNT: Final = BlockType(
     "volume_mount",
     "VolumeMounts",
     (_text("volume"), _text("destination"), _bool("read_only"), _text("propagation_mode"), _text("selinux_label")),
     storage=Storage.LIST,
 )
-CSI_PLUGIN: Final = Block(
+CSI_PLUGIN: Final = BlockType(
     "csi_plugin",
     "CSIPluginConfig",
     (
@@ -314,7 +318,7 @@ CSI_PLUGIN: Final = Block(
 
 # -- tasks
 
-LOGS: Final = Block(
+LOGS: Final = BlockType(
     "logs",
     "LogConfig",
     (
@@ -324,10 +328,10 @@ LOGS: Final = Block(
         _bool("enabled", deprecated="disabled = ..., which is the opposite"),
     ),
 )
-LIFECYCLE: Final = Block(
+LIFECYCLE: Final = BlockType(
     "lifecycle", "Lifecycle", (_text("hook", is_plain=True, is_required=True), _plain_bool("sidecar"))
 )
-TEMPLATE: Final = Block(
+TEMPLATE: Final = BlockType(
     "template",
     "Templates",
     (
@@ -348,8 +352,8 @@ TEMPLATE: Final = Block(
         _duration("vault_grace", deprecated="nothing: it has no effect"),
     ),
     (
-        Block("wait", "Wait", (_duration("min"), _duration("max"))),
-        Block(
+        BlockType("wait", "Wait", (_duration("min"), _duration("max"))),
+        BlockType(
             "change_script",
             "ChangeScript",
             (
@@ -363,7 +367,7 @@ TEMPLATE: Final = Block(
     ),
     storage=Storage.LIST,
 )
-ARTIFACT: Final = Block(
+ARTIFACT: Final = BlockType(
     "artifact",
     "Artifacts",
     (
@@ -376,8 +380,8 @@ ARTIFACT: Final = Block(
     (_map("options", "GetterOptions"), _map("headers", "GetterHeaders")),
     storage=Storage.LIST,
 )
-DISPATCH_PAYLOAD: Final = Block("dispatch_payload", "DispatchPayload", (_plain_text("file"),))
-ACTION: Final = Block(
+DISPATCH_PAYLOAD: Final = BlockType("dispatch_payload", "DispatchPayload", (_plain_text("file"),))
+ACTION: Final = BlockType(
     "action",
     "Actions",
     (_text("command", is_plain=True, is_required=True), _texts("args")),
@@ -385,17 +389,17 @@ ACTION: Final = Block(
     label="name",
     label_fields=("Name",),
 )
-SCHEDULE: Final = Block(
+SCHEDULE: Final = BlockType(
     "schedule",
     "Schedule",
     (),
-    (Block("cron", "Cron", (_plain_text("start"), _plain_text("end"), _plain_text("timezone"))),),
+    (BlockType("cron", "Cron", (_plain_text("start"), _plain_text("end"), _plain_text("timezone"))),),
 )
 
 # -- the service mesh of Consul
 
 _MESH_CONFIG: Final = _free_form("config")
-UPSTREAM: Final = Block(
+UPSTREAM: Final = BlockType(
     "upstreams",
     "Upstreams",
     (
@@ -410,10 +414,10 @@ UPSTREAM: Final = Block(
         _plain_text("local_bind_socket_path"),
         _plain_text("local_bind_socket_mode"),
     ),
-    (Block("mesh_gateway", "MeshGateway", (_plain_text("mode"),)), _MESH_CONFIG),
+    (BlockType("mesh_gateway", "MeshGateway", (_plain_text("mode"),)), _MESH_CONFIG),
     storage=Storage.LIST,
 )
-TRANSPARENT_PROXY: Final = Block(
+TRANSPARENT_PROXY: Final = BlockType(
     "transparent_proxy",
     "TransparentProxy",
     (
@@ -426,12 +430,12 @@ TRANSPARENT_PROXY: Final = Block(
         _plain_bool("no_dns", "NoDNS"),
     ),
 )
-EXPOSE: Final = Block(
+EXPOSE: Final = BlockType(
     "expose",
     "Expose",
     (),
     (
-        Block(
+        BlockType(
             "path",
             "Paths",
             (
@@ -444,13 +448,13 @@ EXPOSE: Final = Block(
         ),
     ),
 )
-SIDECAR_SERVICE: Final = Block(
+SIDECAR_SERVICE: Final = BlockType(
     "sidecar_service",
     "SidecarService",
     (_texts("tags"), _plain_text("port"), _plain_bool("disable_default_tcp_check", "DisableDefaultTCPCheck")),
     (
         _map("meta"),
-        Block(
+        BlockType(
             "proxy",
             "Proxy",
             (_plain_text("local_service_address"), _whole("local_service_port", is_plain=True)),
@@ -459,7 +463,7 @@ SIDECAR_SERVICE: Final = Block(
         ),
     ),
 )
-SIDECAR_TASK: Final = Block(
+SIDECAR_TASK: Final = BlockType(
     "sidecar_task",
     "SidecarTask",
     (
@@ -477,10 +481,10 @@ SIDECAR_TASK: Final = Block(
         RESOURCES,
         LOGS,
         VOLUME_MOUNT,
-        Block("identity", "Identities", IDENTITY.arguments, storage=Storage.LIST),
+        BlockType("identity", "Identities", IDENTITY.arguments, storage=Storage.LIST),
     ),
 )
-_GATEWAY_TLS: Final = Block(
+_GATEWAY_TLS: Final = BlockType(
     "tls",
     "TLS",
     (
@@ -489,15 +493,15 @@ _GATEWAY_TLS: Final = Block(
         _plain_text("tls_max_version"),
         _texts("cipher_suites"),
     ),
-    (Block("sds", "SDS", (_plain_text("cluster_name"), _plain_text("cert_resource"))),),
+    (BlockType("sds", "SDS", (_plain_text("cluster_name"), _plain_text("cert_resource"))),),
 )
 _HEADER_CHANGES: Final = ((_texts("remove"),), (_map("add"), _map("set")))
-GATEWAY: Final = Block(
+GATEWAY: Final = BlockType(
     "gateway",
     "Gateway",
     (),
     (
-        Block(
+        BlockType(
             "proxy",
             "Proxy",
             (
@@ -507,7 +511,7 @@ GATEWAY: Final = Block(
                 _plain_text("envoy_dns_discovery_type"),
             ),
             (
-                Block(
+                BlockType(
                     "envoy_gateway_bind_addresses",
                     "EnvoyGatewayBindAddresses",
                     (_plain_text("address"), _whole("port", is_plain=True)),
@@ -518,18 +522,18 @@ GATEWAY: Final = Block(
                 _MESH_CONFIG,
             ),
         ),
-        Block(
+        BlockType(
             "ingress",
             "Ingress",
             (),
             (
                 _GATEWAY_TLS,
-                Block(
+                BlockType(
                     "listener",
                     "Listeners",
                     (_whole("port", is_plain=True), _plain_text("protocol")),
                     (
-                        Block(
+                        BlockType(
                             "service",
                             "Services",
                             (
@@ -541,8 +545,8 @@ GATEWAY: Final = Block(
                             ),
                             (
                                 _GATEWAY_TLS,
-                                Block("request_headers", "RequestHeaders", *_HEADER_CHANGES),
-                                Block("response_headers", "ResponseHeaders", *_HEADER_CHANGES),
+                                BlockType("request_headers", "RequestHeaders", *_HEADER_CHANGES),
+                                BlockType("response_headers", "ResponseHeaders", *_HEADER_CHANGES),
                             ),
                             storage=Storage.LIST,
                         ),
@@ -551,12 +555,12 @@ GATEWAY: Final = Block(
                 ),
             ),
         ),
-        Block(
+        BlockType(
             "terminating",
             "Terminating",
             (),
             (
-                Block(
+                BlockType(
                     "service",
                     "Services",
                     (
@@ -570,19 +574,19 @@ GATEWAY: Final = Block(
                 ),
             ),
         ),
-        Block("mesh", "Mesh"),
+        BlockType("mesh", "Mesh"),
     ),
 )
-CONNECT: Final = Block("connect", "Connect", (_plain_bool("native"),), (SIDECAR_SERVICE, SIDECAR_TASK, GATEWAY))
+CONNECT: Final = BlockType("connect", "Connect", (_plain_bool("native"),), (SIDECAR_SERVICE, SIDECAR_TASK, GATEWAY))
 
 # -- services
 
-CHECK_RESTART: Final = Block(
+CHECK_RESTART: Final = BlockType(
     "check_restart",
     "CheckRestart",
     (_whole("limit", is_plain=True), _duration("grace"), _plain_bool("ignore_warnings")),
 )
-CHECK: Final = Block(
+CHECK: Final = BlockType(
     "check",
     "Checks",
     (
@@ -612,10 +616,10 @@ CHECK: Final = Block(
         _whole("failures_before_warning", is_plain=True),
         _plain_text("on_update"),
     ),
-    (Block("header", "Header", body=BodyKind.LIST_MAP), CHECK_RESTART),
+    (BlockType("header", "Header", body=BodyKind.LIST_MAP), CHECK_RESTART),
     storage=Storage.LIST,
 )
-SERVICE: Final = Block(
+SERVICE: Final = BlockType(
     "service",
     "Services",
     (
@@ -640,7 +644,7 @@ SERVICE: Final = Block(
         _map("canary_meta"),
         _map("tagged_addresses"),
         IDENTITY,
-        Block("weights", "Weights", (_whole("passing", is_plain=True), _whole("warning", is_plain=True))),
+        BlockType("weights", "Weights", (_whole("passing", is_plain=True), _whole("warning", is_plain=True))),
     ),
     storage=Storage.LIST,
 )
@@ -680,15 +684,15 @@ _TASK_BLOCKS: Final = (
     CSI_PLUGIN,
     TASK_SCALING,
 )
-TASK: Final = Block(
+TASK: Final = BlockType(
     "task", "Tasks", _TASK_ARGUMENTS, _TASK_BLOCKS, storage=Storage.LIST, label="name", label_fields=("Name",)
 )
-JOB_TASK: Final = Block(
+JOB_TASK: Final = BlockType(
     "task", "", _TASK_ARGUMENTS, _TASK_BLOCKS, storage=Storage.LIST, label="name", label_fields=("Name",),
     becomes_group=True,
 )  # fmt: skip
 _DISCONNECT_HINT: Final = "disconnect { ... }"
-GROUP: Final = Block(
+GROUP: Final = BlockType(
     "group",
     "TaskGroups",
     (
@@ -721,7 +725,7 @@ GROUP: Final = Block(
     label="name",
     label_fields=("Name",),
 )
-PERIODIC: Final = Block(
+PERIODIC: Final = BlockType(
     "periodic",
     "Periodic",
     (
@@ -735,18 +739,18 @@ PERIODIC: Final = Block(
     ),
     fixed_fields={"SpecType": None},
 )
-PARAMETERIZED: Final = Block(
+PARAMETERIZED: Final = BlockType(
     "parameterized",
     "ParameterizedJob",
     (_plain_text("payload"), _texts("meta_required"), _texts("meta_optional"), _whole("max_running")),
 )
-MULTIREGION: Final = Block(
+MULTIREGION: Final = BlockType(
     "multiregion",
     "Multiregion",
     (),
     (
-        Block("strategy", "Strategy", (_whole("max_parallel"), _text("on_failure"))),
-        Block(
+        BlockType("strategy", "Strategy", (_whole("max_parallel"), _text("on_failure"))),
+        BlockType(
             "region",
             "Regions",
             (_whole("count"), _texts("datacenters"), _plain_text("node_pool")),
@@ -757,13 +761,13 @@ MULTIREGION: Final = Block(
         ),
     ),
 )
-UI: Final = Block(
+UI: Final = BlockType(
     "ui",
     "UI",
     (_plain_text("description"),),
-    (Block("link", "Links", (_plain_text("label"), _plain_text("url")), storage=Storage.LIST),),
+    (BlockType("link", "Links", (_plain_text("label"), _plain_text("url")), storage=Storage.LIST),),
 )
-JOB: Final = Block(
+JOB: Final = BlockType(
     "job",
     "",
     (
@@ -804,7 +808,7 @@ JOB: Final = Block(
 """The root of the table."""
 
 
-def iterate_blocks(root: Block = JOB, path: str = "") -> Iterator[tuple[str, Block]]:
+def iterate_blocks(root: BlockType = JOB, path: str = "") -> Iterator[tuple[str, BlockType]]:
     """Yield each block at each of its places, with its path, such as `job.group.network.port`."""
     own_path = f"{path}.{root.name}" if path else root.name
     yield own_path, root

@@ -7,13 +7,13 @@ is decided when it is submitted.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from wharf.job_files.hcl import blocks
 from wharf.job_files.hcl.argument_values import convert_argument, convert_text_list, describe_found, describe_mismatch
-from wharf.job_files.hcl.block_types import Argument, Block, BodyKind, Storage
+from wharf.job_files.hcl.block_types import Argument, BlockType, BodyKind, Storage
 from wharf.job_files.hcl.places import JsonObject, ObjectOrigin
 from wharf.languages.hcl.budget import Budget
 from wharf.languages.hcl.conversions import ConversionError, to_text
@@ -35,14 +35,14 @@ class _BlockPlan:
     empty_object: JsonObject
     size: int
     arguments: Mapping[str, Argument]
-    blocks: Mapping[str, Block]
+    blocks: Mapping[str, BlockType]
     required: tuple[Argument, ...]
     list_fields: tuple[str, ...]
     """The fields that are empty lists without their argument. Each object gets lists of its own."""
 
 
 @cache
-def _get_plan(block: Block) -> _BlockPlan:
+def _get_plan(block: BlockType) -> _BlockPlan:
     empty: JsonObject = dict.fromkeys(block.label_fields)
     empty |= {argument.field: argument.absent for argument in block.arguments if not argument.operand}
     for inner in block.blocks:
@@ -61,11 +61,8 @@ def _get_plan(block: Block) -> _BlockPlan:
     )
 
 
-@dataclass(slots=True)
-class _Comparison:
-    """The short forms that a constraint or an affinity uses, such as `version = ">= 1.2"`."""
-
-    given: list[tuple[Argument, EvaluatedAttribute, Any]]
+ShortForms: TypeAlias = list[tuple[Argument, EvaluatedAttribute, Any]]
+"""The short forms that a constraint or an affinity uses, such as `version = ">= 1.2"`, with their values."""
 
 
 class JobMapper:
@@ -88,7 +85,7 @@ class JobMapper:
 
     # -- blocks
 
-    def _convert_block(self, block: Block, source: EvaluatedBlock) -> JsonObject:
+    def _convert_block(self, block: BlockType, source: EvaluatedBlock) -> JsonObject:
         """Return the JSON object of a block."""
         match block.body:
             case BodyKind.FIELDS:
@@ -102,7 +99,7 @@ class JobMapper:
         self.origins[id(result)] = ObjectOrigin(result, block, source)
         return result
 
-    def _convert_fields(self, block: Block, source: EvaluatedBlock) -> JsonObject:
+    def _convert_fields(self, block: BlockType, source: EvaluatedBlock) -> JsonObject:
         """Return the object of a block with arguments and blocks of the table."""
         plan = _get_plan(block)
         self._budget.use_result(plan.size)
@@ -113,20 +110,20 @@ class JobMapper:
             for field in block.label_fields:
                 result[field] = source.labels[0]
         attributes = source.body.attributes
-        comparison = _Comparison([])
+        short_forms: ShortForms = []
         for name, attribute in attributes.items():
             argument = plan.arguments.get(name)
             if argument is None:
                 inner = plan.blocks[name]
                 result[inner.field] = self._convert_map_argument(inner, attribute)
             elif attribute.value is not None:
-                self._set_argument(result, argument, attribute, comparison)
+                self._set_argument(result, argument, attribute, short_forms)
         for argument in plan.required:
             found = attributes.get(argument.name)
             if found is None or (found.value is None and not found.is_failed):
                 place = source.place if found is None else found.place
                 self._add_error(place, f"{block.name} needs {argument.name}", f"write {argument.name} = ...")
-        deferred: list[tuple[Block, JsonObject, EvaluatedBlock]] = []
+        deferred: list[tuple[BlockType, JsonObject, EvaluatedBlock]] = []
         for inner_source in source.body.blocks:
             inner = plan.blocks[inner_source.type]
             converted = self._convert_block(inner, inner_source)
@@ -134,11 +131,11 @@ class JobMapper:
                 self._store_block(result, inner, converted, inner_source)
             else:
                 deferred.append((inner, converted, inner_source))
-        self._complete(block, source, result, comparison, deferred)
+        self._complete(block, source, result, short_forms, deferred)
         return result
 
     def _set_argument(
-        self, result: JsonObject, argument: Argument, attribute: EvaluatedAttribute, comparison: _Comparison
+        self, result: JsonObject, argument: Argument, attribute: EvaluatedAttribute, short_forms: ShortForms
     ) -> None:
         """Store the value of an argument in its field, or remember a short form of a comparison."""
         try:
@@ -150,9 +147,9 @@ class JobMapper:
         if not argument.operand:
             result[argument.field] = value
         elif value != "":
-            comparison.given.append((argument, attribute, value))
+            short_forms.append((argument, attribute, value))
 
-    def _store_block(self, result: JsonObject, block: Block, converted: JsonObject, source: EvaluatedBlock) -> None:
+    def _store_block(self, result: JsonObject, block: BlockType, converted: JsonObject, source: EvaluatedBlock) -> None:
         """Store the object of a block in its field."""
         field = block.field
         if block.name == "port" and converted["Value"] > 0:
@@ -172,7 +169,7 @@ class JobMapper:
             result[field][source.labels[0] if source.labels else ""] = converted
 
     def _store_default_identity(
-        self, result: JsonObject, block: Block, converted: JsonObject, source: EvaluatedBlock
+        self, result: JsonObject, block: BlockType, converted: JsonObject, source: EvaluatedBlock
     ) -> None:
         """Store the identity that a task has by default. A task has one of them."""
         first = result[block.other_field]
@@ -191,16 +188,16 @@ class JobMapper:
 
     def _complete(
         self,
-        block: Block,
+        block: BlockType,
         source: EvaluatedBlock,
         result: JsonObject,
-        comparison: _Comparison,
-        deferred: list[tuple[Block, JsonObject, EvaluatedBlock]],
+        short_forms: ShortForms,
+        deferred: list[tuple[BlockType, JsonObject, EvaluatedBlock]],
     ) -> None:
         """Fill in what follows from several parts of a block, or of blocks inside it."""
         match block.name:
             case "constraint" | "affinity":
-                self._complete_comparison(result, comparison)
+                self._complete_comparison(result, short_forms)
             case "periodic":
                 if result["Spec"] is not None or result["Specs"] is not None:
                     result["SpecType"] = "cron"
@@ -217,12 +214,12 @@ class JobMapper:
                 for group in groups:
                     self._copy_to_tasks(group["Tasks"] or (), deferred)
 
-    def _complete_comparison(self, result: JsonObject, comparison: _Comparison) -> None:
+    def _complete_comparison(self, result: JsonObject, short_forms: ShortForms) -> None:
         """Set the operand and the value of the short form that a comparison uses."""
         if not result["Operand"]:
             result["Operand"] = "="
-        for argument, attribute, value in comparison.given:
-            first, first_attribute, _ = comparison.given[0]
+        for argument, attribute, value in short_forms:
+            first, first_attribute, _ = short_forms[0]
             if argument is not first:
                 self._add_error(
                     attribute.name_place,
@@ -234,7 +231,7 @@ class JobMapper:
             result["Operand"] = argument.operand
             result[argument.field] = to_text(value)
 
-    def _complete_scaling(self, block: Block, source: EvaluatedBlock, result: JsonObject) -> None:
+    def _complete_scaling(self, block: BlockType, source: EvaluatedBlock, result: JsonObject) -> None:
         """Check the type of a scaling block, which follows from its place and label."""
         expected = HORIZONTAL
         if block is blocks.TASK_SCALING:
@@ -275,7 +272,7 @@ class JobMapper:
         group["Tasks"] = [task]
         return group
 
-    def _copy_to_tasks(self, tasks: Any, deferred: list[tuple[Block, JsonObject, EvaluatedBlock]]) -> None:
+    def _copy_to_tasks(self, tasks: Any, deferred: list[tuple[BlockType, JsonObject, EvaluatedBlock]]) -> None:
         """Give tasks the Vault block and the secrets of their group or job. The nearest Vault block wins."""
         for block, converted, source in deferred:
             if not block.copied_to_tasks:
@@ -294,7 +291,7 @@ class JobMapper:
 
     # -- maps
 
-    def _convert_map_argument(self, block: Block, attribute: EvaluatedAttribute) -> JsonObject | None:
+    def _convert_map_argument(self, block: BlockType, attribute: EvaluatedAttribute) -> JsonObject | None:
         """Return the map of an argument such as `meta = { a = 1 }`. Null counts as absent."""
         value = attribute.value
         if value is None:

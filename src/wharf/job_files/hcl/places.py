@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wharf.job_files.hcl.block_types import Block, BodyKind
+from wharf.job_files.hcl.block_types import BlockType, BodyKind
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
 from wharf.languages.hcl.values import MAPPINGS, SEQUENCES
@@ -23,7 +23,7 @@ class ObjectOrigin:
 
     object: JsonObject
     """The object itself. Origins are found by its identity, so it must not be deleted before."""
-    block: Block
+    block: BlockType
     source: EvaluatedBlock | EvaluatedAttribute
 
 

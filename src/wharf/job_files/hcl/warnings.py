@@ -16,6 +16,8 @@ SERVICE_NAMES: Final = frozenset({"JOB", "TASKGROUP", "TASK", "BASE"})
 _TASK_VARIABLE: Final = re.compile(r"(?:NOMAD|WHARF|VAULT|CONSUL)_\w+\Z")
 MIN_SIMILARITY: Final = 0.8
 """How similar a known name must be to be suggested. The names are short, so one letter of four may differ by accident."""
+_MAX_MARKER_CHARS: Final = 8
+"""How far before a reference its `${` may begin."""
 _PARSER_ROOTS: Final = ("var", "local")
 
 
@@ -40,7 +42,18 @@ def _list_environment_names(document: dict[str, Any]) -> frozenset[str]:
 
 def _describe(reference: RuntimeReference) -> str:
     """Return the warning about a reference: what happens to it, and what was probably meant."""
-    root = reference.root[:80]
+    root, place = reference.root[:80], reference.place
     nearest = find_nearest_name(reference.root, (*_PARSER_ROOTS, *NODE_ROOTS), min_similarity=MIN_SIMILARITY)
-    fix = f'did you mean "{nearest}"?' if nearest is not None else f"write $${{...}} if a program is to read {root}"
-    return f'{reference.place}: "{root}" is no variable, local value or value of a node: the reference stays as text; {fix}'
+    if nearest is not None:
+        fix = f'did you mean "{nearest}"?'
+    elif _is_in_template(reference):
+        fix = f"write $${{...}} if a program is to read {root}"
+    else:
+        fix = "write it in quotes if it is a text"
+    return f'{place}: "{root}" is no variable, local value or value of a node: the reference stays as text; {fix}'
+
+
+def _is_in_template(reference: RuntimeReference) -> bool:
+    """Return whether a reference is written as `${...}`. In the JSON form, its place is the whole string."""
+    text, start = reference.place.source.text, reference.place.start
+    return text.startswith('"', start) or text[max(0, start - _MAX_MARKER_CHARS) : start].rstrip(" ~").endswith("${")
