@@ -1,4 +1,4 @@
-"""The OpenAPI document and the documentation page."""
+"""The OpenAPI document, the documentation page and the schema of job files."""
 
 import json
 import re
@@ -9,6 +9,7 @@ from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
 from wharf.contract.client import ClientReply
 from wharf.contract.wire.endpoint_table import ENDPOINTS
+from wharf.job_files.schema import list_descriptions, load_schema
 
 VOID_TAGS = frozenset({"meta", "link", "input", "br", "th", "td", "path", "circle", "tr"})
 
@@ -77,3 +78,30 @@ async def test_the_page_loads_nothing_from_elsewhere() -> None:
 
     assert reader.loaded == ["data:,"]
     assert re.findall(rb"url\(|@import|fetch\(", reply.body) == []
+
+
+@in_virtual_time
+async def test_the_schema_of_job_files_is_served_without_a_token_and_may_be_cached() -> None:
+    plain, pretty = await get("/v1/schema/job.json"), await get("/v1/schema/job.json", "pretty")
+
+    assert (plain.status, plain.headers["content-type"]) == (200, "application/schema+json")
+    assert plain.headers["cache-control"] == "max-age=3600"
+    assert json.loads(plain.body) == json.loads(pretty.body) == load_schema()
+
+
+@in_virtual_time
+async def test_the_openapi_document_has_the_descriptions_of_the_reference_of_jobs() -> None:
+    reply = await get("/v1/openapi.json")
+
+    components = json.loads(reply.body)["components"]["schemas"]
+    assert list_descriptions()["TaskGroup"]["Count"] == components["TaskGroup"]["properties"]["Count"]["description"]
+    without = [
+        f"{block}.{name}"
+        for block, texts in list_descriptions().items()
+        for name in texts
+        if name in components[block]["properties"] and "description" not in components[block]["properties"][name]
+    ]
+    assert without == []
+    assert set(components["Task"]["properties"]["Config"]["x-options-by-driver"]) == {
+        "docker", "exec", "raw_exec", "mock",
+    }  # fmt: skip

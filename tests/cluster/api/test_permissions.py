@@ -22,7 +22,7 @@ PUBLIC_ENDPOINTS = {
     "node.register", "node.heartbeat", "node.desired", "node.fetch", "node.report", "node.channel", "server.ask",
     "node.identities", "node.own_identity", "node.former", "node.leave", "client.snapshot",
     # The API documents contain no data of the cluster.
-    "document.openapi", "document.page",
+    "document.job_schema", "document.openapi", "document.page",
 }  # fmt: skip
 """Endpoints without authentication. Think about the risk before you add one."""
 

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     ),
     "scale": CommandEntry(CHANGES_MODULE, "scale", "Change the count of a group."),
     "explain": CommandEntry(VIEWS_MODULE, "explain", "Explain where a job runs, and why parts of it are not placed."),
+    "explain-field": CommandEntry("wharf.cli.job.explain_field", "explain_field", "Explain a field of the job file."),
     "logs": CommandEntry("wharf.cli.job.logs", "logs", "Print the logs of all tasks of a job."),
     "restart": CommandEntry(
         "wharf.cli.job.restart", "restart", "Restart the tasks of a job in place, a few allocations at a time."

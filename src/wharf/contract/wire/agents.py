@@ -345,4 +345,8 @@ DOCUMENT_ROWS: Final[tuple[Endpoint, ...]] = (
         "document.page", "/v1/docs", need=permissions.PUBLIC_ACCESS, reply_type=str, content_type="text/html",
         summary="Return this API as an HTML page.",
     ),
+    define_local(
+        "document.job_schema", "/v1/schema/job.json", need=permissions.PUBLIC_ACCESS, reply_type=dict[str, Any],
+        summary="Return the JSON Schema of job files, for editors.",
+    ),
 )  # fmt: skip

@@ -22,6 +22,7 @@ from wharf.contract.model.acl.permissions import (
     PublicAccess,
     VariablePermission,
 )
+from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.refusal import RefusalCode, RefusalReason
 from wharf.contract.wire.endpoint_table import (
     Endpoint,
@@ -189,10 +190,16 @@ REFUSAL_STATUSES_BY_KIND: Final[Mapping[EndpointKind, Sequence[int]]] = {
 }
 
 
-def build_openapi_document(endpoints: Iterable[Endpoint], *, version: str) -> Document:
-    """Return the OpenAPI document of these endpoints, as a dict that can be encoded as JSON."""
+def build_openapi_document(
+    endpoints: Iterable[Endpoint], *, version: str, descriptions: Mapping[str, Mapping[str, str]] | None = None
+) -> Document:
+    """Return the OpenAPI document of these endpoints, as a dict that can be encoded as JSON.
+
+    `descriptions` has texts for fields of messages, by the name of the type and the wire name of the field.
+    """
     endpoint_list = list(endpoints)
     schema_of, components = _build_schemas(endpoint_list)
+    _add_descriptions(components, descriptions or {})
     paths: dict[str, Document] = {}
     for endpoint in endpoint_list:
         path = PATH_PARAMETER.sub(r"{\1}", endpoint.path)
@@ -385,9 +392,21 @@ def _build_schemas(endpoints: Sequence[Endpoint]) -> tuple[dict[Any, Document], 
         if message_type not in (None, bytes)
     )
     schemas, components = msgspec.json.schema_components(
-        list(message_types), schema_hook=_build_any_schema, ref_template=SCHEMA_REFERENCE
+        [*message_types, *DRIVER_CONFIGS.values()], schema_hook=_build_any_schema, ref_template=SCHEMA_REFERENCE
     )
-    return dict(zip(message_types, schemas, strict=True)), components
+    components["Task"]["properties"]["Config"]["x-options-by-driver"] = dict(
+        zip(DRIVER_CONFIGS, schemas[len(message_types) :], strict=True)
+    )
+    return dict(zip(message_types, schemas, strict=False)), components
+
+
+def _add_descriptions(components: Document, descriptions: Mapping[str, Mapping[str, str]]) -> None:
+    """Add descriptions to the fields of named schemas. Modifies the schemas."""
+    for name, texts in descriptions.items():
+        properties = components.get(name, {}).get("properties", {})
+        for field, text in texts.items():
+            if field in properties:
+                properties[field] = {**properties[field], "description": text}
 
 
 def _build_any_schema(message_type: type | UnionType) -> Document:

@@ -202,3 +202,8 @@ class DocumentMethods(MethodGroup[M]):
     def read_openapi(self, **options: Unpack[CallOptions]) -> CallSpec[dict[str, Any]]:
         """Read the OpenAPI document of all endpoints."""
         return CallSpec(options)
+
+    @call_method("document.job_schema")
+    def read_job_schema(self, **options: Unpack[CallOptions]) -> CallSpec[dict[str, Any]]:
+        """Read the JSON Schema of job files."""
+        return CallSpec(options)

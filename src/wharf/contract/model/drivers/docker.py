@@ -49,6 +49,7 @@ class LoggingConfig(msgspec.Struct, forbid_unknown_fields=True):
     """Another name of the option `type`.
 
     Default: none
+    Example: journald
     Deprecated: use `type`
     """
     config: dict[str, str] = {}
@@ -193,7 +194,7 @@ class HealthChecksConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class DockerConfig(msgspec.Struct):
-    """All keys of a docker task's `config`, with their defaults; the names are those of job files."""
+    """The options of a task that runs in a container of Docker or Podman."""
 
     image: str = ""
     """The image, with its registry, and a tag or digest.

@@ -135,9 +135,9 @@ class UpdatePolicy(Record):
     """How a new version of a job replaces the old one."""
 
     stagger: DurationNs = 30 * SECOND
-    """The time between two replacements of older versions of Nomad.
+    """How long older versions of Nomad wait between two replacements.
 
-    `MaxParallel` and the health of allocations decide instead.
+    In Wharf, `MaxParallel` and the health of allocations decide.
 
     Limits: more than 0s
     Example: 30s
@@ -158,7 +158,7 @@ class UpdatePolicy(Record):
     Values:
         checks: its tasks run, and the checks of its services pass
         task_states: its tasks run
-        manual: an operator or a program reports it with `wharf deployment`
+        manual: an operator or a program reports it with `PUT /v1/deployment/allocation-health/ID`
     Example: task_states
     """
     min_healthy_time: DurationNs = 10 * SECOND

@@ -71,7 +71,7 @@ class LogConfig(Record):
     max_file_size_mb: int = 10
     """The size at which a log file is full and the next one begins.
 
-    Unit: MB (1,000,000 bytes)
+    Unit: MB of 1,000,000 bytes
     Limits: at least 1; `MaxFiles` times `MaxFileSizeMB` must be less than the group's `EphemeralDisk.SizeMB`
     Example: 20
     """
@@ -140,7 +140,7 @@ class CSIPluginConfig(Record):
 
     Default: none; required
     Example: disks
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
     type: str = ""
     """Which part of a plugin the task is.
@@ -151,26 +151,25 @@ class CSIPluginConfig(Record):
         monolith: both
     Default: none; required
     Example: node
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
     mount_dir: str = "/csi"
     """The folder of the task in which the plugin creates its socket.
 
     Example: /csi
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
     stage_publish_base_dir: str = "/local/csi"
     """The folder of the task in which the plugin mounts volumes.
 
     Example: /local/csi
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
     health_timeout: DurationNs = 30 * SECOND
     """How long the plugin may take to become healthy.
 
-    Limits: at least 0s
     Example: 1m
-    Effect: none, because Wharf has no CSI volumes
+    Effect: refused; use host volumes
     """
 
 
@@ -236,12 +235,13 @@ class Task(Record):
     vault: Vault | None = None
     """How the task gets a token for Vault.
 
-    Effect: none, because Wharf does not use Vault
+    Limits: must not be set
+    Effect: refused; store secrets in variables, and read them with templates
     """
     consul: Consul | None = None
     """Which cluster of Consul the task uses.
 
-    Effect: none, because Wharf does not use Consul
+    Effect: none, because Wharf does not use Consul; a submission returns a warning
     """
     templates: tuple[Template, ...] | None = None
     """Files that the node renders before the task starts, and again when their data change.
@@ -325,7 +325,7 @@ class Task(Record):
     """Limits for the processor time and memory of a task, for an autoscaler.
 
     Limits: must not be set
-    Effect: none, because Wharf refuses it: scale the group instead
+    Effect: refused; scale the group instead
     """
     kind: str = ""
     """The kind of Consul proxy that the task is; empty for other tasks.
@@ -336,7 +336,8 @@ class Task(Record):
     csi_plugin_config: CSIPluginConfig | None = None
     """Declares the task as a CSI plugin, a program that provides volumes.
 
-    Effect: none, because Wharf has no CSI volumes
+    Limits: must not be set
+    Effect: refused; use host volumes
     """
     identity: WorkloadIdentity | None = None
     """The settings of the task's default identity: a token, signed by the servers, that states which task its
@@ -344,6 +345,8 @@ class Task(Record):
 
     Every task has one; this block decides whether the task receives it as a file or variable. In HCL, it is the
     block `identity` without a name.
+
+    Default: an identity for the cluster, which the task does not receive
     """
     identities: tuple[WorkloadIdentity, ...] | None = None
     """Further identities of the task, for services outside of the cluster.
@@ -476,7 +479,7 @@ class TaskGroup(Record):
     consul: Consul | None = None
     """Which cluster of Consul the group uses.
 
-    Effect: none, because Wharf does not use Consul
+    Effect: none, because Wharf does not use Consul; a submission returns a warning
     """
     services: tuple[Service, ...] | None = None
     """Services of the group, with their health checks.

@@ -96,30 +96,30 @@ class Vault(Record):
     """The role with which a token is requested from Vault.
 
     Example: web
-    Effect: none, because Wharf does not use Vault
+    Effect: refused; store secrets in variables instead
     """
     namespace: str = ""
     """The namespace in Vault.
 
     Default: `VaultNamespace` of the job
     Example: team
-    Effect: none, because Wharf does not use Vault
+    Effect: refused; store secrets in variables instead
     """
     cluster: str = DEFAULT_CLUSTER_NAME
     """The name of the cluster of Vault.
 
     Example: default
-    Effect: none, because Wharf does not use Vault
+    Effect: refused; store secrets in variables instead
     """
     env: bool = True
     """Whether the task receives the token as an environment variable.
 
-    Effect: none, because Wharf does not use Vault
+    Effect: refused; store secrets in variables instead
     """
     disable_file: bool = False
     """Whether the token is not written to a file.
 
-    Effect: none, because Wharf does not use Vault
+    Effect: refused; store secrets in variables instead
     """
     change_mode: str = "restart"
     """What happens to the task when the token changes.
@@ -129,18 +129,18 @@ class Vault(Record):
         restart: the task is restarted
         signal: the task gets `ChangeSignal`
     Example: noop
-    Effect: none, because Wharf does not use Vault
+    Effect: refused; store secrets in variables instead
     """
     change_signal: str = "SIGHUP"
     """The signal for the change mode `signal`.
 
     Example: SIGUSR1
-    Effect: none, because Wharf does not use Vault
+    Effect: refused; store secrets in variables instead
     """
     allow_token_expiration: bool = False
     """Whether the token is not renewed.
 
-    Effect: none, because Wharf does not use Vault
+    Effect: refused; store secrets in variables instead
     """
 
     # Accepted from older clients without effect.

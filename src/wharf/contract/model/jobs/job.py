@@ -183,13 +183,13 @@ class MultiregionStrategy(Record):
 
     Unit: regions
     Example: 1
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
     on_failure: str = ""
     """What happens to the other regions if the deployment in one region fails.
 
     Example: fail_all
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
 
 
@@ -200,33 +200,33 @@ class MultiregionRegion(Record):
     """The name of the region.
 
     Example: west
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
     count: int = 1
     """The count of groups that set none, in this region.
 
     Example: 2
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
     datacenters: tuple[str, ...] | None = None
     """The datacenters of the region in which the job may run.
 
     Default: none
     Example: ["dc1"]
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
     node_pool: str = ""
     """The node pool of the job in this region.
 
     Example: default
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
     meta: dict[str, str] | None = None
     """Metadata that is added to the metadata of the job in this region.
 
     Default: none
     Example: {"site": "west"}
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
 
 
@@ -239,12 +239,12 @@ class Multiregion(Record):
     strategy: MultiregionStrategy | None = None
     """How a deployment proceeds from region to region.
 
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
     regions: tuple[MultiregionRegion, ...] | None = None
     """The regions of the job, with the fields that differ between them.
 
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
 
 
@@ -306,7 +306,7 @@ MAX_REMEMBERED_JOBS: Final = 4
 
 
 class Job(Record):
-    """A job: its submitted specification, then the fields that only servers set."""
+    """A job: what runs, how often and on which nodes. Servers set the fields from `parent_id` on."""
 
     id: str
     """The ID of the job, which is unique in its namespace.
@@ -355,6 +355,7 @@ class Job(Record):
         batch: runs to its end; only failed allocations are replaced
         system: runs one allocation on each matching node until you stop it, also on nodes that join later
         sysbatch: runs one allocation to its end on each matching node
+    Default: `service`
     Example: batch
     """
     priority: int = 0
@@ -364,7 +365,7 @@ class Job(Record):
     allocations of jobs whose priority is lower by at least 10.
 
     Default: 50 (the setting `server.job_default_priority`)
-    Limits: 1 to 100; the setting `server.job_max_priority` allows up to 32,766
+    Limits: 0 to 100, where 0 means the default; the setting `server.job_max_priority` allows up to 32,766
     Example: 80
     """
     all_at_once: bool = False
@@ -443,10 +444,8 @@ class Job(Record):
     multiregion: Multiregion | None = None
     """The regions of a job that runs in several regions.
 
-    Wharf refuses such a job: submit the job to each region instead.
-
     Limits: must not be set
-    Effect: none, because jobs for several regions are refused
+    Effect: refused; submit the job to each region
     """
     meta: dict[str, str] | None = None
     """Metadata of your choice.

@@ -98,8 +98,8 @@ class Resources(Record):
     memory_mb: int = 300
     """The memory that is reserved for the task on its node.
 
-    A task that uses more is killed by the kernel, unless `MemoryMaxMB` allows it. A task that the kernel has
-    killed shows the event `OOM Killed`.
+    A task that uses more is killed by the kernel, unless `MemoryMaxMB` allows it. The event of its end then
+    says `out of memory`.
 
     Unit: MiB
     Limits: 10 to 1,000,000,000

@@ -124,8 +124,8 @@ class ServiceCheck(Record):
     Values:
         host: the address of the node
         alloc: the address in the group's own network
-        alloc_ipv6: the IPv6 address in the group's own network
-        driver: the address that the driver reports; not with the providers `wharf` and `nomad`
+        alloc_ipv6: accepted for jobs of Nomad, and treated as `host`
+        driver: only with the provider `consul`
     Default: as in the service
     Example: alloc
     """
@@ -268,12 +268,14 @@ class ServiceWeights(Record):
     passing: int = 1
     """The weight of an instance whose checks pass, in DNS replies of Consul.
 
+    Limits: values below 1 count as 1
     Example: 10
     Effect: none, because Wharf does not use Consul
     """
     warning: int = 1
     """The weight of an instance with warnings, in DNS replies of Consul.
 
+    Limits: values below 1 count as 1
     Example: 1
     Effect: none, because Wharf does not use Consul
     """
@@ -316,8 +318,8 @@ class Service(Record):
         auto: the address of the node with the assigned port
         host: the address of the node with the assigned port
         alloc: the address in the group's own network; only in groups
-        alloc_ipv6: the IPv6 address in the group's own network; only in groups
-        driver: the address that the driver reports; only in tasks
+        alloc_ipv6: accepted for jobs of Nomad, and treated as `host`; only in groups
+        driver: accepted for jobs of Nomad, and treated as `host`; only in tasks
     Example: alloc
     """
     address: str = ""
@@ -365,9 +367,9 @@ class Service(Record):
     They are stored without interpretation.
 
     Default: none
-    Limits: not with the providers `wharf` and `nomad`
+    Limits: must not be set
     Example: {"SidecarService": {}}
-    Effect: none, because Wharf does not use Consul
+    Effect: refused, because Wharf has no service mesh
     """
     meta: dict[str, str] | None = None
     """Metadata of the service.

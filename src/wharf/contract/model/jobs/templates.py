@@ -44,7 +44,7 @@ class ChangeScript(Record):
 
 
 class TemplateWait(Record):
-    """How long a template waits for its data to stop changing before it is rendered, in ns."""
+    """How long a template waits for its data to stop changing before it is rendered."""
 
     min: DurationNs | None = None
     """How long the data of the template must not change before it is rendered.

@@ -43,6 +43,7 @@ class MountOptions(Record):
     fs_type: str = msgspec.field(default="", name="FSType")
     """The type of the file system with which a CSI volume is mounted.
 
+    Default: none
     Example: ext4
     Effect: none, because Wharf has no CSI volumes
     """

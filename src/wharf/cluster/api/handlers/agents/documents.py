@@ -1,6 +1,7 @@
-"""Endpoints that describe this API: the OpenAPI document and the documentation page.
+"""Endpoints that describe this API: the OpenAPI document, the documentation page, and the schema of job files.
 
-Both are built once from the endpoint table: by `prepare_documents`, or at the first request.
+The first two are built once from the endpoint table: by `prepare_documents`, or at the first request. The schema is a file of the
+package.
 """
 
 import functools
@@ -16,13 +17,17 @@ from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody
 from wharf.cluster.server.server import Server
 from wharf.contract.wire.endpoint_table import ENDPOINTS
 from wharf.contract.wire.openapi import Document, build_openapi_document
+from wharf.job_files import schema
 
 HTML_CONTENT_TYPE: Final = "text/html; charset=utf-8"
+JOB_SCHEMA_CONTENT_TYPE: Final = "application/schema+json"
+JOB_SCHEMA_MAX_AGE_S: Final = 3600
+"""How long editors may use a copy of the schema of job files, which changes only with a new version of Wharf."""
 
 
 @functools.cache
 def _build_document() -> Document:
-    return build_openapi_document(ENDPOINTS, version=__version__)
+    return build_openapi_document(ENDPOINTS, version=__version__, descriptions=schema.list_descriptions())
 
 
 @functools.cache
@@ -31,17 +36,23 @@ def _encode_document() -> bytes:
 
 
 @functools.cache
+def _read_job_schema() -> bytes:
+    return schema.read_schema_text()
+
+
+@functools.cache
 def _render_page() -> bytes:
     return render_documentation_page(ENDPOINTS, _build_document()).encode()
 
 
 def prepare_documents() -> None:
-    """Build the OpenAPI document and the documentation page, which takes a few tenths of a second, and cache them.
+    """Build the OpenAPI document and the documentation page, which takes a few tenths of a second, read the schema, and cache all.
 
     Safe to call in another thread, so that the event loop is not blocked.
     """
     _encode_document()
     _render_page()
+    _read_job_schema()
 
 
 async def _ensure_documents(server: Server) -> None:
@@ -62,8 +73,17 @@ async def read_documentation_page(server: Server, _request: Request) -> ActionRe
     return ActionResult(EncodedBody(_render_page(), HTML_CONTENT_TYPE))
 
 
+async def read_job_schema(server: Server, request: Request) -> ActionResult:
+    await _ensure_documents(server)
+    if request.query.get("pretty", "0") != "0":
+        return ActionResult(schema.load_schema())
+    headers = ((b"cache-control", f"max-age={JOB_SCHEMA_MAX_AGE_S}".encode()),)
+    return ActionResult(EncodedBody(_read_job_schema(), JOB_SCHEMA_CONTENT_TYPE), headers=headers)
+
+
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
     return {
         "document.openapi": partial(read_openapi_document, server),
+        "document.job_schema": partial(read_job_schema, server),
         "document.page": partial(read_documentation_page, server),
     }
