@@ -18,7 +18,7 @@ from tests.job_files.sample_jobs import (
 from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON
-from wharf.job_files.hcl.block_types import ValueKind
+from wharf.job_files.hcl.block_types import ArgumentKind
 from wharf.job_files.hcl.parsing import parse_hcl_job
 from wharf.job_files.reference import spellings
 from wharf.job_files.reference.__main__ import render_files
@@ -163,7 +163,7 @@ def test_fields_are_durations_where_the_table_of_hcl_has_durations() -> None:
         by_name = {name.lower(): entry for name, entry in DEFINITIONS[place.record_type.__name__]["properties"].items()}
         for argument in place.block.arguments:
             entry = by_name.get(argument.field.lower())
-            is_duration = argument.kind is ValueKind.DURATION
+            is_duration = argument.kind is ArgumentKind.DURATION
             if entry is not None and (entry["x-type"] == "duration") != is_duration:
                 different.append(f"{'.'.join(place.path)}.{argument.name}")
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
 
-from wharf.job_files.hcl.block_types import Argument, Block, BodyKind, ValueKind
+from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType, BodyKind
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl_writer import format_short_duration
 from wharf.languages.hcl.json_documents import JsonArray, JsonObject
@@ -34,9 +34,9 @@ def simplify_job(document: Mapping[str, Any], *, has_durations: bool = True) -> 
     return _simplify(document, JOB, has_durations=has_durations)
 
 
-def _simplify(content: Mapping[str, Any], block: Block | None, *, has_durations: bool) -> dict[str, Any]:
+def _simplify(content: Mapping[str, Any], block: BlockType | None, *, has_durations: bool) -> dict[str, Any]:
     arguments: dict[str, Argument] = {}
-    blocks: dict[str, Block] = {}
+    blocks: dict[str, BlockType] = {}
     fixed: Mapping[str, Any] = {}
     if block is not None:
         arguments = {argument.field: argument for argument in block.arguments if not argument.operand}
@@ -51,7 +51,7 @@ def _simplify(content: Mapping[str, Any], block: Block | None, *, has_durations:
             continue  # Other values of absent arguments are not those that the API has for missing fields.
         if block is JOB and name == "Name" and value == content.get("ID"):
             continue
-        if has_durations and argument is not None and argument.kind is ValueKind.DURATION and type(value) is int:
+        if has_durations and argument is not None and argument.kind is ArgumentKind.DURATION and type(value) is int:
             value = format_short_duration(value)
         inner = blocks.get(name)
         if inner is not None and inner.field in OPAQUE_BLOCKS:
@@ -68,7 +68,7 @@ def _drop_nulls(value: Any) -> Any:
     return [_drop_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _simplify_value(value: Any, block: Block, *, has_durations: bool) -> Any:
+def _simplify_value(value: Any, block: BlockType, *, has_durations: bool) -> Any:
     if isinstance(value, list):
         return [_simplify_value(item, block, has_durations=has_durations) for item in value]
     if not isinstance(value, dict):

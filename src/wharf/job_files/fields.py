@@ -16,7 +16,7 @@ from wharf.contract.model.decoding import SubmittedFields, list_submitted_fields
 from wharf.contract.model.jobs.constraints import Operand
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.wire.times import DurationError, parse_duration_ns
-from wharf.job_files.hcl.block_types import Argument, Block, ValueKind
+from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import FilePath, join_path
 from wharf.languages.suggestions import find_nearest_name
@@ -84,7 +84,7 @@ class _Normalizer:
         self,
         submitted: Mapping[str, Any],
         record_type: type[msgspec.Struct],
-        block: Block | None,
+        block: BlockType | None,
         path: FilePath,
         file_path: FilePath,
     ) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class _Normalizer:
         name: str,
         value: Any,
         schema: SubmittedFields,
-        block: Block | None,
+        block: BlockType | None,
         path: FilePath,
         file_path: FilePath,
     ) -> None:
@@ -165,7 +165,7 @@ class _Normalizer:
         name: str,
         value: Any,
         record_type: type[msgspec.Struct],
-        block: Block | None,
+        block: BlockType | None,
         path: FilePath,
         file_path: FilePath,
     ) -> Any:
@@ -217,7 +217,7 @@ class _FoundField:
 
     name: str
     argument: Argument | None = None
-    block: Block | None = None
+    block: BlockType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _squeeze(name: str) -> str:
 
 
 @cache
-def _get_names(record_type: type[msgspec.Struct], block: Block | None) -> _FieldNames:
+def _get_names(record_type: type[msgspec.Struct], block: BlockType | None) -> _FieldNames:
     """Return the names of the fields of a record type. Names of the API are stronger than those of HCL."""
     schema = list_submitted_fields(record_type)
     blocks = {inner.field: inner for inner in block.blocks} if block is not None else {}
@@ -262,11 +262,13 @@ def _get_names(record_type: type[msgspec.Struct], block: Block | None) -> _Field
         if inner.field in schema.names:
             spellings.setdefault(inner.name, _FoundField(inner.field, block=inner))
     listed = [name for name in schema.names if name not in schema.ignored_names]
-    durations = {argument.field for argument in arguments if argument.kind is ValueKind.DURATION}
+    durations = {argument.field for argument in arguments if argument.kind is ArgumentKind.DURATION}
     return _FieldNames(tuple(listed), frozenset(durations | DURATION_FIELDS), spellings)
 
 
-def _list_items(name: str, value: Any, block: Block | None, file_path: FilePath) -> list[tuple[Any, FilePath]] | None:
+def _list_items(
+    name: str, value: Any, block: BlockType | None, file_path: FilePath
+) -> list[tuple[Any, FilePath]] | None:
     """Return the items of a list with their paths in the file, or `None` if the value is no list.
 
     With a block, the value may be written as in the JSON form of HCL: one block without a list around it, and blocks with a

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from wharf.contract.model.jobs.constraints import Operand
 from wharf.contract.model.times import format_duration
-from wharf.job_files.hcl.block_types import Argument, Block, BodyKind, Storage, ValueKind
+from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType, BodyKind, Storage
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import join_path
 from wharf.languages.hcl.budget import Budget
@@ -117,7 +117,7 @@ class _JobWriter:
             yield ""
 
     def write_body(
-        self, block: Block, content: Mapping[str, Any], path: str, written_fields: Sequence[str] = ()
+        self, block: BlockType, content: Mapping[str, Any], path: str, written_fields: Sequence[str] = ()
     ) -> list[str]:
         """Return the lines of a body. `written_fields` are those that the label holds."""
         content = _use_spellings(block, content)
@@ -149,7 +149,7 @@ class _JobWriter:
         return lines
 
     @staticmethod
-    def _list_arguments(block: Block, content: Mapping[str, Any]) -> Iterator[Argument]:
+    def _list_arguments(block: BlockType, content: Mapping[str, Any]) -> Iterator[Argument]:
         """Yield the arguments that are written: of comparisons, the plain ones, or the short form of `distinct_hosts`."""
         operand = content.get("Operand")
         has_operands = any(argument.operand for argument in block.arguments)
@@ -171,11 +171,11 @@ class _JobWriter:
             return
         if argument.operand == Operand.DISTINCT_HOSTS and value in ("", "true", "false"):
             value = value != "false"
-        if argument.kind is ValueKind.DURATION and isinstance(value, int):
+        if argument.kind is ArgumentKind.DURATION and isinstance(value, int):
             value = format_short_duration(value)
         arguments.append((argument.name, self._format(value)))
 
-    def _write_blocks(self, block: Block, content: Mapping[str, Any], path: str) -> list[str]:
+    def _write_blocks(self, block: BlockType, content: Mapping[str, Any], path: str) -> list[str]:
         """Return the lines of all blocks of a type, with a blank line between those of several lines."""
         lines: list[str] = []
         for value, item_path in self._list_items(block, content, path):
@@ -185,7 +185,7 @@ class _JobWriter:
             lines += item_lines
         return lines
 
-    def _list_items(self, block: Block, content: Mapping[str, Any], path: str) -> Iterator[tuple[Any, str]]:
+    def _list_items(self, block: BlockType, content: Mapping[str, Any], path: str) -> Iterator[tuple[Any, str]]:
         """Yield the objects that are written as blocks of a type, with their paths."""
         for name in (block.field, block.other_field):
             value = content.get(name) if name else None
@@ -201,7 +201,7 @@ class _JobWriter:
             else:
                 yield value, own_path
 
-    def _write_block(self, block: Block, value: Any, path: str) -> list[str]:
+    def _write_block(self, block: BlockType, value: Any, path: str) -> list[str]:
         if not isinstance(value, dict):
             self.lost_paths.append(path)
             return []
@@ -247,7 +247,7 @@ _SERVER_FIELDS: Final = frozenset({
 """Fields of stored jobs that only servers set. A job file needs none of them."""
 
 
-def _use_spellings(block: Block, content: Mapping[str, Any]) -> Mapping[str, Any]:
+def _use_spellings(block: BlockType, content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the object with the field names of the table. Names in the API match in any case."""
     spellings = {argument.field.lower(): argument.field for argument in block.arguments}
     return {spellings.get(name.lower(), name): value for name, value in content.items()}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from wharf.contract.model.jobs.job import Job
-from wharf.job_files.hcl.block_types import Block, BodyKind
+from wharf.job_files.hcl.block_types import BlockType, BodyKind
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.reference.defaults import iterate_record_types, list_submitted_fields
 
@@ -27,12 +27,12 @@ class BlockPlace(NamedTuple):
 
     path: tuple[str, ...]
     """The names of the blocks from `job` on."""
-    block: Block
+    block: BlockType
     record_type: type[msgspec.Struct]
 
 
 def iterate_block_places(
-    block: Block = JOB, record_type: type[msgspec.Struct] = Job, path: tuple[str, ...] = ("job",)
+    block: BlockType = JOB, record_type: type[msgspec.Struct] = Job, path: tuple[str, ...] = ("job",)
 ) -> Iterator[BlockPlace]:
     """Yield each block at each place of the table whose fields are those of a record.
 
