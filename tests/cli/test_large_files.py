@@ -34,7 +34,7 @@ def test_a_large_map_is_refused_while_it_is_parsed(capsys: pytest.CaptureFixture
 
     error, cpu_s = run_file(capsys, file)
 
-    assert error.splitlines() == [
+    assert error.splitlines()[:2] == [
         f"note: {file}: reading 3.6 MB of YAML takes seconds; JSON is faster",
         f"wharf: {file}:11:11: a list or map may hold at most 5,000 items, and this one holds more: remove some, or "
         "store them in a file that the task reads",
@@ -42,16 +42,16 @@ def test_a_large_map_is_refused_while_it_is_parsed(capsys: pytest.CaptureFixture
     assert cpu_s < 4.0
 
 
-def test_a_large_map_of_a_json_file_is_refused_without_parsing_all_positions(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_large_map_of_a_json_file_is_refused_at_its_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     task = {"Name": "main", "Driver": "mock", "Env": {f"KEY{at}": "x" * 40 for at in range(60_000)}}
     document = {"ID": "web", "TaskGroups": [{"Name": "api", "Tasks": [task]}]}
     file = write_file(tmp_path, json.dumps(document), "job.json")
 
     error, cpu_s = run_file(capsys, file)
 
-    assert error == f"wharf: {file}: TaskGroups[0].Tasks[0].Env: holds 60000 items, more than the limit of 5000\n"
+    assert error.splitlines()[0] == (
+        f"wharf: {file}:1:91: TaskGroups[0].Tasks[0].Env: holds 60000 items, more than the limit of 5000"
+    )
     assert cpu_s < 4.0
 
 
@@ -70,10 +70,11 @@ def test_a_control_character_is_reported_with_its_line(capsys: pytest.CaptureFix
 
     error, _ = run_file(capsys, file)
 
-    assert error == (
+    assert error.splitlines()[0] == (
         f"wharf: {file}:6:16: the control character #x0007 is not allowed in YAML: remove it, or write it in a quoted "
-        'text as "\\x07"\n'
+        'text as "\\x07"'
     )
+    assert "\x07" not in error
 
 
 def test_a_file_with_thousands_of_unknown_settings_is_refused_early_with_twenty_of_them(

@@ -202,6 +202,7 @@ def test_keys_of_maps_are_templates_too() -> None:
             ['job.yaml:6:14: no variable "x" is declared', 'job.yaml:7:6: no variable "y" is declared'],
         ),
         ("variables: [a]\nID: a\n", ["job.yaml:1:1: variables is a map of names to declarations"]),
+        ("locals: [a]\nID: a\n", ["job.yaml:1:1: locals is a map of names to values"]),
         ("variables: {x: {typ: number, default: 1}}\nID: a\n", ['job.yaml:1:17: a variable has no argument "typ"']),
         ("variables: {x: {}}\nID: a\n", ['job.yaml:1:13: the variable "x" has no value']),
         ("variables: {x: {type: lst}}\nID: a\n", ['job.yaml:1:23: no type "lst" exists']),
@@ -335,6 +336,13 @@ def test_at_most_twenty_errors_are_shown() -> None:
         parse("ID: a\n" + "".join(f"Nope{number}: 1\n" for number in range(25)))
 
     assert (len(caught.value.diagnostics), caught.value.omitted_count) == (20, 5)
+
+
+def test_keys_for_parts_that_aliases_refer_to_are_ignored() -> None:
+    text = "x-meta: &meta {a: b}\nID: a\nMeta: *meta\n"
+
+    assert read(text) == {"Meta": {"a": "b"}}
+    assert list_errors("ID: a\nTaskGroups: [{x-a: 1}]\n") == ["job.yaml:2:15: TaskGroups[0][x-a] is not a known field"]
 
 
 def test_fields_that_only_servers_set_are_accepted() -> None:

@@ -17,6 +17,7 @@ YAML_WIDTH: Final = 10_000
 """Lines are not broken: a broken text is harder to read than a long one."""
 OPAQUE_BLOCKS: Final = ("Connect", "Schedule")
 """Blocks whose fields the API does not know. Only null fields of them are left out."""
+_ITEM_START: Final = re.compile(r" *(?:- +)*")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _TOML_ESCAPES: Final = re.compile(r'[\\"\x00-\x1f\x7f]')
 
@@ -168,35 +169,36 @@ def _align_comments(text: str, formatted: str) -> str:
     if len(original) != len(moved):
         return formatted
     for (_, column, before, after), (number, _, new_before, new_after) in zip(original, moved, strict=True):
-        if column == after:
-            new_column = new_after
-        elif column == before:
-            new_column = new_before
-        else:
-            continue
-        lines[number] = " " * new_column + lines[number].lstrip(" ")
+        for columns, new_columns in ((after, new_after), (before, new_before)):
+            if column in columns and len(columns) == len(new_columns):
+                lines[number] = " " * new_columns[columns.index(column)] + lines[number].lstrip(" ")
+                break
     return "\n".join(lines)
 
 
-def _list_comment_lines(text: str) -> list[tuple[int, int, int, int]]:
+def _list_comment_lines(text: str) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
     """Return the number and column of each line that is a comment, and the columns of the values before and after it."""
     lines = text.split("\n")
     inside = _list_lines_of_texts(text)
     columns = [
-        None if number in inside or not line.strip() or line.lstrip(" ").startswith("#") else _find_column(line)
+        () if number in inside or not line.strip() or line.lstrip(" ").startswith("#") else _list_columns(line)
         for number, line in enumerate(lines)
     ]
-    found: list[tuple[int, int, int, int]] = []
+    found: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
     for number, line in enumerate(lines):
         if number not in inside and line.lstrip(" ").startswith("#"):
-            before = next((each for each in reversed(columns[:number]) if each is not None), 0)
-            after = next((each for each in columns[number:] if each is not None), 0)
-            found.append((number, _find_column(line), before, after))
+            before = next((each for each in reversed(columns[:number]) if each), (0,))
+            after = next((each for each in columns[number:] if each), (0,))
+            found.append((number, len(line) - len(line.lstrip(" ")), before, after))
     return found
 
 
-def _find_column(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
+def _list_columns(line: str) -> tuple[int, ...]:
+    """Return the columns at which values of a line begin: those of the dashes of lists, and that of the value after them."""
+    start = _ITEM_START.match(line)
+    assert start is not None, "the pattern matches every line"
+    dashes = [at for at, character in enumerate(start[0]) if character == "-"]
+    return (*dashes, start.end())
 
 
 def _list_lines_of_texts(text: str) -> set[int]:

@@ -28,6 +28,8 @@ VARIABLES: Final = "variables"
 LOCALS: Final = "locals"
 TEMPLATE_KEYS: Final = (VARIABLES, LOCALS)
 """Keys that make a file a template."""
+EXTENSION_PREFIX: Final = "x-"
+"""Top-level keys with this prefix are ignored. They hold parts that other parts of a YAML file refer to by aliases."""
 WRAPPER: Final = "Job"
 """The key of the job in a request of the API. A file may have it too."""
 _JOB: Final = "job"
@@ -83,7 +85,13 @@ def map_markup_job(
     if not isinstance(job, dict):
         diagnostics.add(*places.get_range(prefix), f"Job: expected a job, got {describe_type(job)}")
         diagnostics.raise_if_any()
-    normalized = normalize_job({key: item for key, item in job.items() if prefix or key not in TEMPLATE_KEYS})
+    normalized = normalize_job(
+        {
+            key: item
+            for key, item in job.items()
+            if (prefix or key not in TEMPLATE_KEYS) and not key.startswith(EXTENSION_PREFIX)
+        }
+    )
     places.set_origins(normalized, prefix)
     for problem in normalized.problems:
         diagnostics.add(*places.get_range((*prefix, *problem.path)), problem.message, problem.fix)
@@ -274,7 +282,10 @@ def _evaluate_templates(
             declarations = _build_declarations(entry, diagnostics, source)
             properties.append(JsonProperty("variable", entry.start, entry.end, declarations))
         elif entry.key == LOCALS:
-            properties.append(entry)
+            if isinstance(entry.value, JsonObject):
+                properties.append(entry)
+            elif not (isinstance(entry.value, JsonScalar) and entry.value.value is None):
+                diagnostics.add(source, entry.start, entry.end, f"{LOCALS} is a map of names to values")
     diagnostics.raise_if_any()
     root = JsonObject(properties, tree.start, tree.end)
     evaluated = evaluate_document(ParsedDocument(source, root), BodySchema((_JOB,)), ports=ports, inputs=inputs)

@@ -77,5 +77,5 @@ def test_a_text_without_quotes_has_a_warning() -> None:
 def test_the_json_form_has_the_same_warnings() -> None:
     (warning,) = parse_file('{"job": {"j": {"type": "${nope.x}"}}}').warnings
 
-    assert warning.startswith('job.hcl:1:24: "nope" is no variable')
+    assert warning.startswith('job.hcl:1:27: "nope" is no variable')
     assert warning.endswith("write $${...} if a program is to read nope")

@@ -17,6 +17,7 @@ from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.settings import Duration
 from wharf.contract.wire.times import UNITS_NS
+from wharf.job_files.markup_jobs import EXTENSION_PREFIX
 from wharf.job_files.reference.defaults import (
     JOB_TYPES,
     JOB_TYPES_BY_POLICY,
@@ -180,6 +181,8 @@ def _build_other_names(record_type: type[msgspec.Struct]) -> JsonObject:
         for inner in block.blocks:
             if inner.field.lower() in known and inner.name.replace("_", "") not in known:
                 patterns[f"^{inner.name}$"] = {"type": ["object", "array", "string", "null"]}
+    if record_type is Job:
+        patterns[f"^{EXTENSION_PREFIX}"] = {"description": "Ignored: holds parts that aliases of YAML refer to."}
     return dict(sorted(patterns.items()))
 
 
