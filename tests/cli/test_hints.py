@@ -146,6 +146,8 @@ def test_a_number_that_is_not_whole_is_reported_with_its_value(terminal: Termina
     assert error == (
         f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got 1000.0: write it "
         "without a decimal point and an exponent\n"
+        "    8 |       - {Name: main, Driver: mock, Resources: {CPU: 1e3, MemoryMB: 32}}\n"
+        "      |                                                ^^^\n"
     )
 
 
