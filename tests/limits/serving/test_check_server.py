@@ -124,7 +124,8 @@ def test_a_checked_request_counts_as_the_methods_that_it_may_name(tmp_path: Path
         [paths]
         method_override = "forms"
         """
-    sent = {**FORWARDED, "X-Forwarded-Method": "POST", "X-Forwarded-Uri": "/things/1", "Content-Type": "a/b"} | headers
+    described = {"X-Forwarded-Method": "POST", "X-Forwarded-Uri": "/things/1", "Content-Type": "a/b"}
+    sent = {**FORWARDED, **described, **headers}
 
     async def scenario(proxy: Proxy) -> list[int]:
         return [(await proxy.check(sent)).status for _ in range(2)]
