@@ -227,7 +227,7 @@ def test_compiled_functions_leave_tables_without_counters_to_python(usual_calls:
     pair = Pair(usual_calls)
     pair.take(pair.call("r0"))
     replaced = {FixedWindows: "core", SlidingWindows: "points", ConcurrencyLeases: "slots"}[table]
-    tables = {**pair.compiled.tables, replaced: table.__new__(table)}
+    tables = {**pair.compiled.tables, replaced: object.__new__(table)}
 
     call = pair.call("r1")
     assert usual_calls.take_usual(tables, pair.compiled.bans, RecentResults(), call, pair.now_ms) is None
