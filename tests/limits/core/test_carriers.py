@@ -76,6 +76,12 @@ def test_a_session_is_the_same_in_each_form_that_services_decode(form: str) -> N
         assert list_secrets(carried=carried) == ["cookie session a b/c"]
 
 
+def test_sessions_of_different_bytes_are_different() -> None:
+    first, second = (list_secrets(carried=(("cookie session", value),)) for value in ("%FF%FE", "%FE%FF"))
+
+    assert first != second
+
+
 def test_the_forms_of_basic_authentication_can_be_limited() -> None:
     settings = CarrierSettings(basic=(BasicForm.USER_PASSWORD,))
 

@@ -149,7 +149,9 @@ def normalize_cookie(value: str) -> str:
     """Return the value of a cookie without quotes and escapes, which services decode, so that each session has one counter."""
     if len(value) > 1 and value[0] == value[-1] == '"':
         value = _QUOTED_SIGN.sub(lambda match: chr(int(match[1], 8)) if match[1] else match[2], value[1:-1])
-    return unquote_plus(value)
+    if len(value) > MAX_CREDENTIAL_CHARACTERS:
+        return value
+    return unquote_plus(value, errors="surrogateescape")  # Different bytes stay different.
 
 
 def _find_secret(header: str, forms: Iterable[BasicForm]) -> str:
