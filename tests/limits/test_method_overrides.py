@@ -216,6 +216,23 @@ def test_the_counter_of_an_endpoint_is_that_of_the_method_that_is_served() -> No
     assert [row.endpoint for row in service.activity.list_rows()] == ["DELETE /things/{id}"]
 
 
+@pytest.mark.parametrize("path", ["/things/1", "/odd/thing"])
+def test_a_named_method_gives_no_further_counter_of_an_endpoint(path: str) -> None:
+    service = make_decision_service(
+        build_rules_text(
+            '[[rule]]\nname = "each"\ncounts = "requests"\nper_endpoint = true\nceiling = 3',
+            '[[endpoint]]\nmatch = ["DELETE,PUT,POST /things/{id}"]\npoints = 1',
+        )
+    )
+    statuses = []
+    for method, override in (("POST", ""), ("POST", "PUT"), ("POST", "DELETE"), ("POST", "PATCH"), ("PUT", "")):
+        headers = [("x-http-method-override", override)] if override else []
+        caller = AsgiCaller(path, method=method, headers=headers, token=ADA)
+        statuses.append(send_request(service, caller, make_application()).status)
+
+    assert statuses == [200, 200, 200, 403, 200]
+
+
 def count_on_gateway(folder: Path, rules: str, *headers: str, method: str = "POST", target: str = "/things/1") -> Any:
     async def scenario(running: RunningGateway) -> tuple[Reply, tuple[int, int], list[str]]:
         reply = await running.request(target, ADA_SENDS, *headers, method=method, body=b"a=1")
