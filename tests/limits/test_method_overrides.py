@@ -256,8 +256,11 @@ def test_the_gateway_forwards_an_override_that_connection_names(tmp_path: Path) 
     assert (counts, forwarded) == ((9, 9), ["DELETE"])
 
 
-def test_the_gateway_refuses_a_name_that_services_take_for_an_override(tmp_path: Path) -> None:
-    reply, counts, _ = count_on_gateway(tmp_path, SMALL, "X_HTTP_Method_Override: DELETE")
+@pytest.mark.parametrize(
+    "header", ["X_HTTP_Method_Override: DELETE", "Content_Type: application/x-www-form-urlencoded"]
+)
+def test_the_gateway_refuses_a_name_that_services_take_for_a_judged_one(tmp_path: Path, header: str) -> None:
+    reply, counts, _ = count_on_gateway(tmp_path, set_override("forms"), "Content-Type: a/b", header)
 
     assert (reply.status, counts) == (400, (0, 0))
 
