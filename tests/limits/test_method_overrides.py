@@ -1,5 +1,6 @@
 """Requests that name another method than that of their request line, which some services serve instead."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,13 @@ def set_override(value: str) -> str:
         ("GET", {"x-http-method": "POST"}, "", "", ["POST", "GET"]),
         ("POST", {"x-http-method": "POST"}, "_method=post", "", ["POST"]),
         ("POST", {"x-http-method": "PURGE"}, "", "", ["POST"]),
+        ("POST", {"x-http-method": "DELETE, GET"}, "", "", ["DELETE", "GET", "POST"]),
+        ("POST", {"x-http-method": "DELETE,x"}, "", "", ["DELETE", "POST"]),
+        ("POST", {}, ".method=delete", "", ["DELETE", "POST"]),
+        ("POST", {}, "+%20_method=delete", "", ["DELETE", "POST"]),
+        ("POST", {}, "+method=delete&+=.method", "", ["POST"]),
+        ("POST", {}, "_method%00x=delete", "", ["DELETE", "POST"]),
+        ("POST", {}, "+" * 99 + "_method=delete", "", ["DELETE", "POST"]),
         ("POST", {}, "", "form", ["POST", "PUT", "PATCH", "DELETE"]),
         ("POST", {}, "_method=put", "form", ["PUT", "POST", "PATCH", "DELETE"]),
         ("GET", {}, "", "form", ["GET"]),
@@ -77,6 +85,18 @@ def test_all_methods_that_a_service_may_serve_are_found(
     method: str, headers: dict[str, str], query: str, body: str, expected: list[str]
 ) -> None:
     assert list(find_methods(method, tuple(headers.values()), query, has_form=body == "form")) == expected
+
+
+@pytest.mark.parametrize("part", ["%41&", "%&", "%5Fmethod&", "+", "_method=%70ut&", ";.method%00", "_method=1"])
+def test_a_long_query_is_read_in_a_short_time(part: str) -> None:
+    queries = [part * (65_536 // len(part)) + str(number) for number in range(3)]
+    durations = []
+    for query in queries:
+        start_s = time.thread_time()
+        find_methods("POST", (), query, has_form=False)
+        durations.append(time.thread_time() - start_s)
+
+    assert min(durations) < 0.02
 
 
 @pytest.mark.parametrize("name", ["x-http-method-override", "x-http-method", "x-method-override"])
@@ -141,6 +161,19 @@ def test_overrides_can_be_refused(query: str) -> None:
     )
 
 
+def test_a_refused_override_is_found_after_one_with_the_own_method() -> None:
+    headers = (("x-http-method-override", "POST"), ("x-http-method", "DELETE"))
+    replies = [send(set_override("refuse"), *some)[0] for some in (headers, headers[::-1])]
+
+    assert [reply.status for reply in replies] == [400, 400]
+
+
+def test_several_methods_in_the_request_line_are_one_unknown_method() -> None:
+    counts = [count(send(method=method)[1]) for method in ("GET|HEAD", "PURGE")]
+
+    assert counts[0] == counts[1]
+
+
 def test_a_refusing_service_accepts_a_request_that_names_its_own_method() -> None:
     reply, _ = send(set_override("refuse"), ("x-http-method-override", "POST"))
 
@@ -153,6 +186,10 @@ def test_a_refusing_service_accepts_a_request_that_names_its_own_method() -> Non
         ("application/x-www-form-urlencoded", (9, 9)),
         ("Multipart/Form-Data; boundary=a", (9, 9)),
         (None, (9, 9)),
+        ("", (9, 9)),
+        ("application/x-www-form-urlencoded, text/plain", (9, 9)),
+        ("application/x-www-form-urlencoded text/plain", (9, 9)),
+        ("multipart/mixed; boundary=a", (9, 9)),
         ("application/json", (0, 5)),
     ],
 )
@@ -163,12 +200,37 @@ def test_a_form_counts_as_every_method_that_it_may_name(content_type: str | None
     assert count(send(SMALL, *headers)[1]) == (0, 5)
 
 
+def test_one_of_two_content_types_makes_a_form() -> None:
+    headers = (("content-type", "application/x-www-form-urlencoded"), ("content-type", "application/json"))
+
+    counts = [count(send(set_override("forms"), *some)[1]) for some in (headers, headers[::-1])]
+
+    assert counts == [(9, 9), (9, 9)]
+
+
 def test_the_counter_of_an_endpoint_is_that_of_the_method_that_is_served() -> None:
     per_endpoint = '[[rule]]\nname = "each"\ncounts = "points"\nper_endpoint = true\nceiling = 90'
     _, service = send(SMALL + "\n" + per_endpoint, ("x-http-method-override", "DELETE"))
 
     service.activity.add_admissions_to_rows(service.now_ms())
     assert [row.endpoint for row in service.activity.list_rows()] == ["DELETE /things/{id}"]
+
+
+@pytest.mark.parametrize("path", ["/things/1", "/odd/thing"])
+def test_a_named_method_gives_no_further_counter_of_an_endpoint(path: str) -> None:
+    service = make_decision_service(
+        build_rules_text(
+            '[[rule]]\nname = "each"\ncounts = "requests"\nper_endpoint = true\nceiling = 3',
+            '[[endpoint]]\nmatch = ["DELETE,PUT,POST /things/{id}"]\npoints = 1',
+        )
+    )
+    statuses = []
+    for method, override in (("POST", ""), ("POST", "PUT"), ("POST", "DELETE"), ("POST", "PATCH"), ("PUT", "")):
+        headers = [("x-http-method-override", override)] if override else []
+        caller = AsgiCaller(path, method=method, headers=headers, token=ADA)
+        statuses.append(send_request(service, caller, make_application()).status)
+
+    assert statuses == [200, 200, 200, 403, 200]
 
 
 def count_on_gateway(folder: Path, rules: str, *headers: str, method: str = "POST", target: str = "/things/1") -> Any:
@@ -194,8 +256,11 @@ def test_the_gateway_forwards_an_override_that_connection_names(tmp_path: Path) 
     assert (counts, forwarded) == ((9, 9), ["DELETE"])
 
 
-def test_the_gateway_refuses_a_name_that_services_take_for_an_override(tmp_path: Path) -> None:
-    reply, counts, _ = count_on_gateway(tmp_path, SMALL, "X_HTTP_Method_Override: DELETE")
+@pytest.mark.parametrize(
+    "header", ["X_HTTP_Method_Override: DELETE", "Content_Type: application/x-www-form-urlencoded"]
+)
+def test_the_gateway_refuses_a_name_that_services_take_for_a_judged_one(tmp_path: Path, header: str) -> None:
+    reply, counts, _ = count_on_gateway(tmp_path, set_override("forms"), "Content-Type: a/b", header)
 
     assert (reply.status, counts) == (400, (0, 0))
 
@@ -235,6 +300,35 @@ def test_created_content_is_charged_at_the_endpoint_of_the_request() -> None:
         send_request(service, AsgiCaller("/odd/1", method="POST", headers=headers, token=ADA), application)
 
     assert count_used(service, "content") == 2
+
+
+MARKED = SMALL + '\n[[rule]]\nname = "content"\ncounts = "content"\nceiling = 2\n'
+
+
+def send_marked(service: DecisionService, method: str, path: str, override: str, *, route: str = "") -> int:
+    """Send a request that the service marks, and return the status of the reply."""
+    headers = [("x-http-method-override", override)] if override else []
+    application = make_application(headers=[(b"x-wharf-content", route.encode() or b"1")])
+    return send_request(service, AsgiCaller(path, method=method, headers=headers, token=ADA), application).status
+
+
+@pytest.mark.parametrize("route", ["", "/pages/{page}"])
+def test_a_request_that_names_another_method_has_the_action_of_earlier_ones(route: str) -> None:
+    service = make_decision_service(MARKED)
+    statuses = [send_marked(service, "POST", "/pages/1", override, route=route) for override in ("", "", "PUT", "")]
+
+    assert statuses == [200, 200, 403, 403]
+
+
+@pytest.mark.parametrize(("path", "route"), [("/odd/1", "/odd/{thing}"), ("/things/1", "")])
+def test_a_mark_does_not_count_for_a_method_that_the_caller_only_names(path: str, route: str) -> None:
+    rules = MARKED + '[[endpoint]]\nmatch = ["GET,POST /things/{id}"]\npoints = 1\n'
+    service = make_decision_service(rules)
+    statuses = [send_marked(service, "POST", path, "GET", route=route) for _ in range(3)]
+
+    reply = send_request(service, AsgiCaller(path, token=ADA), make_application())
+
+    assert (statuses, reply.status) == ([200, 200, 403], 200)
 
 
 def test_a_simulation_counts_a_method_in_a_logged_query() -> None:

@@ -431,7 +431,7 @@ def read_incoming_request(
     has_origin = False
     host = ""
     method_overrides: list[str] = []
-    content_type: str | None = None
+    content_types: list[str] = []
     for name, value in scope["headers"]:
         if name not in READ_HEADERS:
             continue
@@ -450,7 +450,7 @@ def read_incoming_request(
         elif name == b"host":
             host = value.decode("latin-1")
         elif name == b"content-type":
-            content_type = value.decode("latin-1")
+            content_types.append(value.decode("latin-1"))
         elif name in _OVERRIDE_HEADERS:
             method_overrides.append(value.decode("latin-1"))
     description = scope.get(SCOPE_KEY)
@@ -475,7 +475,7 @@ def read_incoming_request(
         host,
         scope.get("scheme") == "https",
         tuple(method_overrides),
-        is_form(method, content_type),
+        is_form(method, content_types),
     )
 
 

@@ -390,7 +390,7 @@ def _read_incoming_request(environ: Environ, path: str, carriers: CarrierSetting
         host=environ.get("HTTP_HOST", ""),
         is_tls=environ.get("wsgi.url_scheme") == "https",
         method_overrides=tuple(environ[name] for name in _OVERRIDE_VARIABLES if name in environ),
-        has_form=is_form(environ["REQUEST_METHOD"].upper(), environ.get("CONTENT_TYPE")),
+        has_form=is_form(environ["REQUEST_METHOD"].upper(), (environ.get("CONTENT_TYPE", ""),)),
     )
 
 

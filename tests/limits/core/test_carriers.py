@@ -56,6 +56,32 @@ def test_other_headers_are_credentials_as_a_whole(header: str, secret: str) -> N
     assert list_secrets(header) == [secret]
 
 
+@pytest.mark.parametrize(
+    "form", ["Ym9iOnB3PDw/", "Ym9iOnB3PDw_", "Ym9i.OnB3\tPDw/", "Ym9iOnB3PDw/====", "Ym9iOnB3PDw/A"]
+)
+def test_a_password_is_the_same_in_each_form_that_services_decode(form: str) -> None:
+    assert list_secrets(f"Basic {form}") == ["basic bob:pw<<?"]
+
+
+@pytest.mark.parametrize("form", ["Ym9iOnB3", "Ym9iOnB3=", "Ym9iOnB3=Y"])
+def test_basic_authentication_ends_with_its_padding(form: str) -> None:
+    assert list_secrets(f"Basic {form}") == ["basic bob:pw"]
+
+
+@pytest.mark.parametrize("form", ["a b/c", "a%20b%2Fc", "a+b%2fc", '"a b/c"', '"a\\040b\\/c"', '"a%20b\\057c"'])
+def test_a_session_is_the_same_in_each_form_that_services_decode(form: str) -> None:
+    for name in ("session", "sessio%6E"):
+        carried = find_carried([(b"cookie", f"{name}={form}".encode())], SETTINGS)
+
+        assert list_secrets(carried=carried) == ["cookie session a b/c"]
+
+
+def test_sessions_of_different_bytes_are_different() -> None:
+    first, second = (list_secrets(carried=(("cookie session", value),)) for value in ("%FF%FE", "%FE%FF"))
+
+    assert first != second
+
+
 def test_the_forms_of_basic_authentication_can_be_limited() -> None:
     settings = CarrierSettings(basic=(BasicForm.USER_PASSWORD,))
 

@@ -12,7 +12,10 @@ from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.counting.compiled import UsualCalls
 from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.counting.leases import LEASE_TTL_MS, ConcurrencyLeases
+from wharf.limits.core.counting.recent_results import RecentCall, RecentResults
 from wharf.limits.core.counting.segmented_dict import MAX_UNSPLIT_KEYS
+from wharf.limits.core.counting.sliding_windows import SlidingWindows
+from wharf.limits.core.counting.windows import FixedWindows
 from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.store_calls import StoreCall
 
@@ -201,6 +204,56 @@ def test_compiled_functions_find_the_counters_of_many_callers(usual_calls: Usual
     assert pair.counted.charged == len(callers)
     with_compiled, plain = pair.dump()
     assert with_compiled == plain
+
+
+@pytest.mark.needs_program("gcc")
+@pytest.mark.parametrize("attribute", ["count", "end_ms", "length_ms"])
+def test_compiled_functions_leave_a_counter_without_an_attribute_to_python(
+    usual_calls: UsualCalls, attribute: str
+) -> None:
+    pair = Pair(usual_calls)
+    pair.take(pair.call("r0"))
+    table: Any = pair.compiled.tables["core"]
+    for window in table.windows.iterate_values():
+        delattr(window, attribute)
+
+    with pytest.raises(AttributeError):
+        pair.compiled.take(pair.call("r1"), pair.now_ms)
+
+
+@pytest.mark.needs_program("gcc")
+@pytest.mark.parametrize("table", [FixedWindows, SlidingWindows, ConcurrencyLeases])
+def test_compiled_functions_leave_tables_without_counters_to_python(usual_calls: UsualCalls, table: type) -> None:
+    pair = Pair(usual_calls)
+    pair.take(pair.call("r0"))
+    replaced = {FixedWindows: "core", SlidingWindows: "points", ConcurrencyLeases: "slots"}[table]
+    tables = {**pair.compiled.tables, replaced: object.__new__(table)}
+
+    call = pair.call("r1")
+    assert usual_calls.take_usual(tables, pair.compiled.bans, RecentResults(), call, pair.now_ms) is None
+
+
+@pytest.mark.needs_program("gcc")
+def test_compiled_functions_reject_running_requests_that_are_no_calls(usual_calls: UsualCalls) -> None:
+    pair = Pair(usual_calls)
+    results, tables = RecentResults(), pair.compiled.tables
+    call: Any = pair.call("r0")
+    for entry in (object(), RecentCall(call, call), RecentCall(call.plan, call)):
+        results.running["r0"] = entry  # type: ignore[assignment]
+        with pytest.raises(TypeError, match="is no RecentCall"):
+            usual_calls.release_usual(tables, results, "r0")
+    with pytest.raises(TypeError, match="needs a dict"):
+        usual_calls.release_usual(tables, RecentResults.__new__(RecentResults), "r0")
+    assert "r0" in results.running
+
+
+@pytest.mark.needs_program("gcc")
+def test_compiled_functions_leave_numbers_that_could_overflow_to_python(usual_calls: UsualCalls) -> None:
+    pair = Pair(usual_calls)
+    pair.take(pair.call("r0"))
+    for number in (2**62, 2**63 - 1, 2**70, -(2**63)):
+        call = pair.call("r1")
+        assert usual_calls.take_usual(pair.compiled.tables, pair.compiled.bans, RecentResults(), call, number) is None
 
 
 @pytest.mark.needs_program("gcc")

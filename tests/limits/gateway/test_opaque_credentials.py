@@ -245,6 +245,7 @@ SESSIONS = (
     + '[carriers]\ncookies = "session"\n[opaque]\naccepted_on = "* /api/*"\nsessions_accepted_on = "GET /api/user/*"\n'
 )
 INVENTED_SESSION = "Cookie: session=invented"
+INVENTED = "Authorization: Bearer invented"
 
 
 def test_a_session_is_proved_only_by_paths_that_need_a_login(tmp_path: Path) -> None:
@@ -276,6 +277,24 @@ def test_a_reply_that_a_stranger_may_get_too_proves_no_session(tmp_path: Path, s
         assert get_limit(reply)[1] == "30"
 
     run_scenario(tmp_path, scenario, more=SESSIONS, rules=RULES)
+
+
+@pytest.mark.parametrize(
+    ("method", "override"), [("OPTIONS", ""), ("TRACE", ""), ("GET", "options"), ("POST", "OPTIONS, x"), ("GET", "PUT")]
+)
+def test_a_request_that_may_be_served_without_a_look_at_its_credential_proves_none(
+    tmp_path: Path, method: str, override: str
+) -> None:
+    settings = OPAQUE + '[opaque]\naccepted_on = ["GET /page", "OPTIONS,TRACE,POST /page"]\n'
+    headers = [f"X-HTTP-Method-Override: {override}"] if override else []
+
+    async def scenario(running: RunningGateway, _host: CodeHost) -> None:
+        first = await running.request("/page", INVENTED, *headers, method=method)
+        second = await running.request("/page", INVENTED, *headers, method=method)
+
+        assert (first.status, get_limit(second)[1]) == (200, "30")
+
+    run(tmp_path, scenario, more=settings)
 
 
 def test_an_expired_session_is_no_failed_login(tmp_path: Path) -> None:

@@ -104,6 +104,35 @@ def test_a_rule_can_refuse_with_another_status(tmp_path: Path) -> None:
     assert run(tmp_path, scenario) == [200, 429]
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-HTTP-Method-Override": "DELETE"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+    ],
+)
+def test_a_checked_request_counts_as_the_methods_that_it_may_name(tmp_path: Path, headers: Mapping[str, str]) -> None:
+    rules = """
+        [[rule]]
+        name = "core"
+        ceiling = 9
+        [[rule]]
+        name = "deletions"
+        match = ["DELETE /things/*"]
+        counts = "requests"
+        ceiling = 1
+        [paths]
+        method_override = "forms"
+        """
+    described = {"X-Forwarded-Method": "POST", "X-Forwarded-Uri": "/things/1", "Content-Type": "a/b"}
+    sent = {**FORWARDED, **described, **headers}
+
+    async def scenario(proxy: Proxy) -> list[int]:
+        return [(await proxy.check(sent)).status for _ in range(2)]
+
+    assert run(tmp_path, scenario, rules=rules) == [200, 403]
+
+
 def test_nginx_gets_a_status_that_it_accepts_and_then_the_reply_for_the_caller(tmp_path: Path) -> None:
     async def scenario(proxy: Proxy) -> tuple[CheckReply, CheckReply]:
         await proxy.check(ORIGINAL, "/check/nginx")

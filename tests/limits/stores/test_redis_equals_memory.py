@@ -70,7 +70,11 @@ async def collect_results(
         path = f"/repos/acme/site/{'abcdef'[choice]}"
         match action:
             case "send" | "hold" | "post":
-                path, method = ("/repos/acme/site/issues", "POST") if action == "post" else (path, "GET")
+                path, method = (
+                    ("/repos/acme/site/issues", ("POST", "PUT,POST", "DELETE,POST")[number % 3])
+                    if action == "post"
+                    else (path, "GET")
+                )
                 holds = action != "send"
                 decision = await counter.send(caller, path, method=method, request_id=f"n{number}", holds=holds)
                 results.append(msgspec.structs.astuple(decision.result))

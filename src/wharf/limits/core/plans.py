@@ -109,6 +109,8 @@ class EndpointCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whether its requests mostly wait: they have the class `waiting`, unless they open a websocket."""
     may_create_content: bool = False
     """Whether the service marks some of its requests as creating content. Such a request needs room in the content limits."""
+    other_names: tuple[str, ...] = ()
+    """The names of its endpoints with the further methods that it names. Limits with a counter for each endpoint count there too."""
 
 
 def list_primary_rules(endpoint: EndpointCost, caller_class: CallerClass) -> list[Rule]:

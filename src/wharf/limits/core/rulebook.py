@@ -90,7 +90,7 @@ class _ReadingMatch(msgspec.Struct, frozen=True):
 
 # What makes an endpoint: its name, for each reading and method its default points, the names of its rules and its endpoint rule,
 # and whether it is free and a batch.
-_ContentKey = tuple[str, tuple[tuple[int, frozenset[str], int], ...], bool, bool]
+_ContentKey = tuple[tuple[str, ...], tuple[tuple[int, frozenset[str], int], ...], bool, bool]
 
 
 class Rulebook:
@@ -142,7 +142,8 @@ class Rulebook:
         """Return the endpoint of a request, with its costs and rules, from the cache if possible.
 
         `path` is the path in normal form. `method` can be several methods, joined by `join_methods`, if a service may serve the
-        request as any of them: their limits apply together. The first one names the endpoint.
+        request as any of them: their limits apply together, and those with a counter for each endpoint have one for each method.
+        The first one names the endpoint.
         """
         endpoint = self._endpoints.get((method, path))
         if endpoint is None:
@@ -183,6 +184,8 @@ class Rulebook:
 
         The first plan of a caller class is built from the rules and becomes the template for the others.
         """
+        if endpoint.other_names:  # A template has one name.
+            return self._make_plan(caller, endpoint, query, ConnectionClass.PLAIN)
         template_key = (endpoint, caller.caller_class, query)
         template = self._templates.get(template_key)
         if template is not None:
@@ -264,12 +267,12 @@ class Rulebook:
         methods = method.split(METHOD_SEPARATOR)
         readings = list_readings(path, self.rules.paths)
         by_reading = [self._match_reading(methods, reading) for reading in readings]
-        matches = [of_reading[index] for index in range(len(methods)) for of_reading in by_reading]
-        template = next((match.template for match in matches if match.template is not None), None)
-        name = (
-            f"{get_counted_method(methods[0])} {template.path}"
-            if template is not None
-            else derive_endpoint_name(methods[0], readings[0].segments)
+        by_method = [[of_reading[index] for of_reading in by_reading] for index in range(len(methods))]
+        matches = [match for of_method in by_method for match in of_method]
+        names = tuple(
+            dict.fromkeys(
+                _name_endpoint(one, of_method, readings[0]) for one, of_method in zip(methods, by_method, strict=True)
+            )
         )
         is_free = all(match.is_free for match in matches) and all(
             self._is_spelled_as_free(one, path) for one in methods
@@ -281,7 +284,7 @@ class Rulebook:
         )
         # Paths with the same name and rules share one endpoint object, so that its plans are cached once.
         content_key: _ContentKey = (
-            name,
+            names,
             tuple(
                 dict.fromkeys((match.default_points, match.rule_names, id(match.endpoint_rule)) for match in matches)
             ),
@@ -290,7 +293,7 @@ class Rulebook:
         )
         endpoint = self._endpoints_by_content.get(content_key)
         if endpoint is None:
-            endpoint = self._build_endpoint_cost(name, matches, is_free=is_free, is_batch=is_batch)
+            endpoint = self._build_endpoint_cost(names, matches, is_free=is_free, is_batch=is_batch)
             self._endpoints_by_content.store(content_key, endpoint)
         return endpoint
 
@@ -326,7 +329,7 @@ class Rulebook:
         return False
 
     def _build_endpoint_cost(
-        self, name: str, matches: "list[_ReadingMatch]", *, is_free: bool, is_batch: bool
+        self, names: tuple[str, ...], matches: "list[_ReadingMatch]", *, is_free: bool, is_batch: bool
     ) -> EndpointCost:
         """Return an endpoint with the costs that its endpoint rules set, or the defaults of the method.
 
@@ -342,7 +345,8 @@ class Rulebook:
         endpoint_rules = [match.endpoint_rule for match in matches]
         interfaces = [match.interface for match in matches if match.interface is not Interface.REST]
         return EndpointCost(
-            name=name,
+            name=names[0],
+            other_names=names[1:],
             points=max(
                 match.default_points
                 if match.endpoint_rule is None or match.endpoint_rule.points is None
@@ -379,7 +383,8 @@ class Rulebook:
                 continue
             cost = get_secondary_cost(rule, endpoint, query, connection)
             if cost is not None and rule.applies_to(caller.caller_class):
-                charges.append(build_charge(rule, caller, endpoint=endpoint.name, cost=cost))
+                names = (endpoint.name, *endpoint.other_names) if rule.per_endpoint else (endpoint.name,)
+                charges += [build_charge(rule, caller, endpoint=name, cost=cost) for name in names]
         return build_plan(
             endpoint.name,
             caller,
@@ -394,6 +399,14 @@ class Rulebook:
             ),
             is_waiting=connection is ConnectionClass.WAITING,
         )
+
+
+def _name_endpoint(method: str, matches: list[_ReadingMatch], reading: PathReading) -> str:
+    """Return the name of an endpoint with one method. `reading` is the first reading of its path."""
+    template = next((match.template for match in matches if match.template is not None), None)
+    if template is None:
+        return derive_endpoint_name(method, reading.segments)
+    return f"{get_counted_method(method)} {template.path}"
 
 
 def hash_rules(rules: RuleSet) -> str:

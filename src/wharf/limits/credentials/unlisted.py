@@ -27,9 +27,10 @@ from wharf.limits.core.callers.acceptance import (
 )
 from wharf.limits.core.callers.addresses import Address
 from wharf.limits.core.callers.caller import Caller
-from wharf.limits.core.callers.carriers import CarriedCredential, list_credentials
+from wharf.limits.core.callers.carriers import CarriedCredential, list_credentials, normalize_cookie
 from wharf.limits.core.callers.directory import Directory
 from wharf.limits.core.callers.recognition import CredentialOwner, make_opaque_caller, make_owner_caller
+from wharf.limits.core.method_overrides import find_methods
 from wharf.limits.core.placed_routes import PlacedRoutes, place_patterns
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.credentials.keyed_hash import KeyedHash
@@ -60,6 +61,8 @@ TOKEN_LIFETIME_MS: Final = 300_000
 """How long the result of a verification is cached; then the keys of the issuer may have changed."""
 INVALID_TOKEN_LIFETIME_MS: Final = REFETCH_DELAY_MS
 """How long a token counts as invalid. Then its key may have been fetched."""
+METHODS_WITHOUT_CREDENTIALS: Final = frozenset({"OPTIONS", "TRACE"})
+"""Services answer such requests without a look at the credential, as those of browsers that ask about other origins."""
 MAX_VERIFIED_TOKENS: Final = 65_536
 """Cached results of verifications; limits memory."""
 
@@ -399,9 +402,12 @@ class UnlistedCredentials:
         """Return whether the service looks at the credential of such a request, as far as the settings say."""
         is_cookie = entry.credential.is_cookie
         routes = self._session_routes if is_cookie else self._proving_routes
+        methods = find_methods(incoming.method, incoming.method_overrides, incoming.query, has_form=False)
+        if not METHODS_WITHOUT_CREDENTIALS.isdisjoint(methods):
+            return False
         if routes is None:
             return not is_cookie
-        return routes.matches_all_readings(incoming.method, incoming.path)
+        return all(routes.matches_all_readings(method, incoming.path) for method in methods)
 
     def on_reply(self, proof: CredentialProof, status: int, now_ms: int) -> bool:
         """Store what a reply of the service shows about a credential. Return whether the service has rejected it."""
@@ -506,6 +512,7 @@ class UnlistedCredentials:
             if ":" in text:
                 subjects.append(name_credential(self._hash.hash(f"basic {text}")))
             subjects += [
-                name_credential(self._hash.hash(f"cookie {name} {text}")) for name in self.settings.carriers.cookies
+                name_credential(self._hash.hash(f"cookie {name} {normalize_cookie(text)}"))
+                for name in self.settings.carriers.cookies
             ]
         return subjects

@@ -91,7 +91,9 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     method: str = ""
     """The method by which it was judged; several joined ones if the service may serve it as any of them."""
     path: str = ""
-    """The path as it was sent, without the query. With the method, it names the endpoint that the reply may mark."""
+    """The path as it was sent, without the query."""
+    sent_method: str = ""
+    """The method of its request line. With the path, it names the action that the reply may mark."""
     on_long_running: Callable[[], None] | None = None
     """Called once when the request has run for a second."""
 

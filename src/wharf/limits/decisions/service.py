@@ -233,8 +233,9 @@ class DecisionService:
         """Return the reply to a request that names another method, if the rules refuse such requests; else `None`."""
         if self.evaluator.rules.paths.method_override is not MethodOverride.REFUSE:
             return None
-        named = self._find_judged_method(incoming).partition(METHOD_SEPARATOR)[0]
-        if named == incoming.method:
+        methods = self._find_judged_method(incoming).split(METHOD_SEPARATOR)
+        named = next((method for method in methods if method != incoming.method), None)
+        if named is None:
             return None
         message = (
             f"The request is a {incoming.method} that names the method {named}: send it with the method {named} itself."
@@ -361,11 +362,18 @@ class DecisionService:
         return request, problem
 
     def _may_create_content(self, method: str, path: str, caller: Caller, now_ms: int) -> bool:
-        """Return whether the service has marked an earlier request of the same action as one that created content."""
+        """Return whether the service has marked an earlier request of the same action as one that created content.
+
+        `method` can be several, joined by `join_methods`: each of them can have the action.
+        """
         rulebook = self.evaluator.limiter.rulebook
-        endpoint = rulebook.get_endpoint(method, path)
-        return self._marked_endpoints.may_create_content(
-            caller.owner, method, path, endpoint.name, rules=rulebook.rules.paths, now_ms=now_ms
+        return any(
+            self._marked_endpoints.may_create_content(
+                *(caller.owner, one, path, rulebook.get_endpoint(one, path).name),
+                rules=rulebook.rules.paths,
+                now_ms=now_ms,
+            )
+            for one in method.split(METHOD_SEPARATOR)
         )
 
     def _apply_decision(
@@ -406,6 +414,7 @@ class DecisionService:
             False,
             self._find_judged_method(incoming),
             path,
+            method,
         )
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
@@ -555,10 +564,14 @@ class DecisionService:
         if admitted.decision is None:
             return
         rulebook, caller, now_ms = self.evaluator.limiter.rulebook, admitted.caller, self.now_ms()
-        method, path = admitted.method, admitted.path
-        endpoint = rulebook.get_endpoint(method, path)
+        path, sent_method = admitted.path, admitted.sent_method
+        endpoint = rulebook.get_endpoint(admitted.method, path)
+        # Not the methods that the caller only names: routes and endpoints are marked for all callers.
         was_unknown = not endpoint.content and self._marked_endpoints.add(
-            caller.owner, method, path, endpoint.name, route=route, rules=rulebook.rules.paths, now_ms=now_ms
+            *(caller.owner, sent_method, path, rulebook.get_endpoint(sent_method, path).name),
+            route=route,
+            rules=rulebook.rules.paths,
+            now_ms=now_ms,
         )
         await self.evaluator.charge_content(admitted.decision, caller, endpoint)
         if was_unknown and await self.evaluator.is_content_exceeded(caller, endpoint):

@@ -78,6 +78,7 @@ JUDGED_HEADERS: Final = METHOD_HEADERS | {
 }
 """Headers on which a decision depends. They are forwarded even if `Connection` names them: the service must see what was judged."""
 _OPTIONS_WITHOUT_HEADER: Final = JUDGED_HEADERS | {b"close", b"keep-alive", b"upgrade", b"host", b"content-length", b""}
+_PROTECTED_PREFIXES: Final = (b"x-wharf-", FORWARDED_PREFIX)
 _SPECIAL_HEADERS: Final = (
     HOP_BY_HOP_HEADERS
     | ADDRESS_HEADERS
@@ -255,9 +256,8 @@ def _check_name(name: bytes) -> None:
     """
     lower = name.lower()
     similar_name = normalize_header_name(lower)
-    if similar_name != lower and (
-        similar_name in _SPECIAL_HEADERS or similar_name[:8] == b"x-wharf-" or similar_name[:12] == FORWARDED_PREFIX
-    ):
+    is_protected = similar_name in _SPECIAL_HEADERS or similar_name in JUDGED_HEADERS
+    if similar_name != lower and (is_protected or similar_name.startswith(_PROTECTED_PREFIXES)):
         raise BadHead(
             f'The header "{name[:MAX_ECHOED_BYTES].decode()}" is refused, because services can take it for '
             f'"{similar_name[:MAX_ECHOED_BYTES].decode()}": leave it out.'

@@ -138,14 +138,16 @@ def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | No
         host="" if head.host is None else head.host.decode("ascii"),
         is_tls=is_tls,
         method_overrides=tuple(value.decode("ascii") for value in head.method_overrides),
-        has_form=head.method == b"POST" and bool(head.length) and _has_form(head),
+        has_form=bool(head.length) and has_form(head),
     )
 
 
-def _has_form(head: RequestHead) -> bool:
-    """Return whether the body of a POST may be a form."""
+def has_form(head: RequestHead) -> bool:
+    """Return whether the body of a request, if it has one, may be a form."""
+    if head.method != b"POST":
+        return False
     types = [line.partition(b":")[2] for line in head.lines if line[:13].lower() == b"content-type:"]
-    return not types or any(is_form("POST", value.decode("ascii")) for value in types)
+    return is_form("POST", (value.decode("ascii") for value in types))
 
 
 def find_carried_lines(head: RequestHead, carriers: CarrierSettings) -> tuple[tuple[str, str], ...]:

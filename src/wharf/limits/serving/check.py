@@ -20,7 +20,7 @@ from wharf.limits.decisions.headers import EXPOSED_HEADERS
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import DecisionService
 from wharf.limits.gateway.heads import BadHead, RequestHead, read_request_head
-from wharf.limits.gateway.proxied_request import find_carried_lines
+from wharf.limits.gateway.proxied_request import find_carried_lines, has_form
 
 CHECK_PATH: Final = b"/check"
 """For proxies that admit a request if the status is 2xx, and pass on any other reply: Traefik, and `forward_auth` of Caddy."""
@@ -170,6 +170,8 @@ def _read_request(
         is_conditional=described.is_conditional,
         forwarded=tuple(value.decode("latin-1") for value in head.forwarded),
         carried=() if carriers is None else find_carried_lines(described, carriers),
+        method_overrides=tuple(value.decode("ascii") for value in described.method_overrides),
+        has_form=has_form(described),  # The proxy does not send the body.
     )
 
 

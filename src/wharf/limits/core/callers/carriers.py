@@ -5,7 +5,6 @@ Only the format is read here. Whether a credential is valid is decided elsewhere
 """
 
 import base64
-import binascii
 import functools
 import re
 from collections.abc import Iterable, Mapping
@@ -34,6 +33,8 @@ MIN_TOKEN_CHARACTERS: Final = 20
 OAUTH_PASSWORD: Final = "x-oauth-basic"
 """The password beside a token that is sent as the user name."""
 AUTHORIZATION: Final = "authorization"
+_NO_BASE64_SIGN: Final = re.compile(r"[^A-Za-z0-9+/]")
+_QUOTED_SIGN: Final = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
 _REPLACED_SIGN: Final = re.compile(rb"[^-0-9a-z]")
 
 
@@ -109,6 +110,8 @@ def find_carried(headers: Iterable[tuple[bytes, bytes]], settings: CarrierSettin
             if settings.cookies:
                 for part in value.decode("latin-1").split(";", MAX_COOKIES)[:MAX_COOKIES]:
                     cookie, equals, content = part.strip(WHITE_SPACE).partition("=")
+                    if "%" in cookie:
+                        cookie = unquote_plus(cookie)  # Some services do, such as those with Rack.
                     if equals and cookie in settings.cookies:
                         found.append((f"cookie {cookie}", content))
         elif carriers and (carrier := carriers.get(normalize_header_name(name))) is not None:
@@ -129,7 +132,7 @@ def list_credentials(
     for carrier, value in carried:
         token = value[7:].strip(WHITE_SPACE) if value[:7].lower() == "bearer " else value
         if token:
-            secret = f"{carrier} {token}" if carrier.startswith("cookie ") else token
+            secret = f"{carrier} {normalize_cookie(token)}" if carrier.startswith("cookie ") else token
             found.append(CarriedCredential(carrier, value, secret, parse_token(token)))
     if query and settings.query:
         for part in query.split("&"):
@@ -140,6 +143,15 @@ def list_credentials(
                 if len(found) > MAX_CREDENTIALS:
                     break
     return tuple(c for c in found[:MAX_CREDENTIALS] if len(c.text) <= MAX_CREDENTIAL_CHARACTERS)
+
+
+def normalize_cookie(value: str) -> str:
+    """Return the value of a cookie without quotes and escapes, which services decode, so that each session has one counter."""
+    if len(value) > 1 and value[0] == value[-1] == '"':
+        value = _QUOTED_SIGN.sub(lambda match: chr(int(match[1], 8)) if match[1] else match[2], value[1:-1])
+    if len(value) > MAX_CREDENTIAL_CHARACTERS:
+        return value
+    return unquote_plus(value, errors="surrogateescape")  # Different bytes stay different.
 
 
 def _find_secret(header: str, forms: Iterable[BasicForm]) -> str:
@@ -160,10 +172,13 @@ def _find_basic_secret(encoded: str, forms: Iterable[BasicForm]) -> str:
     whole = f"basic {encoded}"
     if len(encoded) > MAX_BASIC_BYTES:
         return whole
-    try:
-        name, _, password = base64.b64decode(encoded, validate=True).decode("utf-8", "surrogateescape").partition(":")
-    except (binascii.Error, ValueError):
+    # Many services skip other signs and need no padding. Otherwise each such form of a password would be another credential.
+    digits = _NO_BASE64_SIGN.sub("", encoded.partition("=")[0].replace("-", "+").replace("_", "/"))
+    digits = digits[: len(digits) - (len(digits) % 4 == 1)]
+    if not digits:
         return whole
+    decoded = base64.b64decode(digits + "=" * (-len(digits) % 4))
+    name, _, password = decoded.decode("utf-8", "surrogateescape").partition(":")
     for form in forms:
         if form is BasicForm.TOKEN_PASSWORD and is_token_like(password):
             return password

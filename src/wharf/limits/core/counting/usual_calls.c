@@ -42,13 +42,29 @@ static inline long long number(PyObject *value, int *is_bad) {
     int overflow = 0;
     if (value == NULL || !PyLong_CheckExact(value)) { *is_bad = 1; return 0; }
     long long result = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow || result > (1LL << 61) || result < -(1LL << 61)) *is_bad = 1;
+    if (overflow || result > (1LL << 61) || result < -(1LL << 61)) { *is_bad = 1; return 0; }
     return result;
+}
+/* Comparing texts runs no Python code, so that nothing changes between a check and the step that relies on it. */
+static inline int is_text(PyObject *object) {
+    return object != NULL && PyUnicode_CheckExact(object);
+}
+static inline int is_empty(PyObject *text) {
+    return is_text(text) && !PyUnicode_GET_LENGTH(text);
+}
+static inline int is_of(PyObject *object, const Layout *layout) {
+    return object != NULL && Py_TYPE(object) == layout->type;
+}
+static inline int is_dict(PyObject *object) {
+    return object != NULL && PyDict_CheckExact(object);
+}
+static inline int is_tuple(PyObject *object) {
+    return object != NULL && PyTuple_CheckExact(object);
 }
 /* Return the value of a key in a SegmentedDict, borrowed; NULL if it has none. Sets `*is_bad` if it is no SegmentedDict. */
 static PyObject *find(PyObject *table, PyObject *key, int *is_bad) {
     *is_bad = 1;
-    if (table == NULL || key == NULL || !PyUnicode_CheckExact(key) || !PyObject_TypeCheck(table, dict_layout.type)) return NULL;
+    if (table == NULL || !is_text(key) || !PyObject_TypeCheck(table, dict_layout.type)) return NULL;
     PyObject *segments = get(table, &dict_layout, DICT_SEGMENTS);
     PyObject *mask = get(table, &dict_layout, DICT_MASK);
     if (segments == NULL || !PyList_CheckExact(segments) || mask == NULL || !PyLong_CheckExact(mask)) return NULL;
@@ -60,9 +76,6 @@ static PyObject *find(PyObject *table, PyObject *key, int *is_bad) {
     if (!PyDict_CheckExact(segment)) return NULL;
     *is_bad = 0;
     return PyDict_GetItemWithError(segment, key);
-}
-static inline int is_empty(PyObject *text) {
-    return text != NULL && PyUnicode_CheckExact(text) && !PyUnicode_GET_LENGTH(text);
 }
 
 enum Kind { FIXED, SLIDING, LEASE };
@@ -77,12 +90,12 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
         || !PyObject_TypeCheck(bans, dict_layout.type)) Py_RETURN_NONE;
     PyObject *plan = get(call, &call_layout, CALL_PLAN), *charges = get(call, &call_layout, CALL_CHARGES);
     PyObject *id = get(call, &call_layout, CALL_ID);
-    if (Py_TYPE(plan) != plan_layout.type || !PyTuple_CheckExact(charges)) Py_RETURN_NONE;
+    if (!is_of(plan, &plan_layout) || !is_tuple(charges) || !is_text(id)) Py_RETURN_NONE;
     Py_ssize_t size = PyTuple_GET_SIZE(charges);
     PyObject *running = get(results, &results_layout, RESULTS_RUNNING);
     for (int place = RESULTS_RUNNING; place <= RESULTS_ENDED_BEFORE; place++) { /* A repeated call has a stored result. */
         PyObject *known = get(results, &results_layout, place);
-        if (known == NULL || !PyDict_CheckExact(known)) Py_RETURN_NONE;
+        if (!is_dict(known)) Py_RETURN_NONE;
         int has = PyDict_Contains(known, id);
         if (has < 0) return NULL;
         if (has) Py_RETURN_NONE;
@@ -94,8 +107,9 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
     for (Py_ssize_t index = 0; index < size; index++) {
         PyObject *charge = PyTuple_GET_ITEM(charges, index);
         if (Py_TYPE(charge) != charge_layout.type) Py_RETURN_NONE;
-        PyObject *key = get(charge, &charge_layout, CHARGE_KEY);
-        PyObject *table = PyDict_GetItemWithError(tables, get(charge, &charge_layout, CHARGE_NAME));
+        PyObject *key = get(charge, &charge_layout, CHARGE_KEY), *name = get(charge, &charge_layout, CHARGE_NAME);
+        if (!is_text(key) || !is_text(name)) Py_RETURN_NONE;
+        PyObject *table = PyDict_GetItemWithError(tables, name);
         if (table == NULL) { if (PyErr_Occurred()) return NULL; Py_RETURN_NONE; }
         Step *step = &steps[index];
         step->key = key;
@@ -126,7 +140,7 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
                 PyObject *older = get(window, &sliding_layout, SLIDING_OLDER);
                 long long oldest_ms = start_ms;
                 if (older != Py_None) {
-                    if (!PyList_CheckExact(older) || !PyList_GET_SIZE(older)) Py_RETURN_NONE;
+                    if (older == NULL || !PyList_CheckExact(older) || !PyList_GET_SIZE(older)) Py_RETURN_NONE;
                     oldest_ms = number(PyList_GET_ITEM(older, 0), &is_bad);
                 }
                 if (oldest_ms + retention_ms <= now_ms || start_ms > now_ms) Py_RETURN_NONE;
@@ -138,7 +152,7 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
         } else if (Py_TYPE(table) == lease_table.type) {
             if (!index) Py_RETURN_NONE;
             PyObject *by_key = get(table, &lease_table, TABLE_COUNTERS);
-            if (!PyDict_CheckExact(by_key)) Py_RETURN_NONE;
+            if (!is_dict(by_key)) Py_RETURN_NONE;
             PyObject *leases = PyDict_GetItemWithError(by_key, key);
             if (leases == NULL) {
                 if (PyErr_Occurred()) return NULL;
@@ -163,34 +177,38 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
         step->before = before;
     }
     if (!steps[0].cost) Py_RETURN_NONE;
+    /* From here on, objects are created, so that a garbage collection may run, and with it any code: hold the counters. */
+    PyObject *result = NULL, *recent = NULL, *until = NULL;
+    int is_done = 0;
+    for (Py_ssize_t index = 0; index < size; index++) Py_XINCREF(steps[index].window);
     PyObject *counts = PyTuple_New(size);
-    if (counts == NULL) return NULL;
+    if (counts == NULL) goto ended;
     for (Py_ssize_t index = 0; index < size; index++) {
         PyObject *value = PyLong_FromLongLong(steps[index].before);
-        if (value == NULL) { Py_DECREF(counts); return NULL; }
+        if (value == NULL) { Py_DECREF(counts); goto ended; }
         PyTuple_SET_ITEM(counts, index, value);
     }
     PyObject *end = get(steps[0].window, &fixed_layout, FIXED_END);
     PyObject *values[] = {Py_True, now, counts, empty, empty, empty, PyTuple_GET_ITEM(counts, 0), end, zero};
-    PyObject *result = PyObject_Vectorcall((PyObject *)result_layout.type, values, 9, NULL);
+    result = PyObject_Vectorcall((PyObject *)result_layout.type, values, 9, NULL);
     Py_DECREF(counts);
-    if (result == NULL) return NULL;
+    if (result == NULL) goto ended;
     PyObject *pair[] = {call, result};
-    PyObject *recent = PyObject_Vectorcall((PyObject *)recent_layout.type, pair, 2, NULL);
-    PyObject *until = PyLong_FromLongLong(now_ms + lease_ttl_ms);
-    if (recent == NULL || until == NULL || PyDict_SetItem(running, id, recent) < 0) goto failed;
+    recent = PyObject_Vectorcall((PyObject *)recent_layout.type, pair, 2, NULL);
+    until = PyLong_FromLongLong(now_ms + lease_ttl_ms);
+    if (recent == NULL || until == NULL || PyDict_SetItem(running, id, recent) < 0) goto ended;
     for (Py_ssize_t index = 0; index < size; index++) {
         Step *step = &steps[index];
         if (!step->cost) continue;
         if (step->kind == LEASE) {
             if (step->window != NULL) {
-                if (PyDict_SetItem(step->window, id, until) < 0) goto failed;
+                if (PyDict_SetItem(step->window, id, until) < 0) goto ended;
                 continue;
             }
             PyObject *leases = PyDict_New();
             if (leases == NULL || PyDict_SetItem(leases, id, until) < 0 || PyDict_SetItem(step->table, step->key, leases) < 0) {
                 Py_XDECREF(leases);
-                goto failed;
+                goto ended;
             }
             Py_DECREF(leases);
             continue;
@@ -199,13 +217,16 @@ static PyObject *take_usual(PyObject *self, PyObject *const *args, Py_ssize_t co
         int place = step->kind == FIXED ? (int)FIXED_COUNT : (int)SLIDING_COUNT;
         int is_no_number = 0; /* It was read before. */
         PyObject *value = PyLong_FromLongLong(number(get(step->window, layout, place), &is_no_number) + step->cost);
-        if (value == NULL) goto failed;
+        if (value == NULL) goto ended;
         set(step->window, layout, place, value);
     }
-    Py_DECREF(recent); Py_DECREF(until);
-    return result;
-failed:
-    Py_XDECREF(recent); Py_XDECREF(until); Py_DECREF(result);
+    is_done = 1;
+ended:
+    for (Py_ssize_t index = 0; index < size; index++) Py_XDECREF(steps[index].window);
+    Py_XDECREF(recent);
+    Py_XDECREF(until);
+    if (is_done) return result;
+    Py_XDECREF(result);
     return NULL;
 }
 
@@ -213,28 +234,40 @@ failed:
 static PyObject *release_usual(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 3) { PyErr_SetString(PyExc_TypeError, "release_usual needs tables, results and id"); return NULL; }
     PyObject *tables = args[0], *results = args[1], *id = args[2];
-    if (Py_TYPE(results) != results_layout.type || !PyDict_CheckExact(tables)) {
-        PyErr_SetString(PyExc_TypeError, "release_usual needs a dict and RecentResults");
+    PyObject *running = is_of(results, &results_layout) ? get(results, &results_layout, RESULTS_RUNNING) : NULL;
+    if (!is_dict(running) || !PyDict_CheckExact(tables) || !is_text(id)) {
+        PyErr_SetString(PyExc_TypeError, "release_usual needs a dict, RecentResults and a str");
         return NULL;
     }
-    PyObject *running = get(results, &results_layout, RESULTS_RUNNING);
     PyObject *recent = PyDict_GetItemWithError(running, id);
     if (recent == NULL) { if (PyErr_Occurred()) return NULL; Py_RETURN_FALSE; }
+    PyObject *call = is_of(recent, &recent_layout) ? get(recent, &recent_layout, RECENT_CALL) : NULL;
+    PyObject *result = call != NULL ? get(recent, &recent_layout, RECENT_RESULT) : NULL;
+    PyObject *plan = is_of(call, &call_layout) ? get(call, &call_layout, CALL_PLAN) : NULL;
+    PyObject *charges = plan != NULL ? get(call, &call_layout, CALL_CHARGES) : NULL;
+    PyObject *indexes = is_of(plan, &plan_layout) ? get(plan, &plan_layout, PLAN_LEASES) : NULL;
+    PyObject *keys = is_of(result, &result_layout) ? get(result, &result_layout, RESULT_KEYS) : NULL;
+    if (!is_tuple(charges) || !is_tuple(indexes) || !is_tuple(keys)) {
+        PyErr_SetString(PyExc_TypeError, "release_usual found a running request that is no RecentCall");
+        return NULL;
+    }
     Py_INCREF(recent);
-    PyObject *call = get(recent, &recent_layout, RECENT_CALL), *result = get(recent, &recent_layout, RECENT_RESULT);
     if (PyDict_DelItem(running, id) < 0) goto failed;
-    PyObject *plan = get(call, &call_layout, CALL_PLAN), *charges = get(call, &call_layout, CALL_CHARGES);
-    PyObject *indexes = get(plan, &plan_layout, PLAN_LEASES), *keys = get(result, &result_layout, RESULT_KEYS);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(indexes); i++) {
         Py_ssize_t index = PyLong_AsSsize_t(PyTuple_GET_ITEM(indexes, i));
+        if (index == -1 && PyErr_Occurred()) goto failed;
         if (index < 0 || index >= PyTuple_GET_SIZE(charges)) continue;
         PyObject *charge = PyTuple_GET_ITEM(charges, index);
-        PyObject *key = PyTuple_GET_SIZE(keys) ? PyTuple_GET_ITEM(keys, index) : get(charge, &charge_layout, CHARGE_KEY);
-        PyObject *table = PyDict_GetItemWithError(tables, get(charge, &charge_layout, CHARGE_NAME));
-        if (table == NULL || Py_TYPE(table) != lease_table.type) { if (PyErr_Occurred()) goto failed; continue; }
+        if (!is_of(charge, &charge_layout)) continue;
+        PyObject *key = index < PyTuple_GET_SIZE(keys) ? PyTuple_GET_ITEM(keys, index) : get(charge, &charge_layout, CHARGE_KEY);
+        PyObject *name = get(charge, &charge_layout, CHARGE_NAME);
+        if (!is_text(key) || !is_text(name)) continue;
+        PyObject *table = PyDict_GetItemWithError(tables, name);
+        if (!is_of(table, &lease_table)) { if (PyErr_Occurred()) goto failed; continue; }
         PyObject *by_key = get(table, &lease_table, TABLE_COUNTERS);
+        if (!is_dict(by_key)) continue;
         PyObject *leases = PyDict_GetItemWithError(by_key, key);
-        if (leases == NULL) { if (PyErr_Occurred()) goto failed; continue; }
+        if (!is_dict(leases)) { if (PyErr_Occurred()) goto failed; continue; }
         int has = PyDict_Contains(leases, id);
         if (has < 0 || (has && PyDict_DelItem(leases, id) < 0)) goto failed;
         if (has && !PyDict_GET_SIZE(leases) && PyDict_DelItem(by_key, key) < 0) goto failed;
