@@ -115,6 +115,30 @@ def test_a_body_that_cannot_be_parsed_is_refused(body: bytes) -> None:
         QueryCostCalculator(RULES).compute_body_cost(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "member"),
+    [
+        (b'{"query": "{a}", "query": "{b}"}', "query"),
+        (b'{"Query": "mutation { addComment { id } }"}', "Query"),
+        (b'{"query": "{a}", "QUERY": "mutation { addComment { id } }"}', "QUERY"),
+        (b'[{"query": "{a}"}, {"query": "{a}", "\\u0051uery": "{b}"}]', "Query"),
+        (b'{"query": "query A {a} mutation B {b}", "operationName": "A", "operationname": "B"}', "operationname"),
+        ('{"query": "{a}", "variable\u017f": {}}'.encode(), "variable\u017f"),
+        (b'{"query": "query($n: Int) { r(first: $n) { id } }", "variables": {"n": 1, "n": 100}}', "n"),
+        (b'{"query": "query($n: Int) { r(first: $n) { id } }", "variables": "{\\"n\\": 1, \\"n\\": 100}"}', "n"),
+    ],
+)
+def test_a_member_that_services_read_in_different_ways_is_refused(body: bytes, member: str) -> None:
+    with pytest.raises(QueryTooComplex, match=f"member `{member}`"):
+        QueryCostCalculator(RULES).compute_body_cost(body)
+
+
+def test_other_members_and_variables_that_resemble_each_other_are_accepted() -> None:
+    body = b'{"query": "{a}", "extensions": {"query": 1}, "id": 1, "ID": 2, "variables": {"query": "a", "Query": "b"}}'
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=1, points=1)
+
+
 def test_variables_can_be_a_json_text() -> None:
     query = "query($n: Int) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }"
     bodies = [msgspec.json.encode({"query": query, "variables": text}) for text in ('{"n": 2}', "", "{", "[1]")]

@@ -28,6 +28,7 @@ from graphql.language import (
     parse,
 )
 
+from wharf.limits.core.json_members import AmbiguousMember, check_names, check_unique, load_members
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.core.rule import GraphqlRules
 
@@ -101,6 +102,8 @@ class _SelectionSize(msgspec.Struct, frozen=True, gc=False):
 
 
 _EMPTY_SIZE: Final = _SelectionSize()
+_MEMBERS: Final = ("query", "variables", "operationName")
+"""The members of a request in a body that its cost depends on."""
 _BODY: Final = msgspec.json.Decoder(_GraphqlBody | list[_GraphqlBody])
 _VARIABLES: Final = msgspec.json.Decoder(dict[str, Any])
 
@@ -146,13 +149,16 @@ class QueryCostCalculator:
 
         A text that is not a query costs 1; the service refuses it. `url_operation_name` is the name of an operation in the
         URL: if the body has another one, the most expensive operation counts. Raises `QueryTooComplex` if the body is too
-        long or not JSON, or if a query exceeds the limits on query size.
+        long or not JSON, if services can read it in different ways, or if a query exceeds the limits on query size.
         """
         if len(body) > MAX_BODY_BYTES:
             raise QueryTooComplex(f"The body is longer than {MAX_BODY_BYTES} bytes. Send a smaller one.")
         try:
             decoded = _BODY.decode(body)
-        except (msgspec.DecodeError, RecursionError):
+            _check_members(body)
+        except AmbiguousMember as problem:
+            raise QueryTooComplex(str(problem)) from None
+        except (msgspec.DecodeError, RecursionError, ValueError):
             # The body may be compressed, encoded or a form. A service that reads such bodies would run queries uncounted.
             raise QueryTooComplex(
                 "The body is not a GraphQL request. Send JSON with a text `query`, in UTF-8 and not compressed."
@@ -209,6 +215,16 @@ class QueryCostCalculator:
         return facts
 
 
+def _check_members(body: bytes) -> None:
+    """Raise `AmbiguousMember` if services can read the requests in a body in different ways."""
+    loaded = load_members(body)
+    for members in loaded if isinstance(loaded, list) else [loaded]:
+        check_names(members, _MEMBERS)
+        variables = dict(members).get("variables")
+        if isinstance(variables, tuple):
+            check_unique(variables)
+
+
 def _read_url_request(url_query: str) -> _UrlRequest:
     """Return the GraphQL request in the query of a URL.
 
@@ -244,14 +260,18 @@ def _parse_variables(variables: dict[str, Any] | str | None) -> Mapping[str, Any
     """Return the variables as a mapping.
 
     Some clients send them as a JSON text. If the text is invalid, there are no variables, and page sizes count as
-    full.
+    full. Raises `QueryTooComplex` if the text has a variable twice.
     """
     if not isinstance(variables, str):
         return variables or _NO_VARIABLES
     try:
-        return _VARIABLES.decode(variables)
-    except (msgspec.DecodeError, RecursionError):
+        decoded = _VARIABLES.decode(variables)
+        check_unique(load_members(variables))
+    except AmbiguousMember as problem:
+        raise QueryTooComplex(str(problem)) from None
+    except (msgspec.DecodeError, RecursionError, ValueError):
         return _NO_VARIABLES
+    return decoded
 
 
 def _list_page_sizes(variables: Mapping[str, Any], names: Sequence[str]) -> tuple[int | None, ...]:
