@@ -134,9 +134,15 @@ def test_a_member_that_services_read_in_different_ways_is_refused(body: bytes, m
 
 
 def test_other_members_and_variables_that_resemble_each_other_are_accepted() -> None:
-    body = b'{"query": "{a}", "extensions": {"query": 1}, "id": 1, "ID": 2, "variables": {"query": "a", "Query": "b"}}'
+    body = b'{"extensions": {"query": 1}, "query": "{a}", "id": 1, "ID": 2, "variables": {"query": "a", "Query": "b"}}'
 
     assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=1, points=1)
+
+
+def test_members_are_compared_within_one_query_of_an_array() -> None:
+    body = b'[{"query": "{a}", "variables": {"n": {"n": 1}}}, {"query": "{a: b(x: \\"{\\")}", "variables": {"n": "\\"n\\":"}}]'
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=2, points=2)
 
 
 def test_variables_can_be_a_json_text() -> None:

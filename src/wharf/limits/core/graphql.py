@@ -28,7 +28,7 @@ from graphql.language import (
     parse,
 )
 
-from wharf.limits.core.json_members import AmbiguousMember, check_names, check_unique, load_members
+from wharf.limits.core.json_members import AmbiguousMember, check_members, check_unique
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.core.rule import GraphqlRules
 
@@ -155,10 +155,10 @@ class QueryCostCalculator:
             raise QueryTooComplex(f"The body is longer than {MAX_BODY_BYTES} bytes. Send a smaller one.")
         try:
             decoded = _BODY.decode(body)
-            _check_members(body)
+            check_members(body, _MEMBERS, unique_in="variables")
         except AmbiguousMember as problem:
             raise QueryTooComplex(str(problem)) from None
-        except (msgspec.DecodeError, RecursionError, ValueError):
+        except (msgspec.DecodeError, RecursionError):
             # The body may be compressed, encoded or a form. A service that reads such bodies would run queries uncounted.
             raise QueryTooComplex(
                 "The body is not a GraphQL request. Send JSON with a text `query`, in UTF-8 and not compressed."
@@ -215,16 +215,6 @@ class QueryCostCalculator:
         return facts
 
 
-def _check_members(body: bytes) -> None:
-    """Raise `AmbiguousMember` if services can read the requests in a body in different ways."""
-    loaded = load_members(body)
-    for members in loaded if isinstance(loaded, list) else [loaded]:
-        check_names(members, _MEMBERS)
-        variables = dict(members).get("variables")
-        if isinstance(variables, tuple):
-            check_unique(variables)
-
-
 def _read_url_request(url_query: str) -> _UrlRequest:
     """Return the GraphQL request in the query of a URL.
 
@@ -266,10 +256,10 @@ def _parse_variables(variables: dict[str, Any] | str | None) -> Mapping[str, Any
         return variables or _NO_VARIABLES
     try:
         decoded = _VARIABLES.decode(variables)
-        check_unique(load_members(variables))
+        check_unique(variables.encode())
     except AmbiguousMember as problem:
         raise QueryTooComplex(str(problem)) from None
-    except (msgspec.DecodeError, RecursionError, ValueError):
+    except (msgspec.DecodeError, RecursionError):
         return _NO_VARIABLES
     return decoded
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.limits.core.json_members import AmbiguousMember, check_names, load_members
+from wharf.limits.core.json_members import AmbiguousMember, check_members
 
 MAX_BODY_BYTES: Final = 1 << 20
 """Longer bodies are rejected before they are parsed."""
@@ -33,9 +33,9 @@ def count_objects(body: bytes) -> int:
         raise UnreadableBatch(f"The batch is longer than {MAX_BODY_BYTES} bytes. Send fewer objects at a time.")
     try:
         count = len(_BATCH.decode(body).objects)
-        check_names(load_members(body), ("objects",))
+        check_members(body, ("objects",))
     except AmbiguousMember as problem:
         raise UnreadableBatch(f"The batch cannot be read: {problem} Send one list `objects`.") from None
-    except (msgspec.DecodeError, RecursionError, ValueError) as problem:
+    except (msgspec.DecodeError, RecursionError) as problem:
         raise UnreadableBatch(f"The batch cannot be read: {problem}. Send JSON with a list `objects`.") from None
     return count
