@@ -442,12 +442,25 @@ def test_a_body_of_the_maximum_length_is_accepted() -> None:
     assert QueryCostCalculator(RULES).compute_body_cost(body + b" " * ((1 << 20) - len(body))).cost == 1
 
 
-@pytest.mark.parametrize(("depth", "content"), [(1, 1), (2, 1), (3, 0)])
-def test_content_in_fragments_is_followed_two_levels_deep(depth: int, content: int) -> None:
+@pytest.mark.parametrize("depth", [1, 2, 3, 90])
+def test_content_in_nested_fragments_is_counted(depth: int) -> None:
     parts = [f"fragment F{n} on M {{ ...F{n + 1} }}" for n in range(1, depth)]
     text = "mutation { ...F1 } " + " ".join(parts) + f" fragment F{depth} on M {{ addComment {{ id }} }}"
 
-    assert QueryCostCalculator(RULES).compute_query_cost(text).content == content
+    assert QueryCostCalculator(RULES).compute_query_cost(text).content == 1
+
+
+def test_content_of_fragments_that_are_used_exponentially_often_has_a_maximum() -> None:
+    parts = [f"fragment F{n} on M {{ ...F{n + 1} ...F{n + 1} }}" for n in range(1, 90)]
+    text = "mutation { ...F1 } " + " ".join(parts) + " fragment F90 on M { addComment { id } }"
+
+    assert QueryCostCalculator(RULES).compute_query_cost(text).content == 1_000_000
+
+
+def test_content_of_a_fragment_that_contains_itself_is_counted_once() -> None:
+    text = "mutation { ...F } fragment F on M { addComment { id } ...G } fragment G on M { ...F }"
+
+    assert QueryCostCalculator(RULES).compute_query_cost(text).content == 1
 
 
 def test_an_operation_is_selected_by_its_name() -> None:

@@ -49,6 +49,9 @@ MIN_COMPACTED_CHARACTERS: Final = 1_024
 """Shorter queries are read as they are: they cannot contain much that the cost does not depend on."""
 MAX_COMPACTED_CHARACTERS: Final = 1 << 18
 """A longer query, without its comments and texts, is refused; limits the time to read it."""
+MAX_CONTENT: Final = 1_000_000
+"""The largest number of content mutations of a query, more than any useful ceiling. Nested fragments multiply the number, and
+counters hold 64 bits."""
 _INSIGNIFICANT: Final = re.compile(
     r'(""")(?:[^"\\]++|\\"""|\\(?!""")|"(?!""))*+("""|)'  # A block text.
     r'|(")(?:[^"\\\n\r]++|\\[^\n\r])*+("?)'
@@ -358,6 +361,8 @@ class _CostReader:
         self._fragments = fragments
         self._rules = rules
         self._sizes: dict[str, _SelectionSize] = {}
+        self._contents: dict[str, int] = {}
+        """For each fragment that was read, how many of its mutations create content."""
         self._open_fragments: list[str] = []
         self._variables: dict[str, Any] = {}
         self.page_variables: set[str] = set()
@@ -449,21 +454,29 @@ class _CostReader:
             return _clamp_page_size(self._variables.get(value.name.value))
         return MAX_PAGE_NODES
 
-    def _count_content(self, selections: SelectionSetNode | None, depth: int = 0) -> int:
-        """Return how many of the mutations in these selections create content.
+    def _count_content(self, selections: SelectionSetNode | None) -> int:
+        """Return how many of the mutations in these selections create content, at most `MAX_CONTENT`.
 
-        A mutation in a fragment counts once for each use of the fragment. Fragments are followed two levels deep.
+        A mutation in a fragment counts once for each use of the fragment. Each fragment is read once: reading nested spreads again
+        would take exponential time.
         """
         count = 0
         for node in _list_selections(selections):
             if isinstance(node, FieldNode):
                 count += node.name.value in self._rules.content_mutations
             elif isinstance(node, InlineFragmentNode):
-                count += self._count_content(node.selection_set, depth)
-            elif isinstance(node, FragmentSpreadNode) and depth < 2:
-                fragment = self._fragments.get(node.name.value)
-                count += self._count_content(fragment.selection_set, depth + 1) if fragment is not None else 0
-        return count
+                count += self._count_content(node.selection_set)
+            elif isinstance(node, FragmentSpreadNode):
+                count += self._count_fragment_content(node.name.value)
+        return min(count, MAX_CONTENT)
+
+    def _count_fragment_content(self, name: str) -> int:
+        """Return how many mutations of a fragment create content; none if it is unknown or contains itself."""
+        if name not in self._contents:
+            self._contents[name] = 0  # For a fragment that contains itself: the service refuses it.
+            fragment = self._fragments.get(name)
+            self._contents[name] = self._count_content(fragment.selection_set) if fragment is not None else 0
+        return self._contents[name]
 
 
 def _list_selections(selections: SelectionSetNode | None) -> Sequence[object]:
