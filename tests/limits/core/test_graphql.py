@@ -474,6 +474,17 @@ def test_an_operation_is_selected_by_its_name() -> None:
     ] == [1, 0, 1]
 
 
+def test_of_operations_that_a_service_could_run_the_highest_of_each_cost_is_charged() -> None:
+    text = (
+        "query A { a(first: 100) { b(first: 100) { c(first: 1) } } } mutation B { b } mutation C { addComment { id } }"
+    )
+    body = msgspec.json.encode({"query": text, "operationName": "C"})
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body, "B") == QueryFacts(
+        cost=101, points=5, content=1, has_mutations=True
+    )
+
+
 def test_an_unknown_fragment_costs_nothing() -> None:
     assert QueryCostCalculator(RULES).compute_query_cost("mutation { ...Nothing }").content == 0
 
@@ -493,13 +504,13 @@ def test_queries_that_are_not_cached_have_the_same_cost(monkeypatch: pytest.Monk
     ] == [(2, 1), (51, 1), (1, 5), (1, 5)] * 2
 
 
-def test_of_several_operations_the_one_with_most_points_is_charged_then_the_one_with_the_highest_cost() -> None:
+def test_of_several_operations_the_most_points_and_the_highest_cost_are_charged() -> None:
     large = "query A { " + " ".join(f"f{number}: a(first: 1) {{ id }}" for number in range(250)) + " }"
 
     facts = QueryCostCalculator(RULES).compute_query_cost(large + " mutation B { x } mutation C { addComment }")
     queries = QueryCostCalculator(RULES).compute_query_cost("query Z { a } " + large)
 
-    assert (facts.points, facts.cost, queries.points, queries.cost) == (5, 1, 1, 3)
+    assert (facts.points, facts.cost, queries.points, queries.cost) == (5, 3, 1, 3)
 
 
 # -- queries in URLs -----------------------------------------------------------------------------------------------

@@ -309,9 +309,13 @@ def _compute_facts(
             )
         fragments = {n.name.value: n for n in document.definitions if isinstance(n, FragmentDefinitionNode)}
         reader = _CostReader(fragments, rules)
-        # The service refuses several operations without a matching name. The most expensive one is charged.
-        facts = max(
-            (reader.compute_facts(operation, variables) for operation in candidates), key=lambda f: (f.points, f.cost)
+        # The service refuses several operations without a matching name, or runs one of them: the highest of each cost is charged.
+        measured = [reader.compute_facts(operation, variables) for operation in candidates]
+        facts = QueryFacts(
+            cost=max(fact.cost for fact in measured),
+            points=max(fact.points for fact in measured),
+            content=max(fact.content for fact in measured),
+            has_mutations=any(fact.has_mutations for fact in measured),
         )
     except GraphQLError:
         return UNREADABLE_QUERY, ()
