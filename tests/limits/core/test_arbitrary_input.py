@@ -71,6 +71,20 @@ def test_a_batch_that_cannot_be_counted_is_refused_with_the_expected_format(body
         count_objects(body)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"objects": [{}], "objects": []}',
+        b'{"Objects": [{}]}',
+        b'{"objects": [], "OBJECTS": [{}]}',
+        b'{"object\xc5\xbf": [{}]}',
+    ],
+)
+def test_a_batch_whose_objects_services_read_in_different_ways_is_refused(body: bytes) -> None:
+    with pytest.raises(UnreadableBatch, match="Send one list `objects`"):
+        count_objects(body)
+
+
 @given(st.text(max_size=40), st.text(max_size=200))
 def test_any_method_and_path_is_decided(method: str, path: str) -> None:
     limiter = InMemoryLimiter()

@@ -240,9 +240,9 @@ def test_a_token_with_the_prefix_of_its_kind_is_valid(
         (App(id=1, owner="corp"), "eve", True),
         (App(id=1, owner="rich", is_oauth=True), "ada", True),
         (App(id=1, owner="rich", is_oauth=True), "eve", False),
-        (App(id=1, owner="acme", approved_by=frozenset({"rich"})), "ada", True),
-        (App(id=1, owner="acme", approved_by=frozenset({"rich"})), "eve", False),
-        (App(id=1, owner="acme", approved_by=frozenset({"acme", "nobody"})), "ada", False),
+        (App(id=1, owner="acme", approved_by=frozenset({"rich"})), "ada", False),
+        (App(id=1, owner="acme", is_oauth=True, approved_by=frozenset({"rich"})), "eve", False),
+        (App(id=1, owner="acme", is_oauth=True, approved_by=frozenset({"acme", "nobody"})), "ada", False),
         (App(id=1, owner="acme", is_oauth=True, approved_by=frozenset({"rich"})), "ada", True),
     ],
 )

@@ -115,6 +115,36 @@ def test_a_body_that_cannot_be_parsed_is_refused(body: bytes) -> None:
         QueryCostCalculator(RULES).compute_body_cost(body)
 
 
+@pytest.mark.parametrize(
+    ("body", "member"),
+    [
+        (b'{"query": "{a}", "query": "{b}"}', "query"),
+        (b'{"Query": "mutation { addComment { id } }"}', "Query"),
+        (b'{"query": "{a}", "QUERY": "mutation { addComment { id } }"}', "QUERY"),
+        (b'[{"query": "{a}"}, {"query": "{a}", "\\u0051uery": "{b}"}]', "Query"),
+        (b'{"query": "query A {a} mutation B {b}", "operationName": "A", "operationname": "B"}', "operationname"),
+        ('{"query": "{a}", "variable\u017f": {}}'.encode(), "variable\u017f"),
+        (b'{"query": "query($n: Int) { r(first: $n) { id } }", "variables": {"n": 1, "n": 100}}', "n"),
+        (b'{"query": "query($n: Int) { r(first: $n) { id } }", "variables": "{\\"n\\": 1, \\"n\\": 100}"}', "n"),
+    ],
+)
+def test_a_member_that_services_read_in_different_ways_is_refused(body: bytes, member: str) -> None:
+    with pytest.raises(QueryTooComplex, match=f"member `{member}`"):
+        QueryCostCalculator(RULES).compute_body_cost(body)
+
+
+def test_other_members_and_variables_that_resemble_each_other_are_accepted() -> None:
+    body = b'{"extensions": {"query": 1}, "query": "{a}", "id": 1, "ID": 2, "variables": {"query": "a", "Query": "b"}}'
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=1, points=1)
+
+
+def test_members_are_compared_within_one_query_of_an_array() -> None:
+    body = b'[{"query": "{a}", "variables": {"n": {"n": 1}}}, {"query": "{a: b(x: \\"{\\")}", "variables": {"n": "\\"n\\":"}}]'
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=2, points=2)
+
+
 def test_variables_can_be_a_json_text() -> None:
     query = "query($n: Int) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }"
     bodies = [msgspec.json.encode({"query": query, "variables": text}) for text in ('{"n": 2}', "", "{", "[1]")]
@@ -412,12 +442,25 @@ def test_a_body_of_the_maximum_length_is_accepted() -> None:
     assert QueryCostCalculator(RULES).compute_body_cost(body + b" " * ((1 << 20) - len(body))).cost == 1
 
 
-@pytest.mark.parametrize(("depth", "content"), [(1, 1), (2, 1), (3, 0)])
-def test_content_in_fragments_is_followed_two_levels_deep(depth: int, content: int) -> None:
+@pytest.mark.parametrize("depth", [1, 2, 3, 90])
+def test_content_in_nested_fragments_is_counted(depth: int) -> None:
     parts = [f"fragment F{n} on M {{ ...F{n + 1} }}" for n in range(1, depth)]
     text = "mutation { ...F1 } " + " ".join(parts) + f" fragment F{depth} on M {{ addComment {{ id }} }}"
 
-    assert QueryCostCalculator(RULES).compute_query_cost(text).content == content
+    assert QueryCostCalculator(RULES).compute_query_cost(text).content == 1
+
+
+def test_content_of_fragments_that_are_used_exponentially_often_has_a_maximum() -> None:
+    parts = [f"fragment F{n} on M {{ ...F{n + 1} ...F{n + 1} }}" for n in range(1, 90)]
+    text = "mutation { ...F1 } " + " ".join(parts) + " fragment F90 on M { addComment { id } }"
+
+    assert QueryCostCalculator(RULES).compute_query_cost(text).content == 1_000_000
+
+
+def test_content_of_a_fragment_that_contains_itself_is_counted_once() -> None:
+    text = "mutation { ...F } fragment F on M { addComment { id } ...G } fragment G on M { ...F }"
+
+    assert QueryCostCalculator(RULES).compute_query_cost(text).content == 1
 
 
 def test_an_operation_is_selected_by_its_name() -> None:
@@ -429,6 +472,17 @@ def test_an_operation_is_selected_by_its_name() -> None:
         costs.compute_query_cost("mutation A { addComment } query B { c }", {}, name).content
         for name in ("A", "B", "x")
     ] == [1, 0, 1]
+
+
+def test_of_operations_that_a_service_could_run_the_highest_of_each_cost_is_charged() -> None:
+    text = (
+        "query A { a(first: 100) { b(first: 100) { c(first: 1) } } } mutation B { b } mutation C { addComment { id } }"
+    )
+    body = msgspec.json.encode({"query": text, "operationName": "C"})
+
+    assert QueryCostCalculator(RULES).compute_body_cost(body, "B") == QueryFacts(
+        cost=101, points=5, content=1, has_mutations=True
+    )
 
 
 def test_an_unknown_fragment_costs_nothing() -> None:
@@ -450,13 +504,13 @@ def test_queries_that_are_not_cached_have_the_same_cost(monkeypatch: pytest.Monk
     ] == [(2, 1), (51, 1), (1, 5), (1, 5)] * 2
 
 
-def test_of_several_operations_the_one_with_most_points_is_charged_then_the_one_with_the_highest_cost() -> None:
+def test_of_several_operations_the_most_points_and_the_highest_cost_are_charged() -> None:
     large = "query A { " + " ".join(f"f{number}: a(first: 1) {{ id }}" for number in range(250)) + " }"
 
     facts = QueryCostCalculator(RULES).compute_query_cost(large + " mutation B { x } mutation C { addComment }")
     queries = QueryCostCalculator(RULES).compute_query_cost("query Z { a } " + large)
 
-    assert (facts.points, facts.cost, queries.points, queries.cost) == (5, 1, 1, 3)
+    assert (facts.points, facts.cost, queries.points, queries.cost) == (5, 3, 1, 3)
 
 
 # -- queries in URLs -----------------------------------------------------------------------------------------------

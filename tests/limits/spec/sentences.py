@@ -113,6 +113,7 @@ CONTRACT: Final[Mapping[str, Tests]] = {
         "unauthenticated 60": [
             "test_unauthenticated_60_requests_per_hour_per_originating_ip_address",
             "test_unauthenticated_addresses_are_counted_apart",
+            "test_unauthenticated_requests_get_no_further_bucket_at_endpoints_for_users",
         ],
         "user 5,000": ["test_authenticated_user_5000_requests_per_hour_per_user"],
         "app of an enterprise-tier organization 15,000": [

@@ -43,6 +43,16 @@ def test_unauthenticated_addresses_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    "path",
+    [AUDIT_LOG, "/orgs/acme/audit-log", f"{AUDIT_LOG}/streams", "/repos/a/b/dependency-graph/sbom", "/scim/v2/Users"],
+)
+def test_unauthenticated_requests_get_no_further_bucket_at_endpoints_for_users(path: str) -> None:
+    decision = InMemoryLimiter().send(anonymous(), path)
+
+    assert (decision.plan.resource, decision.limit) == ("core", 60)
+
+
+@pytest.mark.parametrize(
     "kind", [CredentialKind.PERSONAL_TOKEN, CredentialKind.OAUTH_TOKEN, CredentialKind.APP_USER_TOKEN]
 )
 def test_authenticated_user_5000_requests_per_hour_per_user(kind: CredentialKind) -> None:

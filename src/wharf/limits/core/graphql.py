@@ -28,6 +28,7 @@ from graphql.language import (
     parse,
 )
 
+from wharf.limits.core.json_members import AmbiguousMember, check_members, check_unique
 from wharf.limits.core.request import QueryFacts
 from wharf.limits.core.rule import GraphqlRules
 
@@ -48,6 +49,9 @@ MIN_COMPACTED_CHARACTERS: Final = 1_024
 """Shorter queries are read as they are: they cannot contain much that the cost does not depend on."""
 MAX_COMPACTED_CHARACTERS: Final = 1 << 18
 """A longer query, without its comments and texts, is refused; limits the time to read it."""
+MAX_CONTENT: Final = 1_000_000
+"""The largest number of content mutations of a query, more than any useful ceiling. Nested fragments multiply the number, and
+counters hold 64 bits."""
 _INSIGNIFICANT: Final = re.compile(
     r'(""")(?:[^"\\]++|\\"""|\\(?!""")|"(?!""))*+("""|)'  # A block text.
     r'|(")(?:[^"\\\n\r]++|\\[^\n\r])*+("?)'
@@ -101,6 +105,8 @@ class _SelectionSize(msgspec.Struct, frozen=True, gc=False):
 
 
 _EMPTY_SIZE: Final = _SelectionSize()
+_MEMBERS: Final = ("query", "variables", "operationName")
+"""The members of a request in a body that its cost depends on."""
 _BODY: Final = msgspec.json.Decoder(_GraphqlBody | list[_GraphqlBody])
 _VARIABLES: Final = msgspec.json.Decoder(dict[str, Any])
 
@@ -146,12 +152,15 @@ class QueryCostCalculator:
 
         A text that is not a query costs 1; the service refuses it. `url_operation_name` is the name of an operation in the
         URL: if the body has another one, the most expensive operation counts. Raises `QueryTooComplex` if the body is too
-        long or not JSON, or if a query exceeds the limits on query size.
+        long or not JSON, if services can read it in different ways, or if a query exceeds the limits on query size.
         """
         if len(body) > MAX_BODY_BYTES:
             raise QueryTooComplex(f"The body is longer than {MAX_BODY_BYTES} bytes. Send a smaller one.")
         try:
             decoded = _BODY.decode(body)
+            check_members(body, _MEMBERS, unique_in="variables")
+        except AmbiguousMember as problem:
+            raise QueryTooComplex(str(problem)) from None
         except (msgspec.DecodeError, RecursionError):
             # The body may be compressed, encoded or a form. A service that reads such bodies would run queries uncounted.
             raise QueryTooComplex(
@@ -244,14 +253,18 @@ def _parse_variables(variables: dict[str, Any] | str | None) -> Mapping[str, Any
     """Return the variables as a mapping.
 
     Some clients send them as a JSON text. If the text is invalid, there are no variables, and page sizes count as
-    full.
+    full. Raises `QueryTooComplex` if the text has a variable twice.
     """
     if not isinstance(variables, str):
         return variables or _NO_VARIABLES
     try:
-        return _VARIABLES.decode(variables)
+        decoded = _VARIABLES.decode(variables)
+        check_unique(variables.encode())
+    except AmbiguousMember as problem:
+        raise QueryTooComplex(str(problem)) from None
     except (msgspec.DecodeError, RecursionError):
         return _NO_VARIABLES
+    return decoded
 
 
 def _list_page_sizes(variables: Mapping[str, Any], names: Sequence[str]) -> tuple[int | None, ...]:
@@ -296,9 +309,13 @@ def _compute_facts(
             )
         fragments = {n.name.value: n for n in document.definitions if isinstance(n, FragmentDefinitionNode)}
         reader = _CostReader(fragments, rules)
-        # The service refuses several operations without a matching name. The most expensive one is charged.
-        facts = max(
-            (reader.compute_facts(operation, variables) for operation in candidates), key=lambda f: (f.points, f.cost)
+        # The service refuses several operations without a matching name, or runs one of them: the highest of each cost is charged.
+        measured = [reader.compute_facts(operation, variables) for operation in candidates]
+        facts = QueryFacts(
+            cost=max(fact.cost for fact in measured),
+            points=max(fact.points for fact in measured),
+            content=max(fact.content for fact in measured),
+            has_mutations=any(fact.has_mutations for fact in measured),
         )
     except GraphQLError:
         return UNREADABLE_QUERY, ()
@@ -348,6 +365,8 @@ class _CostReader:
         self._fragments = fragments
         self._rules = rules
         self._sizes: dict[str, _SelectionSize] = {}
+        self._contents: dict[str, int] = {}
+        """For each fragment that was read, how many of its mutations create content."""
         self._open_fragments: list[str] = []
         self._variables: dict[str, Any] = {}
         self.page_variables: set[str] = set()
@@ -439,21 +458,29 @@ class _CostReader:
             return _clamp_page_size(self._variables.get(value.name.value))
         return MAX_PAGE_NODES
 
-    def _count_content(self, selections: SelectionSetNode | None, depth: int = 0) -> int:
-        """Return how many of the mutations in these selections create content.
+    def _count_content(self, selections: SelectionSetNode | None) -> int:
+        """Return how many of the mutations in these selections create content, at most `MAX_CONTENT`.
 
-        A mutation in a fragment counts once for each use of the fragment. Fragments are followed two levels deep.
+        A mutation in a fragment counts once for each use of the fragment. Each fragment is read once: reading nested spreads again
+        would take exponential time.
         """
         count = 0
         for node in _list_selections(selections):
             if isinstance(node, FieldNode):
                 count += node.name.value in self._rules.content_mutations
             elif isinstance(node, InlineFragmentNode):
-                count += self._count_content(node.selection_set, depth)
-            elif isinstance(node, FragmentSpreadNode) and depth < 2:
-                fragment = self._fragments.get(node.name.value)
-                count += self._count_content(fragment.selection_set, depth + 1) if fragment is not None else 0
-        return count
+                count += self._count_content(node.selection_set)
+            elif isinstance(node, FragmentSpreadNode):
+                count += self._count_fragment_content(node.name.value)
+        return min(count, MAX_CONTENT)
+
+    def _count_fragment_content(self, name: str) -> int:
+        """Return how many mutations of a fragment create content; none if it is unknown or contains itself."""
+        if name not in self._contents:
+            self._contents[name] = 0  # For a fragment that contains itself: the service refuses it.
+            fragment = self._fragments.get(name)
+            self._contents[name] = self._count_content(fragment.selection_set) if fragment is not None else 0
+        return self._contents[name]
 
 
 def _list_selections(selections: SelectionSetNode | None) -> Sequence[object]:

@@ -218,14 +218,13 @@ def has_enterprise_ceiling(app: App, login: str, directory: Directory) -> bool:
     """Return whether requests of a user through this app have the enterprise ceiling.
 
     An app that an enterprise-tier organization owns raises the ceiling of all its users. An OAuth app that such an
-    organization owns, and any app that one approved, raises the ceiling of the members of that organization.
+    organization owns or approved raises the ceiling of the members of that organization only.
     """
-    if not app.is_oauth and is_enterprise_account(app.owner, directory):
-        return True
-    backing_organizations = app.approved_by | {app.owner} if app.is_oauth else app.approved_by
+    if not app.is_oauth:
+        return is_enterprise_account(app.owner, directory)
     return any(
         organization.is_enterprise_tier and login in organization.members
-        for organization in map(directory.find_organization, backing_organizations)
+        for organization in map(directory.find_organization, app.approved_by | {app.owner})
         if organization is not None
     )
 
