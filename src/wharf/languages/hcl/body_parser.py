@@ -428,13 +428,13 @@ class BodyParser(ExpressionParser):
             self.pos = newline + 1
 
     def _skip_heredoc(self, heredoc: re.Match[str]) -> int:
-        """Return the offset after a heredoc, or after its first line if it has no end."""
+        """Return the offset after a heredoc, or of the end of its first line if it has no end."""
         try:
             return self._find_heredoc_end(heredoc.end(), heredoc[2], heredoc.start())[1]
         except ParseError:
             if heredoc.re is HEREDOC_START:
                 self._skippable_pieces = 0  # Searching again would read the whole rest again.
-            return heredoc.end()
+            return heredoc.end() - 1
 
 
 def _suggest_object(key: str, outer: SyntaxBlock | None) -> str:
