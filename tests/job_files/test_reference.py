@@ -32,7 +32,9 @@ from wharf.job_files.reference.document import MissingDescription, build_definit
 from wharf.job_files.reference.examples import EXAMPLES
 from wharf.job_files.reference.pages import FOLDER, build_example_lines, build_pages, get_prose
 from wharf.job_files.reference.rendering import render_hcl
+from wharf.languages.hcl.bodies import SyntaxBody
 from wharf.languages.hcl.calls import FunctionPorts
+from wharf.languages.hcl.documents import parse_document
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.node.drivers.mock import DURATION_KEYS
 from wharf.node.drivers.raw_exec import MAX_OOM_SCORE, parse_oom_score
@@ -215,6 +217,16 @@ def test_the_examples_of_fields_are_single_lines(block: str) -> None:
         lines = build_example_lines(name, entry)
 
         assert lines is None or not any("\n" in line or "`" in line for line in lines), name
+
+
+@pytest.mark.parametrize("block", DEFINITIONS)
+def test_the_examples_of_fields_in_hcl_have_the_right_syntax(block: str) -> None:
+    for name, entry in DEFINITIONS[block]["properties"].items():
+        _, hcl_line = build_example_lines(name, entry) or ("", "")
+
+        assert isinstance(parse_document(f"{hcl_line}\n").tree, SyntaxBody), (
+            name
+        )  # Another syntax raises `DocumentErrors`.
 
 
 # -- defaults

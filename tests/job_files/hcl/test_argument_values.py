@@ -267,3 +267,18 @@ def test_the_arguments_of_cni_are_a_map_but_no_block() -> None:
     assert list_errors('group "g" {\nnetwork {\ncni {\nargs = ["a"]\n}\n}\n}') == [
         '"args" takes a map of texts, not a list'
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ('memory = "1 GB"', "write memory = 1024"),
+        ('cpu = "2GHz"', "write cpu = 2000"),
+        ('cpu = "500 mhz"', "write cpu = 500"),
+        ('cpu = "500m"', ""),
+    ],
+)
+def test_a_number_with_a_unit_is_suggested_in_the_unit_of_the_argument(line: str, fix: str) -> None:
+    (error,) = list_task_errors(f"resources {{\n{line}\n}}")
+
+    assert error.partition(" | ")[2] == fix

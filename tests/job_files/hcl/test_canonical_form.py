@@ -120,6 +120,8 @@ BATCH_RESTART = {**SERVICE_RESTART, "Attempts": 3, "Interval": 24 * HOUR}
         (in_task("service {\n weights { passing = 3 }\n}"), f"{TASK}.Services.0.Weights", {"Passing": 3, "Warning": 1}),
         (in_task("service {\n check_restart { limit = 2 }\n check {\n check_restart { limit = 3 }\n }\n}"),
          f"{TASK}.Services.0.Checks.0.CheckRestart", {"Limit": 3, "Grace": SECOND, "IgnoreWarnings": False}),
+        (in_task("service {\n check_restart {\n limit = 2\n ignore_warnings = true\n }\n check {\n check_restart { grace = \"5s\" }\n }\n}"),
+         f"{TASK}.Services.0.Checks.0.CheckRestart", {"Limit": 2, "Grace": 5 * SECOND, "IgnoreWarnings": True}),
         (in_task("service {\n on_update = \"ignore\"\n check {}\n}"), f"{TASK}.Services.0.Checks.0.OnUpdate", "ignore"),
         (in_task("service {\n check { failures_before_critical = -3 }\n}"), f"{TASK}.Services.0.Checks.0.FailuresBeforeCritical", 0),
         (in_task("template {}"), f"{TASK}.Templates.0.LeftDelim", "{{"),

@@ -231,7 +231,7 @@ job.hcl:2:16: "datacenters" takes a list of texts, not "dc1"
         """\
 job "j" {
  count = 2
- datacentres = ["a"]
+ datacenter = ["a"]
  grup "g" {}
  group "g" {
  driver = "docker"
@@ -246,9 +246,9 @@ job.hcl:2:2: no argument "count" is allowed in job
     2 |  count = 2
       |  ^^^^^
    count belongs to group, device, region
-job.hcl:3:2: no argument "datacentres" is allowed in job
-    3 |  datacentres = ["a"]
-      |  ^^^^^^^^^^^
+job.hcl:3:2: no argument "datacenter" is allowed in job
+    3 |  datacenter = ["a"]
+      |  ^^^^^^^^^^
    did you mean "datacenters"?
 job.hcl:4:2: no block "grup" is allowed in job
     4 |  grup "g" {}

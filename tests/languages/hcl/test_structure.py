@@ -92,6 +92,16 @@ def test_one_fault_of_a_one_line_block_has_one_message() -> None:
     assert 1 == len(list_errors('group "g" { task "t" {\n a = 1\n b = 2\n }\n}\ny = 2\n', FREE_SCHEMA))
 
 
+def test_commas_between_the_arguments_of_a_one_line_block_are_not_reported_too() -> None:
+    text = 'port "db" { static = 1, to = 2, x = 3 }\ny = 2\n'
+
+    assert ["job.hcl:1:25: a block on one line has only one argument"] == list_errors(text, FREE_SCHEMA)
+
+
+def test_a_comma_after_the_argument_of_a_one_line_block_is_an_error() -> None:
+    assert ["job.hcl:1:10: an argument ends with its line"] == list_errors("a { b = 1, }\n", FREE_SCHEMA)
+
+
 # -- the schema
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.languages.hcl.evaluations import FREE_SCHEMA, evaluate, find_errors, find_failure, read_body
+from tests.languages.hcl.evaluations import FREE_SCHEMA, evaluate, find_errors, find_failure, list_errors, read_body
 
 LONG = "1" + "0" * 30
 
@@ -119,6 +119,15 @@ def test_a_percent_sign_of_another_language_gets_the_advice_to_double_it() -> No
 )
 def test_a_heredoc_holds_the_lines_up_to_its_name(lines: list[str], value: str) -> None:
     assert {"a": value} == read_body("\n".join(["a = " + lines[0], *lines[1:], ""]))
+
+
+def test_after_a_wrong_heredoc_without_an_end_the_next_line_is_parsed() -> None:
+    assert ['job.hcl:2:1: "b" has no value'] == list_errors("a = 1 << EOF\nb =\n", FREE_SCHEMA)[1:]
+
+
+@pytest.mark.parametrize("opening", ["<<EOF x", '<<"EOF"', "<< EOF", "<<EOF # c", "<<'EOF'"])
+def test_a_heredoc_with_a_wrong_opening_has_one_error(opening: str) -> None:
+    assert 1 == len(list_errors(f"a = {opening}\nx\n${{\n }}\n  EOF\nb = 1\n", FREE_SCHEMA))
 
 
 @pytest.mark.parametrize("opening", ["<<EOF x", '<<"EOF"', "<< EOF", "<<EOF # c", "<<'EOF'", "<<1"])

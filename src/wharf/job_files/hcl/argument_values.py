@@ -26,10 +26,11 @@ _DESCRIPTIONS: Final[Mapping[ArgumentKind, str]] = {
     ArgumentKind.TEXT_MAP: "a map of texts",
 }
 _AMOUNT: Final = re.compile(r"([0-9]{1,12}) ?([A-Za-z]{1,9})")
-_MEGABYTES: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("m", "mb", "mib", "mi"), 1),
-    **dict.fromkeys(("g", "gb", "gib", "gi"), 1_024),
+_UNIT_FACTORS: Final[Mapping[str, Mapping[str, int]]] = {
+    "MB": {**dict.fromkeys(("m", "mb", "mib", "mi"), 1), **dict.fromkeys(("g", "gb", "gib", "gi"), 1_024)},
+    "MHz": {"mhz": 1, "ghz": 1_000},
 }
+"""What a number with a unit is multiplied by, for each unit of arguments."""
 _DURATION_UNITS: Final[Mapping[str, tuple[int, str]]] = {
     **dict.fromkeys(("d", "day", "days"), (24, "h")),
     **dict.fromkeys(("w", "week", "weeks"), (168, "h")),
@@ -183,7 +184,7 @@ def _find_fix(argument: Argument, attribute: EvaluatedAttribute) -> str:
         case ArgumentKind.TEXTS if isinstance(value, str) and len(value) <= MAX_SHOWN_CHARS:
             return f'write {argument.name} = ["{value}"]'
         case ArgumentKind.WHOLE if isinstance(value, str) and (amount := _AMOUNT.fullmatch(value)) is not None:
-            factor = _MEGABYTES.get(amount[2].lower()) if argument.unit == "MB" else 1
+            factor = _UNIT_FACTORS[argument.unit].get(amount[2].lower()) if argument.unit in _UNIT_FACTORS else 1
             return f"write {argument.name} = {int(amount[1]) * factor}" if factor is not None else ""
         case ArgumentKind.DURATION:
             return f"write {argument.name} = {_suggest_duration(value)}"

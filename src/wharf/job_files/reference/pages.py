@@ -9,6 +9,7 @@ from wharf.job_files.reference.document import describe_spelling
 from wharf.job_files.reference.examples import EXAMPLES
 from wharf.job_files.reference.rendering import format_hcl_value, render_hcl, render_yaml
 from wharf.job_files.schema import DRIVERS_KEY, JsonObject, format_schema_comment
+from wharf.languages.hcl.reader import NAME
 
 FOLDER: Final = "docs/job-file"
 GENERATED_NOTE: Final = "<!-- Written by `python -m wharf.job_files.reference` from the model; do not edit. -->"
@@ -254,17 +255,22 @@ def build_example_lines(name: str, entry: Mapping[str, Any]) -> tuple[str, str] 
 
 
 def _format_hcl_example(spelling: Mapping[str, str], value: Any) -> str:
-    """Return an example as one line of HCL."""
-    if isinstance(value, dict) and spelling["form"] == "block":
+    """Return an example as one line of HCL; empty if HCL needs several lines, as for a block with several arguments."""
+    if isinstance(value, dict) and (spelling["form"] == "block" or (spelling["form"] == "map" and len(value) > 1)):
         return ""
     if isinstance(value, dict):
-        entries = ", ".join(f"{key} = {format_hcl_value(item)}" for key, item in value.items())
+        entries = ", ".join(f"{_format_hcl_key(key)} = {format_hcl_value(item)}" for key, item in value.items())
         return (
             f"{spelling['name']} {{ {entries} }}"
             if spelling["form"] == "map"
             else f"{spelling['name']} = {{ {entries} }}"
         )
     return f"{spelling['name']} = {format_hcl_value(value)}"
+
+
+def _format_hcl_key(key: str) -> str:
+    """Return the key of an object, in quotes unless it is a name."""
+    return key if NAME.fullmatch(key) else format_hcl_value(key)
 
 
 # -- the index

@@ -38,6 +38,9 @@ _HEADER_START: Final = re.compile(rf'{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|"|{NAME_
 _SKIPPED: Final = re.compile(
     r'(?>[^"#/<\[\](){}\n]++)|"(?:[^"\\\n]|\\.)*+"|(?:#|//)[^\n]*+|/\*(?>[^*]++|\*(?!/))*+\*/|[\s\S]'
 )
+_SEPARATOR: Final = re.compile(r"[,;][ \t]*+")
+# A heredoc whose first line has quotes, blanks or a comment.
+_WRONG_HEREDOC: Final = re.compile(rf"<<(-?+)[ \t]*+[\"']?+({NAME_PATTERN})[^\n]*+\n")
 _INDENTATION: Final = re.compile(r"[ \t]*+")
 # `[[ .name ]]` and `[[ var "x" . ]]`, but not a list of lists such as `[[1], [2]]`.
 _FOREIGN_MARK: Final = re.compile(r"\[\[-? *+(?:[.$]|[A-Za-z_]++ )[^\[\]]*+\]\]|\{\{")
@@ -46,6 +49,7 @@ MAX_SEARCHED_CHARS: Final = 10_000
 _OPENINGS: Final = {"]": "[", ")": "(", "}": "{"}
 MAX_SKIPPED_PIECES: Final = 200_000
 """The pieces of text that all searches for the end of an item with an error may read together."""
+_FREE_FORM_BLOCKS: Final = ("config", "policy")
 _EXPECTED_ITEM: Final = "an argument or a block"
 
 
@@ -123,10 +127,13 @@ class BodyParser(ExpressionParser):
                     self._add_error(problem)
                     is_one_line, is_lenient = False, True
                     continue
+            if is_lenient and character in ",;":
+                self.pos += 1
+                continue
             count += 1
             depth = self.depth
             try:
-                self._parse_item(body)
+                self._parse_item(body, block)
                 if not is_one_line and not is_lenient:
                     self._parse_line_end(is_in_block=block is not None)
             except ParseError as error:
@@ -151,6 +158,11 @@ class BodyParser(ExpressionParser):
                 f"start the line after {kind} ... {{ with the argument, and put }} on a line of its own",
             )  # fmt: skip
         if count:
+            separator = _SEPARATOR.match(self.text, start)
+            if separator is not None:
+                if self.text.startswith("}", separator.end()):
+                    return self._make_separator_error()
+                start, end = separator.end(), separator.end() + 1
             name = NAME.match(self.text, start)
             return ParseError(
                 "a block on one line has only one argument", start, name.end() if name else end,
@@ -179,12 +191,12 @@ class BodyParser(ExpressionParser):
         else:
             body.arguments[name] = argument
 
-    def _parse_item(self, body: SyntaxBody) -> None:
-        """Parse an argument or a block."""
+    def _parse_item(self, body: SyntaxBody, outer: SyntaxBlock | None) -> None:
+        """Parse an argument or a block, inside the block `outer` or at the top level."""
         start = self.pos
         match = NAME.match(self.text, start)
         if match is None:
-            raise self._make_item_error()
+            raise self._make_item_error(outer)
         name = match[0]
         self.pos = name_end = match.end()
         self.skip_line_blank()
@@ -207,14 +219,14 @@ class BodyParser(ExpressionParser):
         if character in ('"', "{") or NAME.match(self.text, self.pos) is not None:
             self._parse_block(body, name, start, name_end)
             return
-        fix = f"write {name[:80]} = ..." if character == ":" else ""
+        fix = f"write {name[:80]} = ..."
         if character == ".":
-            fix = f'a name has no dots; for a key such as "{name[:80]}.x", write an object: meta = {{ "{name[:80]}.x" = ... }}'
+            fix = f'a name has no dots; for a key such as "{name[:80]}.x", {_suggest_object(f"{name[:80]}.x", outer)}'
         if LINE_END.match(self.text, self.pos) is not None:
             fix = "the = and its value, or the { of a block, are on the same line as the name"
         raise self.make_unexpected_error(f'"=" or "{{" after {name[:80]}', fix)
 
-    def _make_item_error(self) -> ParseError:
+    def _make_item_error(self, outer: SyntaxBlock | None) -> ParseError:
         """Return the error for a text that starts no item."""
         if self.starts_with('"'):
             start = self.pos
@@ -223,7 +235,7 @@ class BodyParser(ExpressionParser):
             name = label[1] if label is not None else ""
             return ParseError(
                 "the name of an argument has no quotes", start, end,
-                f'for a name such as "{name[:80]}", write an object: meta = {{ "{name[:80]}" = ... }}',
+                f'for a name such as "{name[:80]}", {_suggest_object(name[:80], outer)}',
             )  # fmt: skip
         if self.starts_with(","):
             return ParseError("an argument ends with its line", self.pos, self.pos + 1, "delete the comma")
@@ -250,8 +262,7 @@ class BodyParser(ExpressionParser):
         start = self.pos
         character = self.text[start]
         if character in ",;":
-            sign = "comma" if character == "," else "semicolon"
-            self._add_error(ParseError("an argument ends with its line", start, start + 1, f"delete the {sign}"))
+            self._add_error(self._make_separator_error())
             self.pos += 1
             self.skip_line_blank()
         elif character == "}" and not is_in_block:
@@ -276,6 +287,11 @@ class BodyParser(ExpressionParser):
             raise ParseError('expected the end of the line, found ":"', start, start + 1, "= sets an argument")
         else:
             raise self.make_unexpected_error("an operator or the end of the line")
+
+    def _make_separator_error(self) -> ParseError:
+        """Return the error for a comma or semicolon after an argument."""
+        sign = "comma" if self.starts_with(",") else "semicolon"
+        return ParseError("an argument ends with its line", self.pos, self.pos + 1, f"delete the {sign}")
 
     # -- blocks
 
@@ -378,7 +394,9 @@ class BodyParser(ExpressionParser):
         while pos < len(text) and self._skippable_pieces > 0:
             self._skippable_pieces -= 1
             heredoc = HEREDOC_START.match(text, pos) if text.startswith("<<", pos) else None
-            if heredoc is not None and pos != error.start:
+            if pos == error.start:
+                heredoc = _WRONG_HEREDOC.match(text, pos) if heredoc is None else None
+            if heredoc is not None:
                 pos = self._skip_heredoc(heredoc)
                 continue
             match = _SKIPPED.match(text, pos)
@@ -410,12 +428,21 @@ class BodyParser(ExpressionParser):
             self.pos = newline + 1
 
     def _skip_heredoc(self, heredoc: re.Match[str]) -> int:
-        """Return the offset after a heredoc, or after its first line if it has no end."""
+        """Return the offset after a heredoc, or of the end of its first line if it has no end."""
         try:
             return self._find_heredoc_end(heredoc.end(), heredoc[2], heredoc.start())[1]
         except ParseError:
-            self._skippable_pieces = 0  # Searching again would read the whole rest again.
-            return heredoc.end()
+            if heredoc.re is HEREDOC_START:
+                self._skippable_pieces = 0  # Searching again would read the whole rest again.
+            return heredoc.end() - 1
+
+
+def _suggest_object(key: str, outer: SyntaxBlock | None) -> str:
+    """Return how to write a key that is no name: `meta` and `env` may be objects, and other blocks may contain one."""
+    name = outer.type if outer is not None and outer.type in ("env", *_FREE_FORM_BLOCKS) else "meta"
+    if name in _FREE_FORM_BLOCKS:
+        return f'write an object, such as labels = {{ "{key}" = ... }}'
+    return f'write an object: {name} = {{ "{key}" = ... }}'
 
 
 def is_json(text: str) -> bool:

@@ -49,6 +49,8 @@ BLOCK_BYTES: Final = 256
 """What a dynamic block counts as, beside its attributes. Limits the number of blocks."""
 MAX_LISTED_OWNERS: Final = 3
 """The blocks that an error lists as right places of an argument."""
+TYPO_SIMILARITY: Final = 0.85
+"""A name that is this similar to a name of its own block is a typing error, even if it is the name of another block's item."""
 _VARIABLE_BODY: Final = BodySchema(("type", "default", "description"), {"validation": BlockSchema(MAP_BODY)})
 _DECLARATIONS: Final[Mapping[str, BlockSchema]] = {
     "variable": BlockSchema(_VARIABLE_BODY, ("name",), is_repeatable=True),
@@ -568,7 +570,12 @@ class _BodyEvaluator:
         )
 
     def _suggest_place(self, name: str, schema: BodySchema, *, is_block: bool) -> str:
-        """Return where an item is allowed, or the nearest known name."""
+        """Return where an item is allowed, or the nearest known name. A name that is nearly right here wins."""
+        nearest = find_nearest_name(
+            name, schema.blocks if is_block else schema.attributes, min_similarity=TYPO_SIMILARITY
+        )
+        if nearest is not None:
+            return f'did you mean "{nearest}"?'
         owners = find_owners(self._root, name, is_block=is_block)
         if owners:
             listed = ", ".join(owners[:MAX_LISTED_OWNERS])

@@ -32,6 +32,10 @@ EMPTY_UPDATE_BLOCK: Final[JsonObject] = {name: type(value)() for name, value in 
 """An update block in which every field has the zero value of its type."""
 
 
+ZERO_IF_ABSENT: Final = frozenset({"Limit", "IgnoreWarnings"})
+"""The fields of a restart rule that are zero in the JSON of a job file in HCL if the file does not set them."""
+
+
 def complete_job(job: JsonObject) -> JsonObject:
     """Complete a submitted job: copy its policies into its groups, and the restart policy of each group into its tasks.
 
@@ -72,13 +76,14 @@ def complete_group(group: JsonObject) -> JsonObject:
 def complete_service(service: JsonObject) -> JsonObject:
     """Complete a submitted service: copy its restart rule into each of its checks.
 
-    Fields that a check sets itself take precedence. Modifies and returns the JSON object.
+    Fields that a check sets itself take precedence. The zeros of `ZERO_IF_ABSENT` count as absent. Modifies and returns the
+    JSON object.
     """
     restart, checks = service.get("CheckRestart"), service.get("Checks")
     if isinstance(restart, dict) and isinstance(checks, list):
         for check in checks:
             if isinstance(check, dict):
-                _merge(check, "CheckRestart", restart)
+                _merge(check, "CheckRestart", restart, zero_if_absent=ZERO_IF_ABSENT)
     return service
 
 
@@ -120,11 +125,11 @@ def _build_job_update(update: JsonObject) -> JsonObject:
     return EMPTY_UPDATE_BLOCK | {name: update[name] for name in JOB_UPDATE_FIELDS}
 
 
-def _merge(target: JsonObject, name: str, *inherited: object) -> None:
+def _merge(target: JsonObject, name: str, *inherited: object, zero_if_absent: frozenset[str] = frozenset()) -> None:
     """Replace the block `target[name]` by the inherited blocks and itself, merged by field.
 
-    Later blocks take precedence, and the target's own block comes last. A value that is not a JSON object is not
-    changed.
+    Later blocks take precedence, and the target's own block comes last. A zero of its fields `zero_if_absent` replaces
+    nothing. A value that is not a JSON object is not changed.
     """
     own_block = target.get(name)
     if own_block is not None and not isinstance(own_block, dict):
@@ -134,5 +139,9 @@ def _merge(target: JsonObject, name: str, *inherited: object) -> None:
         return
     merged: JsonObject = {}
     for block in blocks:
-        merged |= block
+        merged |= {
+            field: value
+            for field, value in block.items()
+            if field not in merged or field not in zero_if_absent or value != 0
+        }
     target[name] = merged
