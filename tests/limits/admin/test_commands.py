@@ -98,6 +98,17 @@ def test_explain_describes_admitted_requests_and_rejects_unknown_ids(tmp_path: P
     assert "decision A:B not found" in unknown
 
 
+def test_explain_says_that_a_limit_in_shadow_mode_would_refuse_a_request(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> str:
+        for _ in range(3):
+            reply = await operator.running.request("/things", ADA_HEADER)
+        return await operator.run("explain", reply.headers["x-github-request-id"])
+
+    text = run_as_operator(tmp_path, scenario, rules=f"{TWO_AN_HOUR}shadow = true\n")
+
+    assert "\nadmitted (shadow mode: core would refuse)\n" in text
+
+
 def test_explain_finds_refusals_in_the_log_file_which_holds_no_token(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> str:
         for _ in range(3):
@@ -120,8 +131,18 @@ def test_top_lists_the_callers_with_most_requests_and_their_refusals(tmp_path: P
         return await operator.run_json("top")
 
     assert run_as_operator(tmp_path, scenario) == [
-        {"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /things"},
-        {"caller": "installation:71", "requests": 1, "refused": 0, "busiest": "GET /things"},
+        {"caller": "user:ada", "requests": 3, "refused": 1, "would_refuse": 0, "busiest": "GET /things"},
+        {"caller": "installation:71", "requests": 1, "refused": 0, "would_refuse": 0, "busiest": "GET /things"},
+    ]
+
+
+def test_top_counts_the_requests_that_shadow_mode_lets_pass(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> Any:
+        assert [await operator.send(ADA_HEADER) for _ in range(3)] == [200, 200, 200]
+        return await operator.run_json("top")
+
+    assert run_as_operator(tmp_path, scenario, rules=f"{TWO_AN_HOUR}shadow = true\n") == [
+        {"caller": "user:ada", "requests": 3, "refused": 0, "would_refuse": 1, "busiest": "GET /things"},
     ]
 
 

@@ -106,9 +106,9 @@ def test_the_busiest_callers_come_first_with_their_busiest_endpoint(operator: Op
     assert top["process"] == operator.service.shared_records.process_id
     assert top["seen"] == {
         top["process"]: [
-            {"caller": "user:ada", "requests": 4, "refused": 1, "busiest": "GET /b"},
-            {"caller": "address:192.0.2.8", "requests": 1, "refused": 0, "busiest": "GET /x"},
-            {"caller": "address:192.0.2.9", "requests": 1, "refused": 0, "busiest": "GET /x"},
+            {"caller": "user:ada", "requests": 4, "refused": 1, "would_refuse": 0, "busiest": "GET /b"},
+            {"caller": "address:192.0.2.8", "requests": 1, "refused": 0, "would_refuse": 0, "busiest": "GET /x"},
+            {"caller": "address:192.0.2.9", "requests": 1, "refused": 0, "would_refuse": 0, "busiest": "GET /x"},
         ]
     }
 

@@ -139,7 +139,7 @@ def test_top_adds_up_the_requests_of_all_processes_of_the_machine(tmp_path: Path
     with running_redis(tmp_path) as redis:
         top, explanation = run_with_two(tmp_path, scenario, redis)
 
-    assert top == [{"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /orgs/acme"}]
+    assert top == [{"caller": "user:ada", "requests": 3, "refused": 1, "would_refuse": 0, "busiest": "GET /orgs/acme"}]
     assert "refused (primary) by core" in explanation
 
 
@@ -165,7 +165,7 @@ def test_any_process_shows_the_decisions_and_activity_of_the_others(tmp_path: Pa
         explanation, top, activity = run_with_two(tmp_path, scenario, redis)
 
     assert "GET /orgs/acme of user:ada (personal_token, 127.0.0.1)\nrefused (primary) by core" in explanation
-    assert top == [{"caller": "user:ada", "requests": 4, "refused": 2, "busiest": "GET /orgs/acme"}]
+    assert top == [{"caller": "user:ada", "requests": 4, "refused": 2, "would_refuse": 0, "busiest": "GET /orgs/acme"}]
     assert activity == 4
 
 

@@ -110,6 +110,15 @@ def duration_option(default: str | None = None) -> Callable[[F], F]:
     return add
 
 
+def describe_shadow_refusal(rules: list[str], *, is_banned: bool) -> str:
+    """Return what would refuse an admitted request if it were not in shadow mode, in parentheses; empty if nothing would.
+
+    `rules` are those in shadow mode that the request exceeded. A ban of an admitted request is in shadow mode.
+    """
+    reasons = [*rules, *(["the ban"] if is_banned else [])]
+    return f" (shadow mode: {' and '.join(reasons)} would refuse)" if reasons else ""
+
+
 def parse_duration_ms(duration: str) -> int:
     """Return a duration such as `10m` in milliseconds. Raises click.BadParameter."""
     from wharf.limits.rules.values import DURATION, InvalidValue

@@ -12,6 +12,7 @@ from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.limits.admin_client import (
     AdminAddress,
+    describe_shadow_refusal,
     json_option,
     print_json,
     query_all_limiters,
@@ -131,15 +132,19 @@ def _count_findings(findings: Any, severity: object, word: str) -> str:
 @socket_option
 @json_option
 def top(count: int, minutes: int, path: AdminAddress, as_json: bool) -> None:
-    """Show the callers with the most requests, and how many were refused."""
+    """Show the callers with the most requests, and how many were refused.
+
+    "Would refuse" counts the admitted requests that a limit or a ban in shadow mode would have refused.
+    """
     from wharf.cli.common.rendering import render_table
 
     callers = _merge_activity(path, f"/top?minutes={minutes}")[:count]
     if as_json:
         print_json(callers)
         return
-    rows = [(caller["caller"], caller["requests"], caller["refused"], caller["busiest"]) for caller in callers]
-    click.echo(render_table(("Caller", "Requests", "Refused", "Busiest endpoint"), rows))
+    titles = ("Caller", "Requests", "Refused", "Would refuse", "Busiest endpoint")
+    names = ("caller", "requests", "refused", "would_refuse", "busiest")
+    click.echo(render_table(titles, [tuple(caller[name] for name in names) for caller in callers]))
 
 
 def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
@@ -156,9 +161,12 @@ def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
     most_requests: dict[str, int] = {}
     for row in (row for rows in rows_by_process for row in rows):
         caller = row["caller"]
-        total = totals.setdefault(caller, {"caller": caller, "requests": 0, "refused": 0, "busiest": ""})
+        total = totals.setdefault(
+            caller, {"caller": caller, "requests": 0, "refused": 0, "would_refuse": 0, "busiest": ""}
+        )
         total["requests"] += row["requests"]
         total["refused"] += row["refused"]
+        total["would_refuse"] += row.get("would_refuse", 0)  # Limiters of an earlier version do not count these.
         if row["requests"] > most_requests.get(caller, 0):
             most_requests[caller], total["busiest"] = row["requests"], row["busiest"]
     return sorted(totals.values(), key=lambda row: (-row["requests"], row["caller"]))
@@ -229,7 +237,12 @@ def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
         f"{decision['method']} {decision['path']} of {decision['caller']} "
         f"({decision['credential']}, {decision['address']})"
     )
-    verdict = "admitted" if decision["verdict"] == "admitted" else f"refused ({decision['verdict']})"
+    if decision["verdict"] == "admitted":
+        exceeded = [limit["rule"] for limit in decision["limits"] if limit["is_hit"] and not limit["is_enforced"]]
+        is_banned = bool(decision.get("banned_until_ms"))
+        verdict = f"admitted{describe_shadow_refusal(exceeded, is_banned=is_banned)}"
+    else:
+        verdict = f"refused ({decision['verdict']})"
     rule = f" by {decision['told_by']}" if decision["told_by"] else ""
     retry = f"; retry after {decision['retry_after_s']} s" if decision["retry_after_s"] else ""
     click.echo(f"{verdict}{rule}{retry}{': ' + decision['problem'] if decision['problem'] else ''}\n")

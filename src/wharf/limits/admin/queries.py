@@ -106,8 +106,8 @@ class OperatorQueries:
                 ) from None
         if decision is None:
             raise ActionError(
-                f"decision {request_id} not found: all refusals are logged, but of admitted requests only the last "
-                "10,000 and a sample of earlier ones",
+                f"decision {request_id} not found: all refusals are logged, also those that shadow mode prevented, "
+                "but of other requests only the last 10,000 and a sample of earlier ones",
                 404,
             )
         return decision
@@ -175,10 +175,12 @@ def _sum_by_caller(rows: Iterable[ActivityRow]) -> list[dict[str, Any]]:
     by_owner: dict[str, dict[str, Any]] = {}
     for row in rows:
         entry = by_owner.setdefault(
-            row.caller.owner, {"caller": row.caller.owner, "requests": 0, "refused": 0, "endpoints": {}}
+            row.caller.owner,
+            {"caller": row.caller.owner, "requests": 0, "refused": 0, "would_refuse": 0, "endpoints": {}},
         )
         entry["requests"] += row.total
         entry["refused"] += row.primary + row.secondary
+        entry["would_refuse"] += row.shadowed
         entry["endpoints"][row.endpoint] = entry["endpoints"].get(row.endpoint, 0) + row.total
     for entry in by_owner.values():
         endpoints = entry.pop("endpoints")

@@ -134,7 +134,7 @@ class DecisionLogSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_kept: bool = True
     """Whether decisions are written to a file."""
     one_in: int = 100
-    """Log one in this many admitted requests. All refusals are logged."""
+    """Log one in this many admitted requests. All refusals are logged, also those that shadow mode prevents."""
     bytes_most: int = 100 * MEBIBYTE
     """The maximum size of the files."""
     kept_ms: int = 24 * 3_600_000

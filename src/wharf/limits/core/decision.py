@@ -74,6 +74,15 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self.verdict is Verdict.ADMITTED
 
     @property
+    def is_shadow_refusal(self) -> bool:
+        """Whether the request was admitted only because a limit or a ban that would refuse it is in shadow mode."""
+        result = self.result
+        if not self.is_admitted or not (result.hit_indexes or result.banned_until_ms):
+            return False
+        is_ban = bool(result.banned_until_ms) and self.plan.is_ban_shadow
+        return is_ban or any(not self.charges[index].is_enforced for index in result.hit_indexes)
+
+    @property
     def bucket_charge(self) -> Charge:
         """The charge of the primary bucket, with the ceiling of this caller."""
         return self.plan.bucket_charge if self.plan.is_free else self.charges[0]
