@@ -161,7 +161,7 @@ def test_show_lists_the_counters_of_a_caller_also_before_its_first_request(tmp_p
     used = {limit["rule"]: limit["used"] for limit in ada["limits"]}
     assert (ada["caller"], used["core"], used["points"], used["concurrent"]) == ("user:ada", 1, 1, 0)
     assert repository["case"] == "workflow"
-    assert "caller 'bob' not found: it sent no request and is not in the directory" in unknown
+    assert "caller 'bob' not found: this process has received no request of it since it started" in unknown
 
 
 ENTERPRISE = """
@@ -343,6 +343,18 @@ def test_a_ban_says_which_requests_it_refuses(tmp_path: Path, rules: str, subjec
         return await operator.run("ban", subject, "--duration", "1h")
 
     assert run_as_operator(tmp_path, scenario, rules=rules) == expected
+
+
+def test_show_says_banned_only_of_callers_that_are_banned(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[str]:
+        await operator.send(f"Authorization: token {INSTALLATION}")
+        free = await operator.run("show", "installation:71")
+        await operator.run("ban", "app:7")
+        return [*free.splitlines(), *(await operator.run("show", "installation:71")).splitlines()]
+
+    lines = [line.split() for line in run_as_operator(tmp_path, scenario) if "app:7" in line]
+
+    assert lines == [["Ban", "subject", "app:7"], ["Banned", "as", "app:7"]]
 
 
 def test_show_says_that_a_ban_and_a_limit_in_shadow_mode_refuse_nothing(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
     The ban of an address applies to its requests without a valid token, and that of a token only to tokens without an
     app. By default, bans of addresses are only recorded: see `addresses_shadow` of the rules.
 
-    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it.
+    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it, or credential:… as `wharf limits top`
+    prints it.
     """
     reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
     if reply.get("is_enforced", True):  # A gateway of an earlier version does not say it.

@@ -179,7 +179,8 @@ def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
 def show(caller: str, path: AdminAddress, as_json: bool) -> None:
     """Show the counters of a caller.
 
-    CALLER is user:ada (or ada), address:192.0.2.7, installation:71, app:7 or repository:acme/site.
+    CALLER is user:ada (or ada), address:192.0.2.7, installation:71, app:7 or repository:acme/site, or a name as `wharf
+    limits top` or a refusal shows it, such as "credential 0a1b2c3d".
     """
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
     from wharf.cli.common.times import format_rounded_duration, format_utc_time
@@ -194,7 +195,7 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
         ("Caller", view["caller"]),
         ("Credential", view["credential"]),
         ("Caller class", view["case"]),
-        ("Banned as", view["ban_subject"]),
+        ("Banned as" if banned_s else "Ban subject", view["ban_subject"]),
         ("Banned for", format_rounded_duration(banned_s * NS_PER_SECOND) + shadow if banned_s else ""),
     ]))  # fmt: skip
     for grant in view["grants"]:

@@ -18,7 +18,7 @@ class Verdict(Enum):
 
     ADMITTED = "admitted"
     BANNED = "banned"
-    """The caller is banned, because it continued to send requests while it was refused."""
+    """The caller is banned: it continued to send requests while it was refused, or an operator banned it."""
     PRIMARY = "primary"
     """Refused: a primary limit is exceeded."""
     SECONDARY = "secondary"
