@@ -587,6 +587,38 @@ def test_lint_exits_with_1_for_rules_that_a_limiter_would_reject(
     assert (result.exit_code, expected in result.output) == (code, True)
 
 
+def test_lint_says_that_a_file_has_settings_and_no_rules(tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text('rules = "rules.toml"\n[gateway]\nlisten = "127.0.0.1:80"\n')
+
+    result = CliRunner().invoke(root, ["limits", "lint", str(tmp_path / "limits.toml")])
+
+    assert result.exit_code == 1
+    assert (
+        f"{tmp_path / 'limits.toml'} is a settings file, not a rules file: give the file that its key" in result.output
+    )
+
+
+@pytest.mark.parametrize(("added", "is_reported"), [("", False), ("# A comment.\n", True)])
+def test_reload_says_that_changed_settings_need_a_restart(tmp_path: Path, added: str, is_reported: bool) -> None:
+    async def scenario(operator: Operator) -> str:
+        file = tmp_path / "limits.toml"
+        file.write_text(file.read_text() + added)
+        return await operator.run("reload")
+
+    shown = run_as_operator(tmp_path, scenario)
+
+    assert (f"{tmp_path / 'limits.toml'} has changed since the limiter read it: restart" in shown) is is_reported
+
+
+def test_activity_of_an_unknown_organization_is_an_error(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> str:
+        return await operator.run("activity", "emca", "--since", "1h", fails=True)
+
+    assert "organization 'emca' is not in the directory, so no request is counted for it" in run_as_operator(
+        tmp_path, scenario
+    )
+
+
 def test_the_admin_port_accepts_commands_only_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     token, wrong_token = tmp_path / "token", tmp_path / "wrong"
     token.write_text("a-token-of-twenty-signs-or-more\n")

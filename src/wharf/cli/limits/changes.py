@@ -175,6 +175,7 @@ def enable(reason: str, path: AdminAddress) -> None:
 def reload(path: AdminAddress) -> None:
     """Read the rules and the directory of users again.
 
+    Settings are read only at the start: if their file has changed since then, the command says that a restart is needed.
     The exit code is 1 if a file was rejected.
     """
     lines: list[str] = []
@@ -184,6 +185,10 @@ def reload(path: AdminAddress) -> None:
             is_rejected = True
             lines.append(f"{name} rejected; the previous version stays in force:\n{problem}")
         lines.append(f"{len(reply['rules'])} rules in force ({reply['hash']})")
+        if reply.get("changed_settings"):  # A limiter of an earlier version does not send it.
+            lines.append(
+                f"{reply['changed_settings']} has changed since the limiter read it: restart the limiter to apply it"
+            )
     for line in dict.fromkeys(lines):  # Processes that agree are reported once.
         click.echo(line)
     if is_rejected:

@@ -95,17 +95,23 @@ def lint(file: Path, before: Path | None, as_json: bool) -> None:
     from wharf.cli.common.documents import read_utf8_text
     from wharf.cli.common.errors import CliError
     from wharf.cli.limits.simulate import MAX_RULES_BYTES
+    from wharf.limits.config.settings_file import is_settings_text
     from wharf.limits.rules import InvalidFile, Severity, lint_rules, read_rules
 
-    try:
-        rules = read_rules(read_utf8_text(str(file), str(file), max_bytes=MAX_RULES_BYTES), str(file))
-        old = (
-            read_rules(read_utf8_text(str(before), str(before), max_bytes=MAX_RULES_BYTES), str(before))
-            if before is not None
-            else None
-        )
-    except InvalidFile as error:
-        raise CliError(str(error)) from None
+    files = [file] if before is None else [file, before]
+    rule_sets = []
+    for path in files:
+        text = read_utf8_text(str(path), str(path), max_bytes=MAX_RULES_BYTES)
+        try:
+            rule_sets.append(read_rules(text, str(path)))
+        except InvalidFile as error:
+            if is_settings_text(text):
+                raise CliError(
+                    f"{path} is a settings file, not a rules file: give the file that its key `rules` names. A limiter checks "
+                    "its settings when it starts"
+                ) from None
+            raise CliError(str(error)) from None
+    rules, old = rule_sets[0], rule_sets[1] if before is not None else None
     findings = lint_rules(rules, old)
     if as_json:
         print_json([msgspec.to_builtins(finding) for finding in findings])
