@@ -231,6 +231,26 @@ def test_3_3_rules_prints_what_all_processes_admit_together_during_an_outage(tmp
     assert " core 8, " in output  # Each admits 1 of 2.
 
 
+def test_explain_and_show_say_that_the_store_is_away_and_which_share_applies(tmp_path: Path) -> None:
+    async def scenario(first: Process, _second: Process) -> tuple[str, str, str]:
+        socket = tmp_path / "limits-a.sock"
+        before = await run_command(socket, "show", "ada")
+        await asyncio.to_thread(redis.kill)
+        remote = first.running.gateway.limits.stores.remote
+        assert remote is not None
+        for _ in range(4):  # Three requests without a reply are an outage.
+            await first.send()
+        assert remote.guard.counts.is_away
+        request_id = next(iter(first.running.decision_service.decision_log.list_recent())).id
+        return before, await run_command(socket, "show", "ada"), await run_command(socket, "explain", request_id)
+
+    with running_redis(tmp_path) as redis:
+        before, shown, explained = run_with_two(tmp_path, scenario, redis)
+
+    share = "without the store of counters, which does not reply: this process admits up to 1/8 of each limit "
+    assert (share in before, f"counted {share}" in shown, f"decided {share}" in explained) == (False, True, True)
+
+
 def test_grants_survive_a_redis_that_loses_its_data(tmp_path: Path) -> None:
     async def scenario(first: Process, second: Process) -> int:
         await first.send()

@@ -280,6 +280,7 @@ def test_an_entry_describes_request_caller_and_decision() -> None:
         "told_by": "core",
         "banned_until_ms": None,
         "problem": None,
+        "fallback_processes": None,
     }
     assert [limit["rule"] for limit in limits] == ["core"]
 

@@ -12,6 +12,7 @@ from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.limits.admin_client import (
     AdminAddress,
+    describe_outage,
     describe_shadow_refusal,
     json_option,
     print_json,
@@ -197,13 +198,18 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
         return
     banned_s = view["banned_for_s"]
     shadow = "" if view.get("is_ban_enforced", True) else " (shadow mode: nothing is refused)"
+    ban = format_rounded_duration(banned_s * NS_PER_SECOND) + shadow if banned_s else ""
+    if not view.get("is_ban_known", True):
+        ban = "unknown, because the store does not reply"
     click.echo(render_pairs([
         ("Caller", view["caller"]),
         ("Credential", view["credential"]),
         ("Caller class", view["case"]),
         ("Banned as" if banned_s else "Ban subject", view["ban_subject"]),
-        ("Banned for", format_rounded_duration(banned_s * NS_PER_SECOND) + shadow if banned_s else ""),
+        ("Banned for", ban),
     ]))  # fmt: skip
+    if outage := describe_outage(view.get("fallback_processes")):
+        click.echo(f"counted {outage}")
     for grant in view["grants"]:
         until = format_utc_time(grant["until_ms"] * NS_PER_SECOND // 1_000)
         text = f"{grant['amount']} more of {grant['resource']} until {until}"
@@ -252,7 +258,10 @@ def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
         verdict = f"refused ({decision['verdict']})"
     rule = f" by {decision['told_by']}" if decision["told_by"] else ""
     retry = f"; retry after {decision['retry_after_s']} s" if decision["retry_after_s"] else ""
-    click.echo(f"{verdict}{rule}{retry}{': ' + decision['problem'] if decision['problem'] else ''}\n")
+    click.echo(f"{verdict}{rule}{retry}{': ' + decision['problem'] if decision['problem'] else ''}")
+    if outage := describe_outage(decision.get("fallback_processes")):
+        click.echo(f"decided {outage}")
+    click.echo()
     rows = [
         (
             limit["rule"],

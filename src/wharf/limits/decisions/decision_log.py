@@ -123,11 +123,12 @@ class DecisionLog:
     ) -> None:
         """Store an admission in memory, and queue it for the file as `record` does.
 
-        The entry in memory is compact, unless a limit in shadow mode was exceeded, or a grant, an overflow key or a ban
-        must be logged too.
+        The entry in memory is compact, unless a limit in shadow mode was exceeded, or a grant, an overflow key, a ban or
+        an outage of the store must be logged too.
         """
         plan, result = decision.plan, decision.result
-        if result.hit_indexes or result.keys or result.banned_until_ms or decision.charges is not plan.charges:
+        has_more = result.hit_indexes or result.keys or result.banned_until_ms or result.fallback_processes
+        if has_more or decision.charges is not plan.charges:
             self.record(LoggedDecision(request_id, at_ms, method, path, decision, caller))
             return
         if len(path) > MAX_PATH_CHARACTERS:
@@ -208,6 +209,7 @@ class DecisionLog:
             "told_by": None if refusing_charge is None else refusing_charge.name,
             "banned_until_ms": decision.result.banned_until_ms or None,
             "problem": decision.problem or None,
+            "fallback_processes": decision.result.fallback_processes or None,
             "limits": [msgspec.to_builtins(limit) for limit in decision.list_limits()],
         }
 
