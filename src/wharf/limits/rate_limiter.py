@@ -5,9 +5,12 @@ Invalid settings are rejected before anything listens. The message names the fil
 """
 
 import contextlib
+import hashlib
 import logging
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from wharf.languages.source_locations import SourceLocation
 from wharf.limits.config.credential_settings import CredentialMode
@@ -51,10 +54,16 @@ class LimiterStartError(Exception):
 
 def load_settings(path: Path) -> LimiterSettings:
     """Return the limiter settings in a file. Raises `LimiterStartError` if it cannot be read or is invalid."""
+    text = _read_text(path)
     try:
-        return read_settings(_read_text(path), str(path), folder=path.parent)
+        settings = read_settings(text, str(path), folder=path.parent)
     except InvalidFile as error:
         raise LimiterStartError(str(error)) from None
+    return msgspec.structs.replace(settings, file=path, file_hash=_hash_text(text))
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read_text(path: Path) -> str:
@@ -176,6 +185,15 @@ class RateLimiter:
     async def _apply_directory(self, text: str) -> None:
         """Replace the accounts by those in the text of the changed directory file. Raises `InvalidFile` if it is rejected."""
         self.decision_service.caller_resolver.set_directory(read_directory(text, str(self.settings.directory_file)))
+
+    def has_changed_settings(self) -> bool:
+        """Return whether the settings file has changed since the settings were read. Only a restart applies its changes."""
+        if self.settings.file is None:
+            return False
+        try:
+            return _hash_text(_read_text(self.settings.file)) != self.settings.file_hash
+        except LimiterStartError:
+            return True
 
     async def open(self) -> None:
         """Open the store and start all background tasks. Raises `LimiterStartError`."""

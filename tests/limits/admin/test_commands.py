@@ -98,6 +98,17 @@ def test_explain_describes_admitted_requests_and_rejects_unknown_ids(tmp_path: P
     assert "decision A:B not found" in unknown
 
 
+def test_explain_says_that_a_limit_in_shadow_mode_would_refuse_a_request(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> str:
+        for _ in range(3):
+            reply = await operator.running.request("/things", ADA_HEADER)
+        return await operator.run("explain", reply.headers["x-github-request-id"])
+
+    text = run_as_operator(tmp_path, scenario, rules=f"{TWO_AN_HOUR}shadow = true\n")
+
+    assert "\nadmitted (shadow mode: core would refuse)\n" in text
+
+
 def test_explain_finds_refusals_in_the_log_file_which_holds_no_token(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> str:
         for _ in range(3):
@@ -120,8 +131,18 @@ def test_top_lists_the_callers_with_most_requests_and_their_refusals(tmp_path: P
         return await operator.run_json("top")
 
     assert run_as_operator(tmp_path, scenario) == [
-        {"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /things"},
-        {"caller": "installation:71", "requests": 1, "refused": 0, "busiest": "GET /things"},
+        {"caller": "user:ada", "requests": 3, "refused": 1, "would_refuse": 0, "busiest": "GET /things"},
+        {"caller": "installation:71", "requests": 1, "refused": 0, "would_refuse": 0, "busiest": "GET /things"},
+    ]
+
+
+def test_top_counts_the_requests_that_shadow_mode_lets_pass(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> Any:
+        assert [await operator.send(ADA_HEADER) for _ in range(3)] == [200, 200, 200]
+        return await operator.run_json("top")
+
+    assert run_as_operator(tmp_path, scenario, rules=f"{TWO_AN_HOUR}shadow = true\n") == [
+        {"caller": "user:ada", "requests": 3, "refused": 0, "would_refuse": 1, "busiest": "GET /things"},
     ]
 
 
@@ -140,7 +161,7 @@ def test_show_lists_the_counters_of_a_caller_also_before_its_first_request(tmp_p
     used = {limit["rule"]: limit["used"] for limit in ada["limits"]}
     assert (ada["caller"], used["core"], used["points"], used["concurrent"]) == ("user:ada", 1, 1, 0)
     assert repository["case"] == "workflow"
-    assert "caller 'bob' not found: it sent no request and is not in the directory" in unknown
+    assert "caller 'bob' not found: this process has received no request of it since it started" in unknown
 
 
 ENTERPRISE = """
@@ -322,6 +343,18 @@ def test_a_ban_says_which_requests_it_refuses(tmp_path: Path, rules: str, subjec
         return await operator.run("ban", subject, "--duration", "1h")
 
     assert run_as_operator(tmp_path, scenario, rules=rules) == expected
+
+
+def test_show_says_banned_only_of_callers_that_are_banned(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[str]:
+        await operator.send(f"Authorization: token {INSTALLATION}")
+        free = await operator.run("show", "installation:71")
+        await operator.run("ban", "app:7")
+        return [*free.splitlines(), *(await operator.run("show", "installation:71")).splitlines()]
+
+    lines = [line.split() for line in run_as_operator(tmp_path, scenario) if "app:7" in line]
+
+    assert lines == [["Ban", "subject", "app:7"], ["Banned", "as", "app:7"]]
 
 
 def test_show_says_that_a_ban_and_a_limit_in_shadow_mode_refuse_nothing(tmp_path: Path) -> None:
@@ -552,6 +585,38 @@ def test_lint_exits_with_1_for_rules_that_a_limiter_would_reject(
     result = CliRunner().invoke(root, ["limits", "lint", str(tmp_path / "rules.toml")])
 
     assert (result.exit_code, expected in result.output) == (code, True)
+
+
+def test_lint_says_that_a_file_has_settings_and_no_rules(tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text('rules = "rules.toml"\n[gateway]\nlisten = "127.0.0.1:80"\n')
+
+    result = CliRunner().invoke(root, ["limits", "lint", str(tmp_path / "limits.toml")])
+
+    assert result.exit_code == 1
+    assert (
+        f"{tmp_path / 'limits.toml'} is a settings file, not a rules file: give the file that its key" in result.output
+    )
+
+
+@pytest.mark.parametrize(("added", "is_reported"), [("", False), ("# A comment.\n", True)])
+def test_reload_says_that_changed_settings_need_a_restart(tmp_path: Path, added: str, is_reported: bool) -> None:
+    async def scenario(operator: Operator) -> str:
+        file = tmp_path / "limits.toml"
+        file.write_text(file.read_text() + added)
+        return await operator.run("reload")
+
+    shown = run_as_operator(tmp_path, scenario)
+
+    assert (f"{tmp_path / 'limits.toml'} has changed since the limiter read it: restart" in shown) is is_reported
+
+
+def test_activity_of_an_unknown_organization_is_an_error(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> str:
+        return await operator.run("activity", "emca", "--since", "1h", fails=True)
+
+    assert "organization 'emca' is not in the directory, so no request is counted for it" in run_as_operator(
+        tmp_path, scenario
+    )
 
 
 def test_the_admin_port_accepts_commands_only_with_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from wharf.limits.admin.errors import ActionError
 from wharf.limits.admin.queries import OperatorQueries
 from wharf.limits.admin.server import AdminServer
 from wharf.limits.config import LimiterSettings
+from wharf.limits.core.callers.recognition import make_opaque_caller
 from wharf.limits.decisions import AdmittedRequest, IncomingRequest
 from wharf.limits.rate_limiter import RateLimiter
 from wharf.limits.rules import read_directory
@@ -106,9 +108,9 @@ def test_the_busiest_callers_come_first_with_their_busiest_endpoint(operator: Op
     assert top["process"] == operator.service.shared_records.process_id
     assert top["seen"] == {
         top["process"]: [
-            {"caller": "user:ada", "requests": 4, "refused": 1, "busiest": "GET /b"},
-            {"caller": "address:192.0.2.8", "requests": 1, "refused": 0, "busiest": "GET /x"},
-            {"caller": "address:192.0.2.9", "requests": 1, "refused": 0, "busiest": "GET /x"},
+            {"caller": "user:ada", "requests": 4, "refused": 1, "would_refuse": 0, "busiest": "GET /b"},
+            {"caller": "address:192.0.2.8", "requests": 1, "refused": 0, "would_refuse": 0, "busiest": "GET /x"},
+            {"caller": "address:192.0.2.9", "requests": 1, "refused": 0, "would_refuse": 0, "busiest": "GET /x"},
         ]
     }
 
@@ -231,6 +233,38 @@ def test_an_unknown_caller_is_reported(operator: Operator, name: str) -> None:
         find_caller(operator.service, name)
 
     assert caught.value.status == 404
+
+
+@pytest.mark.parametrize("name", ["credential:0a1b2c3d", "credential 0a1b2c3d", f"credential:0a1b2c3d{'0' * 24}"])
+def test_a_caller_is_found_by_the_names_of_refusals_and_of_top(operator: Operator, name: str) -> None:
+    caller = make_opaque_caller(f"0a1b2c3d{'0' * 24}", IPv4Address("192.0.2.7"))
+    operator.service.activity.last_callers[caller.owner] = caller
+
+    assert find_caller(operator.service, name) is caller
+    assert run(operator.actions.set_ban(name, for_ms=1, by="ops", reason=""))["subject"] == "token:0a1b2c3d00000000"
+
+
+def test_a_user_is_found_by_the_name_in_its_refusals(operator: Operator) -> None:
+    run(operator.send())
+
+    assert run(operator.queries.describe_caller("user ID 5"))["caller"] == "user:ada"
+
+
+def test_a_credential_that_sent_nothing_is_banned_by_its_name(operator: Operator) -> None:
+    banned = run(operator.actions.set_ban(f"credential:0a1b2c3d{'0' * 24}", for_ms=1, by="ops", reason=""))
+
+    assert banned["subject"] == "token:0a1b2c3d00000000"
+
+
+def test_a_name_that_stands_for_several_callers_is_refused(operator: Operator) -> None:
+    for end in "01":
+        caller = make_opaque_caller(f"0a1b2c3d{'0' * 23}{end}", IPv4Address("192.0.2.7"))
+        operator.service.activity.last_callers[caller.owner] = caller
+
+    with pytest.raises(
+        ActionError, match=rf"stands for 2 callers: use one of credential:0a1b2c3d{'0' * 24}, credential:"
+    ):
+        find_caller(operator.service, "credential:0a1b2c3d")
 
 
 def test_a_caller_that_sent_requests_is_found_as_it_was_recognized(operator: Operator) -> None:

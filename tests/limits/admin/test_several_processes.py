@@ -139,7 +139,7 @@ def test_top_adds_up_the_requests_of_all_processes_of_the_machine(tmp_path: Path
     with running_redis(tmp_path) as redis:
         top, explanation = run_with_two(tmp_path, scenario, redis)
 
-    assert top == [{"caller": "user:ada", "requests": 3, "refused": 1, "busiest": "GET /orgs/acme"}]
+    assert top == [{"caller": "user:ada", "requests": 3, "refused": 1, "would_refuse": 0, "busiest": "GET /orgs/acme"}]
     assert "refused (primary) by core" in explanation
 
 
@@ -165,7 +165,7 @@ def test_any_process_shows_the_decisions_and_activity_of_the_others(tmp_path: Pa
         explanation, top, activity = run_with_two(tmp_path, scenario, redis)
 
     assert "GET /orgs/acme of user:ada (personal_token, 127.0.0.1)\nrefused (primary) by core" in explanation
-    assert top == [{"caller": "user:ada", "requests": 4, "refused": 2, "busiest": "GET /orgs/acme"}]
+    assert top == [{"caller": "user:ada", "requests": 4, "refused": 2, "would_refuse": 0, "busiest": "GET /orgs/acme"}]
     assert activity == 4
 
 
@@ -229,6 +229,26 @@ def test_3_3_rules_prints_what_all_processes_admit_together_during_an_outage(tmp
 
     assert "During a store outage, 8 processes together admit at most: " in output
     assert " core 8, " in output  # Each admits 1 of 2.
+
+
+def test_explain_and_show_say_that_the_store_is_away_and_which_share_applies(tmp_path: Path) -> None:
+    async def scenario(first: Process, _second: Process) -> tuple[str, str, str]:
+        socket = tmp_path / "limits-a.sock"
+        before = await run_command(socket, "show", "ada")
+        await asyncio.to_thread(redis.kill)
+        remote = first.running.gateway.limits.stores.remote
+        assert remote is not None
+        for _ in range(4):  # Three requests without a reply are an outage.
+            await first.send()
+        assert remote.guard.counts.is_away
+        request_id = next(iter(first.running.decision_service.decision_log.list_recent())).id
+        return before, await run_command(socket, "show", "ada"), await run_command(socket, "explain", request_id)
+
+    with running_redis(tmp_path) as redis:
+        before, shown, explained = run_with_two(tmp_path, scenario, redis)
+
+    share = "without the store of counters, which does not reply: this process admits up to 1/8 of each limit "
+    assert (share in before, f"counted {share}" in shown, f"decided {share}" in explained) == (False, True, True)
 
 
 def test_grants_survive_a_redis_that_loses_its_data(tmp_path: Path) -> None:

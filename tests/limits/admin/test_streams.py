@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from tests.limits.admin.test_commands import ADA_HEADER, Operator, run_as_operator
+from tests.limits.admin.test_commands import ADA_HEADER, TWO_AN_HOUR, Operator, run_as_operator
+from tests.limits.decision_services import INSTALLATION
 from tests.sinks.receivers import read_ids, running_receiver
 from tests.waiting import wait_on_loop_until
 from wharf.limits.admin import streams
@@ -364,7 +365,12 @@ def test_the_command_prints_the_schema_of_all_records(tmp_path: Path) -> None:
     assert schema["$defs"]["DecisionData"]["properties"]["limits"]["items"] == {"$ref": "#/$defs/LimitData"}
 
 
-def run_command_until(folder: Path, steps: Callable[[Operator, "asyncio.subprocess.Process"], Awaitable[T]]) -> T:
+def run_command_until(
+    folder: Path,
+    steps: Callable[[Operator, "asyncio.subprocess.Process"], Awaitable[T]],
+    *,
+    rules: str = TWO_AN_HOUR,
+) -> T:
     """Run `wharf limits audit --follow --decisions` in a process while the steps use the limiter; end it by Ctrl-C."""
 
     async def scenario(operator: Operator) -> T:
@@ -382,7 +388,23 @@ def run_command_until(folder: Path, steps: Callable[[Operator, "asyncio.subproce
                 process.send_signal(signal.SIGINT)
             await process.communicate()
 
-    return run_as_operator(folder, scenario)
+    return run_as_operator(folder, scenario, rules=rules)
+
+
+def test_the_command_shows_the_requests_that_shadow_mode_lets_pass(tmp_path: Path) -> None:
+    async def steps(operator: Operator, process: "asyncio.subprocess.Process") -> str:
+        assert process.stdout is not None
+        await operator.actions.set_ban("app:7", for_ms=60_000, by="ops", reason="")
+        await process.stdout.readline()
+        for headers in ([ADA_HEADER] * 3, [f"Authorization: token {INSTALLATION}"]):
+            for header in headers:
+                await operator.send(header)
+        return "".join([(await process.stdout.readline()).decode() for _ in range(2)])
+
+    shown = run_command_until(tmp_path, steps, rules=f"{TWO_AN_HOUR}shadow = true\n[ban]\nshadow = true\n")
+
+    assert "  user:ada  GET /things  admitted (shadow mode: core would refuse)  " in shown
+    assert "  installation:71  GET /things  admitted (shadow mode: the ban would refuse)  " in shown
 
 
 def test_the_command_follows_changes_and_decisions_and_connects_again(tmp_path: Path) -> None:

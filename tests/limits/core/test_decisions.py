@@ -406,7 +406,13 @@ def test_a_primary_refusal_has_message_cause_and_limit() -> None:
         ([("points", 2_000)], 0, "You have exceeded a secondary rate limit. Wait 2 seconds", ["points"]),
         ([("points", 2_000), ("quiet", 1_000), ("secret", 500)], 0, "You have exceeded a secondary rate limit. Wait 2", ["points"]),
         ([("secret", 2_000)], 0, "You have exceeded a secondary rate limit. Wait 2 seconds", None),
-        ([], 3, "You have exceeded a secondary rate limit: you continued to send requests", None),
+        (
+            [],
+            3,
+            "You have exceeded a secondary rate limit: you continued to send requests while you were limited, or an operator "
+            "has banned you, so all requests are refused for some time.",
+            None,
+        ),
     ],
 )  # fmt: skip
 def test_a_secondary_refusal_names_only_limits_that_are_not_hidden(

@@ -80,6 +80,20 @@ def test_every_refusal_is_written(tmp_path: Path) -> None:
     assert read_ids(tmp_path / "decisions.jsonl") == ["r1", "r2"]
 
 
+@pytest.mark.parametrize("mode", ["limit", "ban"])
+def test_every_admission_that_shadow_mode_lets_pass_is_written(tmp_path: Path, mode: str) -> None:
+    rule = '[[rule]]\nname = "core"\nceiling = 1\nshadow = true\n' if mode == "limit" else "[ban]\nshadow = true\n"
+    limiter = InMemoryLimiter(rule)
+    log = DecisionLog(tmp_path, replace(SETTINGS, one_in=9))
+    for number in range(3):
+        admit(log, f"r{number}", decision=decide(limiter, f"r{number}"))
+        if mode == "ban":
+            limiter.counters.ban(a_user().ban_subject, NOON_MS + 5)
+    write(log)
+
+    assert read_ids(tmp_path / "decisions.jsonl") == ["r1", "r2"]
+
+
 @pytest.mark.parametrize("kind", ["plain", "shadow", "overflow", "ban", "grant"])
 def test_an_admission_is_found_with_all_of_its_limits(kind: str) -> None:
     rules = build_rules_text(
@@ -266,6 +280,7 @@ def test_an_entry_describes_request_caller_and_decision() -> None:
         "told_by": "core",
         "banned_until_ms": None,
         "problem": None,
+        "fallback_processes": None,
     }
     assert [limit["rule"] for limit in limits] == ["core"]
 

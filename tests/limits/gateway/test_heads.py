@@ -240,6 +240,8 @@ def test_an_http_1_0_request_needs_no_host() -> None:
         ((), "GET /x HTTP/2.0", 400, "version of HTTP"),
         ((), "GET /x HTTP/1.2", 400, "not an HTTP request"),
         ((), "GET /x", 400, "not an HTTP request"),
+        ((), "GET /?q=\xfc HTTP/1.1", 400, "has a byte that is not ASCII: send such characters percent-encoded"),
+        ((), "\x16\x03\x01\x02\xfc", 400, "not an HTTP request"),
         (("X-A: HTTP/2.0",), "hello", 400, "not an HTTP request"),
         (("X_Forwarded_For: 1",), "GET / HTTP/1.1", 400, '"X_Forwarded_For" .* "x-forwarded-for"'),
         (("Content_Length: 1",), "GET / HTTP/1.1", 400, '"Content_Length"'),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tests.limits.decision_services import ADA, AdvancingWorld, count_used
 from tests.limits.gateway.running_gateway import ReceivedRequest, Reply, RunningGateway, ScriptedService, run_scenario
+from tests.ports import free_ports
 from tests.waiting import wait_on_loop_until
 from wharf.limits.config.settings import GatewaySettings, Upstream
 from wharf.limits.core.rule import ConnectionClass
@@ -627,6 +629,39 @@ def test_a_connection_that_could_not_be_opened_fails_waiting_requests_too() -> N
         return [caller.events for caller in callers]
 
     assert asyncio.run(scenario()) == [[(502, "The service cannot be reached.")]] * 100
+
+
+async def connect_at(service: Service, seconds: float) -> None:
+    """Send a request that needs a new connection after this time; wait until it is connected or has failed."""
+    service.world.advance(seconds)
+    caller = Caller(UpstreamConnection(service.pool))
+    service.pool.start_connecting(caller)
+    await wait_on_loop_until(lambda: caller.events, what="the request is ready or fails")
+
+
+def test_an_unreachable_service_is_logged_once_a_minute_and_when_it_is_reached_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (port,) = free_ports(1)
+
+    async def scenario() -> None:
+        service = Service(port=port)
+        for seconds in (0, 59, 1):
+            await connect_at(service, seconds)
+        with socket.create_server(("127.0.0.1", port)):  # The system opens connections to it.
+            for _ in range(2):
+                await connect_at(service, 0)
+        await service.pool.close()
+
+    with caplog.at_level(logging.WARNING, logger="wharf.limits.gateway"):
+        asyncio.run(scenario())
+
+    lines = [record.getMessage().replace(f"127.0.0.1:{port}", "host") for record in caplog.records]
+    assert [(line.partition(" service=")[0], line.rpartition(" ")[2]) for line in lines] == [
+        ("service behind the gateway cannot be reached", "earlier_requests=0"),
+        ("service behind the gateway cannot be reached", "earlier_requests=1"),
+        ("service behind the gateway reached again", "service=host"),
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "is_closed"), [(29.9, False), (30.0, True)])

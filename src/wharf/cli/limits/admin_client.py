@@ -110,6 +110,25 @@ def duration_option(default: str | None = None) -> Callable[[F], F]:
     return add
 
 
+def describe_shadow_refusal(rules: list[str], *, is_banned: bool) -> str:
+    """Return what would refuse an admitted request if it were not in shadow mode, in parentheses; empty if nothing would.
+
+    `rules` are those in shadow mode that the request exceeded. A ban of an admitted request is in shadow mode.
+    """
+    reasons = [*rules, *(["the ban"] if is_banned else [])]
+    return f" (shadow mode: {' and '.join(reasons)} would refuse)" if reasons else ""
+
+
+def describe_outage(fallback_processes: int | None) -> str:
+    """Return a line that says how a process decides without the store of counters; empty without an outage."""
+    if not fallback_processes:
+        return ""
+    return (
+        f"without the store of counters, which does not reply: this process admits up to 1/{fallback_processes} of each limit "
+        f'(`fallback_processes = {fallback_processes}`), and "used" includes the other shares; see `on_store_loss` of the rules'
+    )
+
+
 def parse_duration_ms(duration: str) -> int:
     """Return a duration such as `10m` in milliseconds. Raises click.BadParameter."""
     from wharf.limits.rules.values import DURATION, InvalidValue

@@ -12,6 +12,7 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.limits.admin_client import (
     AdminAddress,
+    describe_shadow_refusal,
     iterate_events,
     json_option,
     list_admin_addresses,
@@ -45,7 +46,9 @@ class _Event(NamedTuple):
 @click.command
 @click.option("--follow", is_flag=True, help="Also print what happens from now on, until Ctrl-C.")
 @click.option(
-    "--decisions", is_flag=True, help="With --follow: also print refused requests and a sample of the others."
+    "--decisions",
+    is_flag=True,
+    help="With --follow: also print requests that were refused, or would be without shadow mode, and a sample of the others.",
 )
 @click.option("--since", help="Begin: a time such as 2027-01-31T12:00:00Z, or a duration such as 1h.")
 @click.option(
@@ -155,13 +158,19 @@ def _print_record(record: dict[str, Any], *, as_json: bool) -> None:
         return
     data = record["data"]
     if record["type"] == DECISION_TYPE:
-        verdict = "admitted" if data["verdict"] == "admitted" else f"refused ({data['verdict']})"
-        rule = f" by {data['refused_by']}" if data["refused_by"] else ""
-        text = f"{data['caller']}  {data['method']} {data['path']}  {verdict}{rule}  {data['request_id']}"
+        text = f"{data['caller']}  {data['method']} {data['path']}  {_describe_verdict(data)}  {data['request_id']}"
     else:
         details = " ".join(f"{name}={_format_value(value)}" for name, value in data["details"].items())
         text = "  ".join(part for part in (data["operator"], data["action"], details, data["reason"]) if part)
     click.echo(f"{record['time']}  {escape_controls(text)}")
+
+
+def _describe_verdict(decision: dict[str, Any]) -> str:
+    """Return what happened to a request, such as `refused (primary) by core`, or what would happen without shadow mode."""
+    if decision["verdict"] != "admitted":
+        return f"refused ({decision['verdict']})" + (f" by {decision['refused_by']}" if decision["refused_by"] else "")
+    exceeded = [limit["rule"] for limit in decision["limits"] if limit["is_exceeded"] and not limit["is_enforced"]]
+    return f"admitted{describe_shadow_refusal(exceeded, is_banned=bool(decision['banned_until']))}"
 
 
 def _format_value(value: object) -> str:

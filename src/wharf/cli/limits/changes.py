@@ -102,7 +102,8 @@ def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
     The ban of an address applies to its requests without a valid token, and that of a token only to tokens without an
     app. By default, bans of addresses are only recorded: see `addresses_shadow` of the rules.
 
-    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it.
+    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it, or credential:… as `wharf limits top`
+    prints it.
     """
     reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
     if reply.get("is_enforced", True):  # A gateway of an earlier version does not say it.
@@ -174,6 +175,7 @@ def enable(reason: str, path: AdminAddress) -> None:
 def reload(path: AdminAddress) -> None:
     """Read the rules and the directory of users again.
 
+    Settings are read only at the start: if their file has changed since then, the command says that a restart is needed.
     The exit code is 1 if a file was rejected.
     """
     lines: list[str] = []
@@ -183,6 +185,10 @@ def reload(path: AdminAddress) -> None:
             is_rejected = True
             lines.append(f"{name} rejected; the previous version stays in force:\n{problem}")
         lines.append(f"{len(reply['rules'])} rules in force ({reply['hash']})")
+        if reply.get("changed_settings"):  # A limiter of an earlier version does not send it.
+            lines.append(
+                f"{reply['changed_settings']} has changed since the limiter read it: restart the limiter to apply it"
+            )
     for line in dict.fromkeys(lines):  # Processes that agree are reported once.
         click.echo(line)
     if is_rejected:

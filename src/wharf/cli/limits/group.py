@@ -12,6 +12,8 @@ from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.limits.admin_client import (
     AdminAddress,
+    describe_outage,
+    describe_shadow_refusal,
     json_option,
     print_json,
     query_all_limiters,
@@ -94,17 +96,23 @@ def lint(file: Path, before: Path | None, as_json: bool) -> None:
     from wharf.cli.common.documents import read_utf8_text
     from wharf.cli.common.errors import CliError
     from wharf.cli.limits.simulate import MAX_RULES_BYTES
+    from wharf.limits.config.settings_file import is_settings_text
     from wharf.limits.rules import InvalidFile, Severity, lint_rules, read_rules
 
-    try:
-        rules = read_rules(read_utf8_text(str(file), str(file), max_bytes=MAX_RULES_BYTES), str(file))
-        old = (
-            read_rules(read_utf8_text(str(before), str(before), max_bytes=MAX_RULES_BYTES), str(before))
-            if before is not None
-            else None
-        )
-    except InvalidFile as error:
-        raise CliError(str(error)) from None
+    files = [file] if before is None else [file, before]
+    rule_sets = []
+    for path in files:
+        text = read_utf8_text(str(path), str(path), max_bytes=MAX_RULES_BYTES)
+        try:
+            rule_sets.append(read_rules(text, str(path)))
+        except InvalidFile as error:
+            if is_settings_text(text):
+                raise CliError(
+                    f"{path} is a settings file, not a rules file: give the file that its key `rules` names. A limiter checks "
+                    "its settings when it starts"
+                ) from None
+            raise CliError(str(error)) from None
+    rules, old = rule_sets[0], rule_sets[1] if before is not None else None
     findings = lint_rules(rules, old)
     if as_json:
         print_json([msgspec.to_builtins(finding) for finding in findings])
@@ -131,15 +139,19 @@ def _count_findings(findings: Any, severity: object, word: str) -> str:
 @socket_option
 @json_option
 def top(count: int, minutes: int, path: AdminAddress, as_json: bool) -> None:
-    """Show the callers with the most requests, and how many were refused."""
+    """Show the callers with the most requests, and how many were refused.
+
+    "Would refuse" counts the admitted requests that a limit or a ban in shadow mode would have refused.
+    """
     from wharf.cli.common.rendering import render_table
 
     callers = _merge_activity(path, f"/top?minutes={minutes}")[:count]
     if as_json:
         print_json(callers)
         return
-    rows = [(caller["caller"], caller["requests"], caller["refused"], caller["busiest"]) for caller in callers]
-    click.echo(render_table(("Caller", "Requests", "Refused", "Busiest endpoint"), rows))
+    titles = ("Caller", "Requests", "Refused", "Would refuse", "Busiest endpoint")
+    names = ("caller", "requests", "refused", "would_refuse", "busiest")
+    click.echo(render_table(titles, [tuple(caller[name] for name in names) for caller in callers]))
 
 
 def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
@@ -156,9 +168,12 @@ def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
     most_requests: dict[str, int] = {}
     for row in (row for rows in rows_by_process for row in rows):
         caller = row["caller"]
-        total = totals.setdefault(caller, {"caller": caller, "requests": 0, "refused": 0, "busiest": ""})
+        total = totals.setdefault(
+            caller, {"caller": caller, "requests": 0, "refused": 0, "would_refuse": 0, "busiest": ""}
+        )
         total["requests"] += row["requests"]
         total["refused"] += row["refused"]
+        total["would_refuse"] += row.get("would_refuse", 0)  # Limiters of an earlier version do not count these.
         if row["requests"] > most_requests.get(caller, 0):
             most_requests[caller], total["busiest"] = row["requests"], row["busiest"]
     return sorted(totals.values(), key=lambda row: (-row["requests"], row["caller"]))
@@ -171,7 +186,8 @@ def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
 def show(caller: str, path: AdminAddress, as_json: bool) -> None:
     """Show the counters of a caller.
 
-    CALLER is user:ada (or ada), address:192.0.2.7, installation:71, app:7 or repository:acme/site.
+    CALLER is user:ada (or ada), address:192.0.2.7, installation:71, app:7 or repository:acme/site, or a name as `wharf
+    limits top` or a refusal shows it, such as "credential 0a1b2c3d".
     """
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
     from wharf.cli.common.times import format_rounded_duration, format_utc_time
@@ -182,13 +198,18 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
         return
     banned_s = view["banned_for_s"]
     shadow = "" if view.get("is_ban_enforced", True) else " (shadow mode: nothing is refused)"
+    ban = format_rounded_duration(banned_s * NS_PER_SECOND) + shadow if banned_s else ""
+    if not view.get("is_ban_known", True):
+        ban = "unknown, because the store does not reply"
     click.echo(render_pairs([
         ("Caller", view["caller"]),
         ("Credential", view["credential"]),
         ("Caller class", view["case"]),
-        ("Banned as", view["ban_subject"]),
-        ("Banned for", format_rounded_duration(banned_s * NS_PER_SECOND) + shadow if banned_s else ""),
+        ("Banned as" if banned_s else "Ban subject", view["ban_subject"]),
+        ("Banned for", ban),
     ]))  # fmt: skip
+    if outage := describe_outage(view.get("fallback_processes")):
+        click.echo(f"counted {outage}")
     for grant in view["grants"]:
         until = format_utc_time(grant["until_ms"] * NS_PER_SECOND // 1_000)
         text = f"{grant['amount']} more of {grant['resource']} until {until}"
@@ -229,10 +250,18 @@ def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
         f"{decision['method']} {decision['path']} of {decision['caller']} "
         f"({decision['credential']}, {decision['address']})"
     )
-    verdict = "admitted" if decision["verdict"] == "admitted" else f"refused ({decision['verdict']})"
+    if decision["verdict"] == "admitted":
+        exceeded = [limit["rule"] for limit in decision["limits"] if limit["is_hit"] and not limit["is_enforced"]]
+        is_banned = bool(decision.get("banned_until_ms"))
+        verdict = f"admitted{describe_shadow_refusal(exceeded, is_banned=is_banned)}"
+    else:
+        verdict = f"refused ({decision['verdict']})"
     rule = f" by {decision['told_by']}" if decision["told_by"] else ""
     retry = f"; retry after {decision['retry_after_s']} s" if decision["retry_after_s"] else ""
-    click.echo(f"{verdict}{rule}{retry}{': ' + decision['problem'] if decision['problem'] else ''}\n")
+    click.echo(f"{verdict}{rule}{retry}{': ' + decision['problem'] if decision['problem'] else ''}")
+    if outage := describe_outage(decision.get("fallback_processes")):
+        click.echo(f"decided {outage}")
+    click.echo()
     rows = [
         (
             limit["rule"],

@@ -7,10 +7,10 @@ import msgspec
 
 from wharf.limits.admin.callers import (
     MAX_ECHOED_CHARS,
+    find_ban_subject,
     find_caller,
     is_credential_key,
     list_charges,
-    parse_ban_subject,
 )
 from wharf.limits.admin.errors import ActionError, reporting_outages
 from wharf.limits.core.counting.bans import BanRecord
@@ -106,7 +106,7 @@ class OperatorActions:
         Return the subject and the end of the ban, and whether the rules enforce it or only record it (shadow mode).
         Raises `ActionError` for any other subject and while the store is unavailable.
         """
-        subject = parse_ban_subject(subject)
+        subject = find_ban_subject(self._service, subject)
         until_ms = self._service.now_ms() + for_ms if for_ms > 0 else 0
         with reporting_outages():
             await self._service.evaluator.store.ban(subject, until_ms)

@@ -1,6 +1,7 @@
 """Finds the callers and counters that operators name. A caller need not have sent a request yet."""
 
 import re
+from collections.abc import Mapping
 from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -8,7 +9,7 @@ from wharf.limits.admin.errors import ActionError
 from wharf.limits.core.callers.addresses import ANONYMOUS_V6_BITS, build_address_scope
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.directory import Directory
-from wharf.limits.core.callers.recognition import is_enterprise_account
+from wharf.limits.core.callers.recognition import build_opaque_token, is_enterprise_account
 from wharf.limits.core.plans import Charge, build_charge
 from wharf.limits.core.rule import MINUTE_MS
 from wharf.limits.decisions import DecisionService
@@ -20,8 +21,12 @@ MAX_ECHOED_CHARS: Final = 200
 """Limit of an operator's input in an error text."""
 _TOKEN_NAME: Final = re.compile("[0-9a-f]{16}")
 """The beginning of the hash of a token, as `Caller.token` has it."""
+_SHORT_CREDENTIAL_KEY: Final = re.compile("[0-9a-f]{8,31}")
+"""The beginning of a keyed hash. Refusals show 8 digits of it."""
 _CREDENTIAL_KEY: Final = re.compile("[0-9a-f]{32}")
 """The keyed hash of a credential that is not in the directory."""
+MAX_LISTED_OWNERS: Final = 10
+"""Limits the length of an error text."""
 MAX_ENDPOINTS: Final = 256
 """Limits the length of replies about one caller."""
 
@@ -29,7 +34,8 @@ MAX_ENDPOINTS: Final = 256
 def find_caller(service: DecisionService, name: str) -> Caller:
     """Return the caller that an operator names, such as `user:ada` or `ada`. Raises `ActionError`.
 
-    A caller that sent requests is returned as it was last recognized; any other is derived from the directory.
+    A caller that sent requests is returned as it was last recognized; any other is derived from the directory. The name can
+    also be one that a refusal shows, such as `credential 0a1b2c3d` or `user ID 5`, if the caller sent requests.
     """
     caller_of_descriptors = service.evaluator.limiter.descriptor_book.find_caller(name)
     if caller_of_descriptors is not None:
@@ -41,14 +47,34 @@ def find_caller(service: DecisionService, name: str) -> Caller:
     if last_caller is None:
         service.activity.add_admissions_to_rows(service.now_ms())
         last_caller = service.activity.last_callers.get(owner)
-    caller = last_caller or _build_caller(owner, service.caller_resolver.directory)
+    directory = service.caller_resolver.directory
+    caller = last_caller or _build_caller(owner, directory) or _find_shown_caller(name, service.activity.last_callers)
     if caller is None:
         raise ActionError(
-            f"caller {name!r} not found: it sent no request and is not in the directory. Name a caller such as "
-            "user:ada, address:192.0.2.7, installation:71, app:7 or repository:acme/site.",
+            f"caller {name[:MAX_ECHOED_CHARS]!r} not found: this process has received no request of it since it started, "
+            "and it is not in the directory. Name a caller such as user:ada, address:192.0.2.7, installation:71, app:7 or "
+            "repository:acme/site, or as `wharf limits top` prints it.",
             404,
         )
     return caller
+
+
+def _find_shown_caller(name: str, last_callers: Mapping[str, Caller]) -> Caller | None:
+    """Return the caller that refusals show by this name, or whose credential begins with it; `None` if no caller matches.
+
+    Raises `ActionError` if several match.
+    """
+    kind, _, key = name.partition(":")
+    prefix = name if kind == "credential" and _SHORT_CREDENTIAL_KEY.fullmatch(key) else None
+    found = [
+        caller
+        for owner, caller in last_callers.items()
+        if caller.display_name == name or (prefix is not None and owner.startswith(prefix))
+    ]
+    if len(found) > 1:
+        owners = ", ".join(sorted(caller.owner for caller in found)[:MAX_LISTED_OWNERS])
+        raise ActionError(f"{name[:MAX_ECHOED_CHARS]!r} stands for {len(found)} callers: use one of {owners}", 409)
+    return found[0] if found else None
 
 
 def parse_address_scope(subject: str) -> str:
@@ -78,6 +104,16 @@ def is_credential_key(text: str) -> bool:
     return _CREDENTIAL_KEY.fullmatch(text) is not None
 
 
+def find_ban_subject(service: DecisionService, name: str) -> str:
+    """Return what a ban of a name applies to: for a credential, as `top` or a refusal shows it, its token.
+
+    Raises `ActionError` if it cannot be banned.
+    """
+    if name.startswith(("credential:", "credential ")):
+        return find_caller(service, name).ban_subject
+    return parse_ban_subject(name)
+
+
 def parse_ban_subject(subject: str) -> str:
     """Return the subject of a ban as `wharf limits show` prints it. Raises `ActionError` if it cannot be banned."""
     kind, _, name = subject.partition(":")
@@ -95,7 +131,7 @@ def parse_ban_subject(subject: str) -> str:
                 "`wharf limits show` prints it"
             )
     raise ActionError(
-        f"{subject[:MAX_ECHOED_CHARS]} cannot be banned: only app:…, token:… and address:… can, but not a user. "
+        f"{subject[:MAX_ECHOED_CHARS]} cannot be banned: only app:…, token:…, credential:… and address:… can, but not a user. "
         "`wharf limits show` shows the ban subject of a caller."
     )
 
@@ -110,7 +146,11 @@ def _build_caller(owner: str, directory: Directory) -> Caller | None:
             )
         case "credential" if is_credential_key(name):
             return Caller(
-                kind=CredentialKind.OPAQUE, caller_class=CallerClass.USER, owner=owner, address=UNKNOWN_ADDRESS
+                kind=CredentialKind.OPAQUE,
+                caller_class=CallerClass.USER,
+                owner=owner,
+                address=UNKNOWN_ADDRESS,
+                token=build_opaque_token(name),
             )
         case "user" if directory.find_user(name) is not None:
             return Caller(

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.admin.callers import UNKNOWN_ADDRESS, find_caller, list_charges
-from wharf.limits.admin.errors import ActionError, reporting_outages
+from wharf.limits.admin.errors import ActionError
 from wharf.limits.core.plans import is_subject_shadow
 from wharf.limits.core.rule import MINUTE_MS, UNLIMITED, StoreOutagePolicy
 from wharf.limits.decisions.activity import ActivityRow
@@ -70,24 +70,36 @@ class OperatorQueries:
         ]
         # A caller without requests has no known token and address, and so no ban subject.
         ban_subject = None if caller.ban_subject in ("", UNKNOWN_ADDRESS) else caller.ban_subject
+        ban_s, is_ban_known = None, True
+        if ban_subject is not None:
+            try:
+                ban_s = await self._get_ban_s(ban_subject, now_ms)
+            except StoreUnavailable:  # The rest is what operators need during an outage.
+                is_ban_known = False
         return {
             "caller": caller.owner,
             "credential": caller.kind.value,
             "case": caller.caller_class.value,
             "ban_subject": ban_subject,
-            "banned_for_s": await self._get_ban_s(ban_subject, now_ms) if ban_subject is not None else None,
+            "banned_for_s": ban_s,
+            "is_ban_known": is_ban_known,
             "is_ban_enforced": ban_subject is None or not is_subject_shadow(ban_subject, limiter.rulebook.rules.ban),
             "grants": [msgspec.to_builtins(g) for g in service.overrides.grant_file.grants if g.owner == caller.owner],
+            "fallback_processes": self._get_fallback_processes(),
             "limits": limits,
         }
+
+    def _get_fallback_processes(self) -> int | None:
+        """Return how many processes share each limit now, because the store is unavailable; `None` if it is available."""
+        remote = self._limiter.stores.remote
+        return remote.guard.fallback.process_count if remote is not None and remote.guard.counts.is_away else None
 
     async def _get_ban_s(self, subject: str, now_ms: int) -> int | None:
         """Return how many more seconds a subject is banned; `None` if it is not banned.
 
-        Raises `ActionError` while the store is unavailable.
+        Raises `StoreUnavailable`.
         """
-        with reporting_outages():
-            left_ms = await self._service.evaluator.store.get_ban_end_ms(subject) - now_ms
+        left_ms = await self._service.evaluator.store.get_ban_end_ms(subject) - now_ms
         return -(-left_ms // 1_000) if left_ms > 0 else None
 
     async def explain_decision(self, request_id: str) -> dict[str, Any]:
@@ -106,8 +118,8 @@ class OperatorQueries:
                 ) from None
         if decision is None:
             raise ActionError(
-                f"decision {request_id} not found: all refusals are logged, but of admitted requests only the last "
-                "10,000 and a sample of earlier ones",
+                f"decision {request_id} not found: all refusals are logged, also those that shadow mode prevented, "
+                "but of other requests only the last 10,000 and a sample of earlier ones",
                 404,
             )
         return decision
@@ -175,10 +187,12 @@ def _sum_by_caller(rows: Iterable[ActivityRow]) -> list[dict[str, Any]]:
     by_owner: dict[str, dict[str, Any]] = {}
     for row in rows:
         entry = by_owner.setdefault(
-            row.caller.owner, {"caller": row.caller.owner, "requests": 0, "refused": 0, "endpoints": {}}
+            row.caller.owner,
+            {"caller": row.caller.owner, "requests": 0, "refused": 0, "would_refuse": 0, "endpoints": {}},
         )
         entry["requests"] += row.total
         entry["refused"] += row.primary + row.secondary
+        entry["would_refuse"] += row.shadowed
         entry["endpoints"][row.endpoint] = entry["endpoints"].get(row.endpoint, 0) + row.total
     for entry in by_owner.values():
         endpoints = entry.pop("endpoints")

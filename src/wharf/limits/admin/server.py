@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from wharf.limits.admin.actions import OperatorActions
+from wharf.limits.admin.callers import MAX_ECHOED_CHARS
 from wharf.limits.admin.errors import ActionError
 from wharf.limits.admin.metrics import Metric, render_metrics
 from wharf.limits.admin.queries import OperatorQueries
@@ -26,6 +27,7 @@ from wharf.limits.admin.streams import (
     read_last_event_id,
     read_types,
 )
+from wharf.limits.core.resources import get_organization
 from wharf.limits.decisions.headers import get_reason_phrase
 from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
 from wharf.limits.decisions.records import OperatorChangeRecord
@@ -269,13 +271,27 @@ class AdminServer:
             case ["export"]:
                 return self.queries.export_state()
             case ["orgs", organization, "insights", "api", *rest]:
-                since_ms, until_ms = read_time_range(query)
-                rows_by_process = await self.queries.read_activity(since_ms, until_ms)
-                rows = [row for process_rows in rows_by_process.values() for row in process_rows]
-                directory = self._limiter.decision_service.caller_resolver.directory
-                return compute_insights(rows, directory, organization, "/".join(rest), query)
+                return await self._describe_activity(organization, "/".join(rest), query)
             case _:
                 raise ActionError(f"unknown query path {path}", 404)
+
+    async def _describe_activity(self, organization: str, report_path: str, query: Mapping[str, str]) -> Any:
+        """Return a report about the requests for an organization's resources.
+
+        Raises `InvalidInsightsQuery`, and `ActionError` if the organization is not known.
+        """
+        since_ms, until_ms = read_time_range(query)
+        rows_by_process = await self.queries.read_activity(since_ms, until_ms)
+        rows = [row for process_rows in rows_by_process.values() for row in process_rows]
+        directory = self._limiter.decision_service.caller_resolver.directory
+        is_known = directory.find_organization(organization) is not None
+        if not is_known and not any(get_organization(row.resource) == organization for row in rows):
+            raise ActionError(
+                f"organization {organization[:MAX_ECHOED_CHARS]!r} is not in the directory, so no request is counted for it: "
+                "add it to the file that `directory` in the settings names",
+                404,
+            )
+        return compute_insights(rows, directory, organization, report_path, query)
 
     async def _list_audit_records(self, query: Mapping[str, str]) -> list[OperatorChangeRecord]:
         """Return the newest recorded changes by operators. Raises `ActionError` if the audit file cannot be read."""
@@ -324,7 +340,8 @@ class AdminServer:
                 return await actions.import_state(request.told, by=by, reason=reason)
             case "/reload":
                 await actions.reload_files()
-                return self.queries.describe_rules()
+                changed = str(self._limiter.settings.file) if self._limiter.has_changed_settings() else None
+                return {**self.queries.describe_rules(), "changed_settings": changed}
             case _:
                 raise ActionError(f"unknown action path {path}", 404)
 

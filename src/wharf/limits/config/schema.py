@@ -492,7 +492,7 @@ DECISIONS: Final = TableSchema(
         KeySchema(
             "one_in",
             make_integer_kind(1, 1_000_000),
-            "Log one in this many admitted requests. All refusals are logged.",
+            "Log one in this many admitted requests. All refusals are logged, also those that shadow mode prevents.",
             "`100`",
         ),
         KeySchema("megabytes_most", make_integer_kind(1, 1_000_000), "The maximum size of the log.", "`100`"),

@@ -134,7 +134,7 @@ class DecisionLogSettings(msgspec.Struct, frozen=True, kw_only=True):
     is_kept: bool = True
     """Whether decisions are written to a file."""
     one_in: int = 100
-    """Log one in this many admitted requests. All refusals are logged."""
+    """Log one in this many admitted requests. All refusals are logged, also those that shadow mode prevents."""
     bytes_most: int = 100 * MEBIBYTE
     """The maximum size of the files."""
     kept_ms: int = 24 * 3_600_000
@@ -176,6 +176,10 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     owner_paths: tuple[str, ...] | None = None
     """Patterns of the complete paths that name the owner of a resource; `None` for those of the rules."""
     meta: Mapping[str, Any] = {}  # Any JSON: the reply to `GET /meta`.
+    file: Path | None = None
+    """The file of these settings; `None` if they do not come from a file."""
+    file_hash: str = ""
+    """The SHA-256 of the text of that file."""
 
     @property
     def socket_path(self) -> Path:

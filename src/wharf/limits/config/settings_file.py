@@ -26,10 +26,12 @@ from wharf.limits.core.callers.addresses import InvalidProxies, ProxySettings, r
 from wharf.limits.core.resources import parse_owner_pattern
 from wharf.limits.core.route import BadPattern
 from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
-from wharf.limits.rules.rules_file import PROFILES
+from wharf.limits.rules.rules_file import PROFILES, TABLE_NAMES
+from wharf.limits.rules.schema import ROOT as RULES_ROOT
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
+from wharf.limits.toml.problems import InvalidFile
 from wharf.sinks.checks import InvalidSecretFile, check_sink, read_sink_secret
 from wharf.sinks.settings import MAX_SINKS, SinkKind, SinkSettings
 from wharf.world.addresses import is_loopback, split_host_and_port
@@ -114,12 +116,26 @@ def read_settings(text: str, file: str = "limits.toml", *, folder: Path = Path()
     Relative paths in it start from `folder`. Raises `InvalidFile` with all problems of the text.
     """
     document = TomlDocument(text, file)
-    names = {table.name for table in TABLES if table.name}
-    document.check_names({key.name for key in ROOT.keys} | names | {META})
+    document.check_names(_list_names())
     reader = _SettingsReader(document, folder)
     settings = reader.read()
     document.raise_problems()
     return settings
+
+
+def _list_names() -> set[str]:
+    """Return the names of all keys and tables at the top of a settings file."""
+    return {key.name for key in ROOT.keys} | {table.name for table in TABLES if table.name} | {META}
+
+
+def is_settings_text(text: str) -> bool:
+    """Return whether a text that is not a valid rules file has a key or table that only settings files have."""
+    try:
+        names = set(TomlDocument(text, "").raw)
+    except InvalidFile:
+        return False
+    rules_names = {key.name for key in RULES_ROOT.keys} | TABLE_NAMES
+    return bool(names & (_list_names() - rules_names)) and not names & TABLE_NAMES
 
 
 def read_upstream(text: str) -> Upstream:

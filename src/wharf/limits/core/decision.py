@@ -18,7 +18,7 @@ class Verdict(Enum):
 
     ADMITTED = "admitted"
     BANNED = "banned"
-    """The caller is banned, because it continued to send requests while it was refused."""
+    """The caller is banned: it continued to send requests while it was refused, or an operator banned it."""
     PRIMARY = "primary"
     """Refused: a primary limit is exceeded."""
     SECONDARY = "secondary"
@@ -72,6 +72,15 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def is_admitted(self) -> bool:
         return self.verdict is Verdict.ADMITTED
+
+    @property
+    def is_shadow_refusal(self) -> bool:
+        """Whether the request was admitted only because a limit or a ban that would refuse it is in shadow mode."""
+        result = self.result
+        if not self.is_admitted or not (result.hit_indexes or result.banned_until_ms):
+            return False
+        is_ban = bool(result.banned_until_ms) and self.plan.is_ban_shadow
+        return is_ban or any(not self.charges[index].is_enforced for index in result.hit_indexes)
 
     @property
     def bucket_charge(self) -> Charge:

@@ -193,8 +193,8 @@ def _format_message(decision: LimitDecision, caller: Caller) -> str:
             return _format_exceeds_ceiling_message(decision, caller)
         case Verdict.BANNED:
             return (
-                "You have exceeded a secondary rate limit: you continued to send requests while you were limited, "
-                f"so all requests are refused for some time. {wait}"
+                "You have exceeded a secondary rate limit: you continued to send requests while you were limited, or an "
+                f"operator has banned you, so all requests are refused for some time. {wait}"
             )
         case Verdict.SECONDARY:
             return f"{_format_secondary_message(decision)} {wait}"

@@ -49,6 +49,8 @@ class TakeResult(msgspec.Struct, frozen=True, eq=False, gc=False):
     """When the current ban ends; 0 without a ban. Set for bans in shadow mode too."""
     is_repeated: bool = False
     """Whether this is the stored result of an earlier call with the same id."""
+    fallback_processes: int = 0
+    """The number of processes that shared the limits, if this process decided without the store; else 0."""
 
 
 class CounterReading(msgspec.Struct, frozen=True, gc=False):

@@ -61,6 +61,8 @@ class ActivityRow(msgspec.Struct, gc=False):
     """The resource that the requests are about, such as `acme/site` or `acme`; empty if no organization owns it."""
     bucket: str = ""
     """The primary bucket that the requests count against, such as `core`."""
+    shadowed: int = 0
+    """Admitted, but refused if no limit and no ban were in shadow mode."""
 
 
 class RuleCounts(msgspec.Struct):
@@ -116,6 +118,8 @@ class ActivityCounts:
         if result.hit_indexes:
             for name in decision.list_hit_rules(is_enforced=False):
                 self._get_rule_counts(name).shadowed += 1
+        if decision.is_shadow_refusal:
+            self._get_row(result.now_ms // MINUTE_MS, caller, plan, resource).shadowed += 1
 
     def record_machine(self, rules: Iterable[str]) -> None:
         """Count a request of a node agent or a server under these rules. It has no decision and no row."""

@@ -103,6 +103,7 @@ def _add_row(sums: dict[_RowKey, ActivityRow], row: ActivityRow, key: _RowKey) -
     total.total += row.total
     total.primary += row.primary
     total.secondary += row.secondary
+    total.shadowed += row.shadowed
     total.last_ms = max(total.last_ms, row.last_ms)
     total.last_limited_ms = max(total.last_limited_ms, row.last_limited_ms)
 

@@ -1,4 +1,6 @@
-"""The decision log: all refusals and a sample of the admissions, so that operators can find out why a request was refused.
+"""The decision log: all refusals, also those that shadow mode prevented, and a sample of the other admissions.
+
+Operators find out with it why a request was refused, and whom a new limit would refuse.
 
 Recent decisions are in memory. Two files hold older ones, limited in size and age. Tokens are never logged.
 """
@@ -81,7 +83,7 @@ class DecisionLog:
     """The decision log of one process.
 
     If `folder` is `None`, no file is written. `on_entry` is called with the request id and the line of every decision
-    that was written to the file. `on_logged` is called with every refusal, and with one of `settings.one_in` admissions.
+    that was written to the file. `on_logged` is called with every decision that is queued for the file.
     """
 
     def __init__(
@@ -102,11 +104,15 @@ class DecisionLog:
         self._file_started_ms = 0
 
     def record(self, entry: LoggedDecision) -> None:
-        """Store a decision in memory, and queue it for the file: every refusal, and one of `settings.one_in` admissions."""
+        """Store a decision in memory, and queue it for the file.
+
+        Queued are every refusal, every admission that a limit or ban in shadow mode would have refused, and one of
+        `settings.one_in` other admissions.
+        """
         if len(entry.path) > MAX_PATH_CHARACTERS:
             entry = msgspec.structs.replace(entry, path=entry.path[:MAX_PATH_CHARACTERS])
         self._recent.append(entry)
-        if entry.decision.is_admitted:
+        if entry.decision.is_admitted and not entry.decision.is_shadow_refusal:
             self._admitted += 1
             if self._admitted % self._settings.one_in:
                 return
@@ -115,13 +121,14 @@ class DecisionLog:
     def record_admission(
         self, request_id: str, at_ms: int, method: str, path: str, decision: LimitDecision, caller: Caller
     ) -> None:
-        """Store an admission in memory, and queue one of `settings.one_in` admissions for the file.
+        """Store an admission in memory, and queue it for the file as `record` does.
 
-        The entry in memory is compact, unless a limit in shadow mode was exceeded, or a grant, an overflow key or a ban
-        must be logged too.
+        The entry in memory is compact, unless a limit in shadow mode was exceeded, or a grant, an overflow key, a ban or
+        an outage of the store must be logged too.
         """
         plan, result = decision.plan, decision.result
-        if result.hit_indexes or result.keys or result.banned_until_ms or decision.charges is not plan.charges:
+        has_more = result.hit_indexes or result.keys or result.banned_until_ms or result.fallback_processes
+        if has_more or decision.charges is not plan.charges:
             self.record(LoggedDecision(request_id, at_ms, method, path, decision, caller))
             return
         if len(path) > MAX_PATH_CHARACTERS:
@@ -202,6 +209,7 @@ class DecisionLog:
             "told_by": None if refusing_charge is None else refusing_charge.name,
             "banned_until_ms": decision.result.banned_until_ms or None,
             "problem": decision.problem or None,
+            "fallback_processes": decision.result.fallback_processes or None,
             "limits": [msgspec.to_builtins(limit) for limit in decision.list_limits()],
         }
 

@@ -39,7 +39,7 @@ class LimitData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionData(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision about one request: all refusals, and one of `one_in` admissions."""
+    """The decision about one request: all refusals, also those that shadow mode prevented, and one of `one_in` admissions."""
 
     request_id: str
     verdict: Annotated[

@@ -54,6 +54,7 @@ class _SharedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     # Rows that older processes wrote lack these; they belong to no organization.
     resource: str = ""
     bucket: str = ""
+    shadowed: int = 0
 
     def row(self) -> ActivityRow:
         """Return the stored row as an `ActivityRow`, with a caller that has only the stored fields."""
@@ -79,6 +80,7 @@ class _SharedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.last_limited_ms,
             self.resource,
             self.bucket,
+            self.shadowed,
         )
 
 
@@ -209,4 +211,5 @@ def _encode_rows(rows: Iterable[ActivityRow]) -> Iterator[_SharedRow]:
             row.last_limited_ms,
             row.resource,
             row.bucket,
+            row.shadowed,
         )

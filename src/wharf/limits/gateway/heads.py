@@ -27,6 +27,7 @@ MAX_KNOWN_BYTES: Final = 2_048
 """The meaning of longer header lines is not remembered; limits memory."""
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
+_NON_ASCII_TARGET: Final = re.compile(rb"[A-Z]{1,32} [\x21-\x7e]*+[\x80-\xff][\x21-\xff]*+ HTTP/1\.[01]\r")
 _REQUEST_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e]*+\r\n)*+")
 _PLAIN_HEADERS: Final = re.compile(rb"(?:[-0-9A-Za-z]++:[\t\x20-\x7e]*+\r\n)*+")
 _LINES: Final = re.compile(rb"(([^:]++):([^\r]*+)\r\n)")
@@ -384,6 +385,8 @@ def _explain_request_line(data: bytes) -> str:
     line = data.partition(b"\n")[0]
     if b" HTTP/" in line and b" HTTP/1." not in line:
         return "The version of HTTP is not supported: send HTTP/1.1."
+    if _NON_ASCII_TARGET.match(line):
+        return "The target of the request has a byte that is not ASCII: send such characters percent-encoded, such as %C3%BC."
     return "This is not an HTTP request: its first line must be a method, a path and HTTP/1.1, and end with CR LF."
 
 

@@ -4,6 +4,7 @@ A connection parses the reply, and passes its parts to a `ReplyHandler`, which d
 """
 
 import asyncio
+import logging
 import select
 import ssl
 from collections import OrderedDict
@@ -15,8 +16,11 @@ from wharf.limits.gateway.heads import CHUNKED, UNTIL_CLOSE, BadHead, ReplyHead,
 from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.limits.gateway.sockets import enable_keepalive
 from wharf.world import World
+from wharf.world.log_limit import LogLimit
 from wharf.world.tasks import cancel_tasks
 from wharf.world.tls_contexts import ClientTls, get_client_context
+
+log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """A longer reply head is an error; limits memory."""
@@ -397,6 +401,9 @@ class UpstreamPool:
         self._tls = _build_tls_context(settings) if upstream.is_tls else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reply_timeout_s = settings.upstream_ms / 1_000
+        self._connect_failures = LogLimit(world)
+        self._is_outage_logged = False
+        """Whether the last log line about the service says that it cannot be reached."""
 
     def compute_deadline_s(self) -> float:
         """Return the time by the monotonic clock until which the service must send the next bytes."""
@@ -441,22 +448,39 @@ class UpstreamPool:
                     server_hostname=upstream.host if self._tls is not None else None,
                 )
         except TimeoutError:
-            self._on_no_connection(handler, "The service did not accept a connection in time.", status=504)
-        except OSError:
-            self._on_no_connection(handler, "The service cannot be reached.", status=502)
+            reason = f"no connection within {self._settings.connect_ms:g} ms"
+            self._on_no_connection(handler, "The service did not accept a connection in time.", reason, status=504)
+        except OSError as error:
+            self._on_no_connection(handler, "The service cannot be reached.", str(error), status=502)
         else:
             # Over TLS, unread bytes can be a part of the handshake.
             if connection.is_closed or (self._tls is None and connection.has_unread_bytes()):
                 connection.abort()
-                self._on_no_connection(handler, "The service sent data or closed before it had a request.", status=502)
+                reason = "it sent data or closed before it had a request"
+                message = "The service sent data or closed before it had a request."
+                self._on_no_connection(handler, message, reason, status=502)
                 return
             self._pending_connections -= 1
+            if self._is_outage_logged:
+                self._is_outage_logged = False
+                log.warning("service behind the gateway reached again service=%s", upstream.authority)
             if not handler.on_upstream_ready(connection):
                 self.return_connection(connection)
 
-    def _on_no_connection(self, handler: ReplyHandler, message: str, *, status: int) -> None:
-        """Fail a request for which no connection could be opened, and all waiting ones if none can become free."""
+    def _on_no_connection(self, handler: ReplyHandler, message: str, reason: str, *, status: int) -> None:
+        """Fail a request for which no connection could be opened, and all waiting ones if none can become free.
+
+        Callers get `message`; the log gets `reason`, once a minute.
+        """
         self._pending_connections -= 1
+        left_out = self._connect_failures.count_event()
+        if left_out is not None:
+            self._is_outage_logged = True
+            service = self.upstream.authority
+            log.warning(
+                "service behind the gateway cannot be reached service=%s error=%s earlier_requests=%d",
+                *(service, reason, left_out),
+            )
         handler.on_upstream_failed(message, status=status)
         self._fail_waiting(message, status)
 

@@ -37,7 +37,7 @@ DEFAULT_PROFILE: Final = "code-host"
 PROFILES: Final = ("code-host", "gitea", "forgejo", "gitlab", "cluster")
 SCOPE_MEMBERS: Final = frozenset({"caller", "address", "user", "app", "installation", "repository", "token"})
 
-_TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "paths", "ban", "domain"})
+TABLE_NAMES: Final = frozenset({"rule", "endpoint", "points", "graphql", "paths", "ban", "domain"})
 # Keys of the file whose field has another name.
 _RULE_FIELDS: Final = {"window": "window_ms", "ceiling": "ceilings", "enforce": "enforce_percent"}
 _BAN_FIELDS: Final = {"grace": "grace_ms", "first": "first_ms", "most": "most_ms", "forget": "forget_ms"}
@@ -49,7 +49,7 @@ def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
     `file` is the name of the file, for messages. Raises `InvalidFile` with all problems of the text.
     """
     document = TomlDocument(text, file)
-    document.check_names({key.name for key in ROOT.keys} | _TABLES)
+    document.check_names({key.name for key in ROOT.keys} | TABLE_NAMES)
     top = _read_top(document)
     base = _read_base_profile(top, document)
     own = _FileContent(document, top)

@@ -91,6 +91,7 @@ class FallbackCounters:
             if counts_before and not call.plan.is_free
             else result.bucket_count_before,
             bucket_end_ms=bucket_end_ms,
+            fallback_processes=self.process_count,
         )
 
     def _limit_to_share(self, charge: Charge, now_ms: int) -> Charge:

@@ -79,8 +79,13 @@ def make_opaque_caller(key: str, address: Address) -> Caller:
         owner=f"credential:{key}",
         address=build_address_scope(address),
         display_name=f"credential {key[:8]}",
-        token=f"token:{key[:16]}",
+        token=build_opaque_token(key),
     )
+
+
+def build_opaque_token(key: str) -> str:
+    """Return the scope value of a credential with this keyed hash, to which bans apply."""
+    return f"token:{key[:16]}"
 
 
 class CredentialOwner(msgspec.Struct, frozen=True, kw_only=True):
