@@ -1,8 +1,10 @@
 """The files on docs/limits-proxies.md, and the processes that tests start with them."""
 
 import contextlib
+import getpass
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -118,6 +120,19 @@ def run_program(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+@contextlib.contextmanager
+def run_nginx(folder: Path, configuration: str, port: int, *, path: str) -> Iterator[None]:
+    """Run nginx with a configuration that listens on this port until the block ends. `path` replies while it runs."""
+    # nginx of the distribution would write into folders of the system.
+    own = "".join(f"{name}_temp_path {name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    (folder / "nginx.conf").write_text(configuration.replace("http {\n", f"http {{\naccess_log off;\n{own}"))
+    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or "nginx"
+    command = [program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"]
+    command += ["-g", f"daemon off; pid {folder}/nginx.pid; user {getpass.getuser()};"]
+    with run_program(command, folder, port, path=path):
+        yield
 
 
 def _is_answering(process: subprocess.Popen[bytes], port: int, path: str, log: Path) -> bool:

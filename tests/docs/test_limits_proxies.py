@@ -1,11 +1,8 @@
 """The files of docs/limits-proxies.md work: nginx, FastAPI, Django, Flask, and the manifests for Kubernetes."""
 
 import contextlib
-import getpass
 import io
 import json
-import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +21,7 @@ from tests.docs.limits_proxies import (
     replace_ports,
     run_gateway,
     run_limiter,
+    run_nginx,
     run_program,
     run_service,
     send_raw,
@@ -54,17 +52,11 @@ def write_limits(folder: Path, text: str, rules: str = FEW) -> None:
 
 
 @contextlib.contextmanager
-def run_nginx(folder: Path, *, check: int, port: int, service: int) -> Iterator[None]:
+def run_nginx_of_page(folder: Path, *, check: int, port: int, service: int) -> Iterator[None]:
     """Run nginx with the configuration of the page at these ports."""
     text = replace_ports(FILES["nginx.conf"], {8082: check, 8000: port, 3000: service})
-    # nginx of the distribution would write into folders of the system.
-    own = "".join(f"{name}_temp_path {name};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    (folder / "nginx.conf").write_text(text.replace("http {\n", f"http {{\naccess_log off;\n{own}"))
-    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or "nginx"
-    command = [program, "-p", f"{folder}/", "-c", "nginx.conf", "-e", "stderr"]
-    command += ["-g", f"daemon off; pid {folder}/nginx.pid; user {getpass.getuser()};"]
     # nginx itself replies to this path, with 404: it is internal.
-    with run_program(command, folder, port, path="/_limits/"):
+    with run_nginx(folder, text, port, path="/_limits/"):
         yield
 
 
@@ -76,7 +68,7 @@ def nginx(tmp_path: Path) -> Iterator[int]:
     with (
         run_service() as service,
         run_limiter(tmp_path, "limits.toml"),
-        run_nginx(tmp_path, check=check, port=port, service=service),
+        run_nginx_of_page(tmp_path, check=check, port=port, service=service),
     ):
         yield port
 
@@ -89,7 +81,7 @@ def test_a_caller_of_nginx_gets_what_the_gateway_gives(tmp_path: Path) -> None:
         run_service() as service,
         run_limiter(tmp_path, "limits.toml"),
         run_gateway(tmp_path, gateway, service),
-        run_nginx(tmp_path, check=check, port=port, service=service),
+        run_nginx_of_page(tmp_path, check=check, port=port, service=service),
     ):
         differences = list_differences(port, gateway)
     assert differences == []
@@ -172,7 +164,7 @@ def test_behind_nginx_the_limiter_asks_the_service_who_owns_a_credential(tmp_pat
         settings = dict(read_blocks(CREDENTIALS_PAGE))["checks.toml"]
         (tmp_path / "limits.toml").write_text(replace_ports(settings, {8082: check, 3000: service}))
         (tmp_path / "rules.toml").write_text(FEW)
-        with run_limiter(tmp_path, "limits.toml"), run_nginx(tmp_path, check=check, port=port, service=service):
+        with run_limiter(tmp_path, "limits.toml"), run_nginx_of_page(tmp_path, check=check, port=port, service=service):
             tokens = (TOKEN_OF_ADA, "unknown-0123456789012345", TOKEN_OF_ADA)
             limits = [fetch(port, authorization=f"Bearer {token}").headers["ratelimit"] for token in tokens]
     assert [limit.partition(";t=")[0] for limit in limits] == ['"core";r=2', '"core";r=1', '"core";r=1']
@@ -194,7 +186,7 @@ def test_callers_of_nginx_cannot_choose_their_address_or_path(nginx: int) -> Non
 @pytest.mark.needs_program("nginx")
 def test_without_a_limiter_nginx_admits_requests(tmp_path: Path) -> None:
     check, port = free_ports(2)
-    with run_service() as service, run_nginx(tmp_path, check=check, port=port, service=service):
+    with run_service() as service, run_nginx_of_page(tmp_path, check=check, port=port, service=service):
         reply = fetch(port)
     assert (reply.status, reply.body, "ratelimit" in reply.headers) == (200, "GET /orders", False)
 
