@@ -68,7 +68,7 @@ def run_with_two(folder: Path, scenario: Callable[[Process, Process], Awaitable[
 async def run_command(path: Path, *words: str) -> str:
     result = await asyncio.to_thread(CliRunner().invoke, root, ["limits", *words, "--admin-address", str(path)])
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def test_a_grant_and_its_revocation_reach_the_other_process(tmp_path: Path) -> None:
