@@ -43,7 +43,7 @@ def test_all_processes_raise_their_limit_of_open_files(tmp_path: Path, hard_limi
 def test_programs_of_tasks_keep_the_usual_limit_of_open_files(tmp_path: Path) -> None:
     with running(tmp_path / "a", "dev", "--port", "0") as agent:
         agent.wait_ready()
-        script = "ulimit -Sn >$NOMAD_ALLOC_DIR/data/limit.txt; exec sleep 600"
+        script = "ulimit -Sn >$NOMAD_ALLOC_DIR/data/new; mv $NOMAD_ALLOC_DIR/data/new $NOMAD_ALLOC_DIR/data/limit.txt; exec sleep 600"
         agent.put("/v1/jobs", {"Job": build_job("limits", "service", "/bin/sh", "-c", script)["Job"]})
 
         def list_running() -> list[str]:
@@ -51,6 +51,8 @@ def test_programs_of_tasks_keep_the_usual_limit_of_open_files(tmp_path: Path) ->
             return [each["ID"] for each in allocations if each["ClientStatus"] == "running"]
 
         (allocation,) = wait_until(list_running, what="the task runs")
+        written = agent.folder / ".wharf/alloc" / allocation / "alloc/data/limit.txt"
+        wait_until(written.exists, what="the task has written its limit")
         command = run(
             agent.folder,
             *("alloc", "exec", allocation, "/bin/sh", "-c", "ulimit -Sn; cat $NOMAD_ALLOC_DIR/data/limit.txt"),

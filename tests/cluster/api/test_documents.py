@@ -84,7 +84,7 @@ async def test_the_page_loads_nothing_from_elsewhere() -> None:
 async def test_the_schema_of_job_files_is_served_without_a_token_and_may_be_cached() -> None:
     plain, pretty = await get("/v1/schema/job.json"), await get("/v1/schema/job.json", "pretty")
 
-    assert (plain.status, plain.headers["content-type"]) == (200, "application/schema+json")
+    assert (plain.status, plain.headers["content-type"]) == (200, "application/json")
     assert plain.headers["cache-control"] == "max-age=3600"
     assert json.loads(plain.body) == json.loads(pretty.body) == load_schema()
 

@@ -278,7 +278,7 @@ def test_the_reply_of_one_server_is_the_result() -> None:
     value = [False, 1, [2, 3], [4], [5], [], 6, 7, 8]
     result = decode_result(call, value, is_repeated=True)
 
-    assert msgspec.structs.astuple(result) == (False, 1, (2, 3), (4,), (5,), (), 6, 7, 8, True)
+    assert msgspec.structs.astuple(result) == (False, 1, (2, 3), (4,), (5,), (), 6, 7, 8, True, 0)
 
 
 def test_a_counter_under_the_shared_key_has_this_key_in_the_result() -> None:
@@ -301,7 +301,7 @@ def test_the_replies_of_two_nodes_are_merged_in_the_order_of_the_call() -> None:
     assert merge(
         [True, 10, [20, 22, 23, 24, 25], [0, 4], [50, 55], [1], 30, 40, 0],
         [True, 11, [21], [0], [51], [], 98, 99, 3],
-    ) == (True, 11, (20, 21, 22, 23, 24, 25), (0, 1, 5), (50, 51, 55), keys, 30, 40, 3, False)
+    ) == (True, 11, (20, 21, 22, 23, 24, 25), (0, 1, 5), (50, 51, 55), keys, 30, 40, 3, False, 0)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from wharf.contract.wire.openapi import Document, build_openapi_document
 from wharf.job_files import schema
 
 HTML_CONTENT_TYPE: Final = "text/html; charset=utf-8"
-JOB_SCHEMA_CONTENT_TYPE: Final = "application/schema+json"
 JOB_SCHEMA_MAX_AGE_S: Final = 3600
 """How long editors may use a copy of the schema of job files, which changes only with a new version of Wharf."""
 
@@ -78,7 +77,7 @@ async def read_job_schema(server: Server, request: Request) -> ActionResult:
     if request.query.get("pretty", "0") != "0":
         return ActionResult(schema.load_schema())
     headers = ((b"cache-control", f"max-age={JOB_SCHEMA_MAX_AGE_S}".encode()),)
-    return ActionResult(EncodedBody(_read_job_schema(), JOB_SCHEMA_CONTENT_TYPE), headers=headers)
+    return ActionResult(EncodedBody(_read_job_schema(), "application/json"), headers=headers)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
