@@ -91,7 +91,8 @@ def probe_containers() -> str | None:
     podman, busybox = shutil.which("podman"), shutil.which("busybox")
     if podman is None or busybox is None:
         return None  # `needs_program` reports a missing program.
-    with tempfile.TemporaryDirectory(prefix="wp-") as folder:
+    # The container's monitor can still write into the folder after Podman has ended.
+    with tempfile.TemporaryDirectory(prefix="wp-", ignore_cleanup_errors=True) as folder:
         root = Path(folder) / "rootfs"
         root.mkdir()
         shutil.copy(busybox, root / "busybox")
