@@ -361,6 +361,18 @@ def test_a_cancelled_request_is_not_charged_and_affects_no_other_request(server:
     assert run_scenario(scenario, "", server.address) == [*range(1, 51), 1]
 
 
+def test_closing_waits_until_the_charge_of_a_cancelled_request_is_undone(server: RedisServer) -> None:
+    async def scenario(limiter: GuardedLimiter) -> int:
+        task = asyncio.ensure_future(limiter.send(a_user("bob")))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await limiter.guard.close()
+        return (await limiter.send(a_user("bob"))).used
+
+    assert run_scenario(scenario, "", server.address) == 1
+
+
 def test_counters_expire_in_redis_after_their_window(server: RedisServer) -> None:
     async def scenario(limiter: GuardedLimiter) -> None:
         await limiter.send(a_user())

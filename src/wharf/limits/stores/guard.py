@@ -165,10 +165,12 @@ class GuardedStore:
             self._record_loss()
 
     async def close(self) -> None:
-        """Stop checking the store, and wait for running calls."""
+        """Stop checking the store, and wait for running calls and late charges, which end by the timeout of the store."""
         if self._watcher is not None:
             await cancel_tasks(self._watcher)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._late_takes or self._tasks:
+            waiting: list[asyncio.Future[Any]] = [*self._late_takes.values(), *self._tasks]
+            await asyncio.wait(waiting)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
