@@ -74,6 +74,8 @@ class Breaker(msgspec.Struct):
 
 log = logging.getLogger(__name__)
 
+LONGEST_CLOSE_S: Final = 2.0
+"""How long `close` waits for charges whose results have not arrived: longer than a store that works needs."""
 MAX_PENDING_UNDOS: Final = 10_000
 """Limits the memory for charges that must be undone when the store is back; the oldest are dropped."""
 
@@ -165,12 +167,12 @@ class GuardedStore:
             self._record_loss()
 
     async def close(self) -> None:
-        """Stop checking the store, and wait for running calls and late charges, which end by the timeout of the store."""
+        """Stop checking the store, and wait for running calls, and for a short time for late charges."""
         if self._watcher is not None:
             await cancel_tasks(self._watcher)
-        while self._late_takes or self._tasks:
-            waiting: list[asyncio.Future[Any]] = [*self._late_takes.values(), *self._tasks]
-            await asyncio.wait(waiting)
+        if self._late_takes:
+            await asyncio.wait(self._late_takes.values(), timeout=LONGEST_CLOSE_S)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
