@@ -22,7 +22,7 @@ from wharf.job_files.hcl.block_types import ArgumentKind
 from wharf.job_files.hcl.parsing import parse_hcl_job
 from wharf.job_files.reference import spellings
 from wharf.job_files.reference.__main__ import render_files
-from wharf.job_files.reference.defaults import find_defaults, iterate_record_types, list_submitted_fields
+from wharf.job_files.reference.defaults import find_defaults, iterate_record_types, list_field_types
 from wharf.job_files.reference.docstrings import (
     DocstringError,
     parse_field_docstring,
@@ -54,7 +54,7 @@ def collect_record_types() -> dict[str, type[msgspec.Struct]]:
     for record_type in waiting:
         if record_type.__name__ not in found:
             found[record_type.__name__] = record_type
-            for field_type in list_submitted_fields(record_type).values():
+            for field_type in list_field_types(record_type).values():
                 waiting.extend(iterate_record_types(field_type))
     return found
 
@@ -101,7 +101,7 @@ def test_every_field_has_a_description_of_one_sentence_or_more(block: str) -> No
 def test_the_schema_describes_every_field_of_every_record() -> None:
     described = {(block, name) for block, name in FIELDS if name not in FILE_ONLY}
 
-    assert described == {(name, field) for name, each in RECORDS.items() for field in list_submitted_fields(each)}
+    assert described == {(name, field) for name, each in RECORDS.items() for field in list_field_types(each)}
 
 
 @pytest.mark.parametrize("block", DEFINITIONS)

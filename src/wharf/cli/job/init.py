@@ -10,8 +10,6 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.job.examples import EXAMPLES, KINDS
 
-SCHEMA_PATH: Final = "/v1/schema/job.json"
-"""Where servers have the JSON schema of job files, by which editors complete and check YAML."""
 LANGUAGES: Final = ("yaml", "hcl")
 _COMMENT: Final = re.compile(r"(?m)^[ ]*#.*\n|[ ]+#[ ].*$")
 _HELP: Final = {
@@ -68,6 +66,7 @@ def _detect_language(file: Path | None) -> str:
 def build_example(kind: str, language: str, *, file: str, has_comments: bool = True) -> str:
     """Return an example job."""
     from wharf.contract.client import read_settings
+    from wharf.job_files.schema import SCHEMA_URL_PATH
 
     text = EXAMPLES[kind, language]
     if not has_comments:
@@ -75,4 +74,4 @@ def build_example(kind: str, language: str, *, file: str, has_comments: bool = T
         text = _COMMENT.sub("", text)
         text = re.sub(r"\n{3,}", "\n\n", text).lstrip("\n")
     address = read_settings(os.environ).addresses[0].rstrip("/")
-    return text.replace("{schema}", f"{address}{SCHEMA_PATH}").replace("{file}", file)
+    return text.replace("{schema}", f"{address}{SCHEMA_URL_PATH}").replace("{file}", file)

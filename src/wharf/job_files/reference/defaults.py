@@ -46,7 +46,7 @@ def iterate_record_types(field_type: Any) -> Iterator[type[msgspec.Struct]]:  # 
         yield from iterate_record_types(argument)
 
 
-def list_submitted_fields(record_type: type[msgspec.Struct]) -> dict[str, Any]:
+def list_field_types(record_type: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the type of each field that a submission of this record may have, by wire name."""
     fields: dict[str, Any] = {field.encode_name: field.type for field in msgspec.structs.fields(record_type)}
     return fields | dict(getattr(record_type, "only_when_submitted", {}))
@@ -55,7 +55,7 @@ def list_submitted_fields(record_type: type[msgspec.Struct]) -> dict[str, Any]:
 def build_sample(record_type: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the JSON of a record that has each of its blocks, but sets no field."""
     sample: dict[str, Any] = dict(_SAMPLE_VALUES.get(record_type.__name__, {}))
-    for name, field_type in list_submitted_fields(record_type).items():
+    for name, field_type in list_field_types(record_type).items():
         inner_type = next(iterate_record_types(field_type), None)
         if inner_type is None or name in ("Multiregion", "VersionTag", "ScalingPolicies"):
             continue

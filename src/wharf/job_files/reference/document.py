@@ -23,7 +23,7 @@ from wharf.job_files.reference.defaults import (
     JOB_TYPES_BY_POLICY,
     find_defaults,
     iterate_record_types,
-    list_submitted_fields,
+    list_field_types,
 )
 from wharf.job_files.reference.docstrings import FieldText, read_field_texts
 from wharf.job_files.reference.spellings import Spelling, find_spellings, iterate_block_places
@@ -91,7 +91,7 @@ def _iterate_reachable_types(record_type: type[msgspec.Struct]) -> Iterator[type
     """Yield a record class and those of its fields, outer ones first, each once."""
     seen = [record_type]
     for current in seen:
-        for field_type in list_submitted_fields(current).values():
+        for field_type in list_field_types(current).values():
             seen += [inner for inner in iterate_record_types(field_type) if inner not in seen]
     yield from seen
 
@@ -105,7 +105,7 @@ def build_definition(record_type: type[msgspec.Struct]) -> JsonObject:
     texts = read_field_texts(record_type)
     python_names = {field.encode_name: field.name for field in msgspec.structs.fields(record_type)}
     properties: JsonObject = {}
-    for name, field_type in list_submitted_fields(record_type).items():
+    for name, field_type in list_field_types(record_type).items():
         text = texts.get(python_names.get(name, "")) or _FILE_ONLY_TEXTS.get((record_type.__name__, name))
         if text is None:
             raise MissingDescription(
@@ -167,11 +167,11 @@ def _build_other_names(record_type: type[msgspec.Struct]) -> JsonObject:
     """
     class_path = f"#/$defs/{record_type.__name__}/properties"
     patterns: JsonObject = {}
-    for name in list_submitted_fields(record_type):
+    for name in list_field_types(record_type):
         words = _get_python_name(record_type, name).split("_")
         pattern = "_?".join("".join(f"[{letter.upper()}{letter}]" for letter in word) for word in words)
         patterns[f"^(?!{name}$){pattern}$"] = {"$ref": f"{class_path}/{name}"}
-    known = {name.lower() for name in list_submitted_fields(record_type)}
+    known = {name.lower() for name in list_field_types(record_type)}
     for block in {place.block for place in iterate_block_places() if place.record_type is record_type}:
         for argument in block.arguments:
             if argument.operand:

@@ -9,7 +9,7 @@ import msgspec
 from wharf.contract.model.jobs.job import Job
 from wharf.job_files.hcl.block_types import BlockType, BodyKind
 from wharf.job_files.hcl.blocks import JOB
-from wharf.job_files.reference.defaults import iterate_record_types, list_submitted_fields
+from wharf.job_files.reference.defaults import iterate_record_types, list_field_types
 
 
 class Spelling(NamedTuple):
@@ -47,7 +47,7 @@ def iterate_block_places(
 
 def find_record_type(record_type: type[msgspec.Struct], field: str) -> type[msgspec.Struct] | None:
     """Return the record class of a field, or `None` if the field holds no record or does not exist."""
-    return next(iterate_record_types(list_submitted_fields(record_type).get(field)), None)
+    return next(iterate_record_types(list_field_types(record_type).get(field)), None)
 
 
 @cache
