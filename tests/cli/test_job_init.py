@@ -113,7 +113,7 @@ def test_an_example_runs_a_real_task(
     if launch:
         earlier = list_children(agent)
         run_command(agent, *launch)
-        (job,) = list_children(agent) - earlier
+        (job,) = wait_until(lambda: list_children(agent) - earlier, what="the launched job is listed")
 
     wait_until(lambda: expected in read_logs(agent, job), what=f"the output of {kind}")
     run_command(agent, "job", "stop", "--purge", "--detach", "example")
