@@ -65,6 +65,10 @@ class Cost(msgspec.Struct, frozen=True):
         )
 
     @property
+    def is_problem(self) -> bool:
+        return not self.is_allowed or self.status in (0, 500)
+
+    @property
     def cpu_s(self) -> float:
         return self.loop_cpu_s + self.worker_cpu_s
 
@@ -74,6 +78,24 @@ class Cost(msgspec.Struct, frozen=True):
             f"the scheduler for {self.scheduler_hold_s * 1_000:.1f} ms; {self.loop_cpu_s * 1_000:.0f} ms on the loop, "
             f"{self.worker_cpu_s * 1_000:.0f} ms in a worker; {self.status} {self.text}"
         )
+
+
+def _rank_attempt(cost: Cost) -> tuple[bool, float]:
+    return not cost.is_allowed, cost.hold_s
+
+
+def keep_best_attempts(measure_all: Callable[[], list[tuple[str, Cost]]]) -> list[tuple[str, Cost]]:
+    """Return the best cost of each request of a sequence that can be sent once only, each time to a new server.
+
+    The sequence is repeated only if one of its requests is above a limit.
+    """
+    best = measure_all()
+    for _ in range(MAX_ATTEMPTS - 1):
+        if not any(cost.is_problem for _, cost in best):
+            break
+        pairs = zip(best, measure_all(), strict=True)
+        best = [min(earlier, later, key=lambda pair: _rank_attempt(pair[1])) for earlier, later in pairs]
+    return best
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -108,7 +130,7 @@ class Probe:
             if best.is_allowed or best.status == 0:
                 break
             again = await self._measure_once(request, body, prepare)
-            best = min(best, again, key=lambda cost: (not cost.is_allowed, cost.hold_s))
+            best = min(best, again, key=_rank_attempt)
         self.costs.append((request, best))
         return best
 
@@ -120,15 +142,12 @@ class Probe:
                 attempts.append(await self._measure_once(request, request.build_body(), None))
             if attempts[-1].is_allowed or attempts[-1].status == 0:
                 break
-        best = min(attempts, key=lambda cost: (not cost.is_allowed, cost.hold_s))
+        best = min(attempts, key=_rank_attempt)
         self.costs.append((request, best))
         return best
 
     async def measure_once(self, request: WorstRequest) -> Cost:
-        """Return the cost of a request that cannot be repeated, such as a deletion. A hold up to twice the limit counts as
-        noise.
-        """
-        request = msgspec.structs.replace(request, hold_limit_s=MAX_HOLD_S * 2)
+        """Return the cost of a request that cannot be repeated, such as a deletion. `keep_best_attempts` repeats them all."""
         cost = await self._measure_once(request, await asyncio.to_thread(request.build_body), None)
         self.costs.append((request, cost))
         return cost
@@ -207,9 +226,7 @@ class Probe:
 
     @property
     def findings(self) -> Findings:
-        problems = [
-            f"{request}: {cost}" for request, cost in self.costs if not cost.is_allowed or cost.status in (0, 500)
-        ]
+        problems = [f"{request}: {cost}" for request, cost in self.costs if cost.is_problem]
         return Findings(tuple(problems), self._describe_worst())
 
     def _describe_worst(self, count: int = 8) -> str:
