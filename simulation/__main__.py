@@ -65,7 +65,6 @@ def _run_one(seed: int, bug: PlantedBug | None, *, in_order: bool, timeline_file
     if timeline_file:
         Path(timeline_file).write_text("".join(f"{line}\n" for line in run.timeline.entries), "utf-8")
     _print_result(result, bug)
-    print(f"fingerprint {result.fingerprint}, {result.steps} steps, {result.virtual_s:.0f} s of virtual time")
     return 1 if result.failure is not None else 0
 
 
@@ -78,11 +77,11 @@ def _run_many(count: int, first: int | None, bug: PlantedBug | None) -> int:
         results.append(result)
         if len(results) % SEEDS_PER_PROGRESS_LINE == 0:
             print(f"{len(results)} of {count} seeds done", flush=True)
-        if result.failure is not None:
+        if result.failure is not None or count < SEEDS_PER_PROGRESS_LINE:
             _print_result(result, bug)
-            if bug is not None:
-                print(f"seed {result.seed} detected {bug} (seeds run: {len(results)})")
-                return 0
+        if result.failure is not None and bug is not None:
+            print(f"seed {result.seed} detected {bug} (seeds run: {len(results)})")
+            return 0
     if bug is not None:
         print(f"no seed of {count} detected {bug}")
         return 1
@@ -103,6 +102,10 @@ def _print_result(result: SeedResult, bug: PlantedBug | None) -> None:
     """Print the result of a seed. For a failure, print its timeline, its error and the command that repeats it."""
     if result.failure is None:
         print(f"seed {result.seed}: {result.events} events, {sum(result.faults.values())} faults, no violations")
+        print(
+            f"fingerprint {result.fingerprint}, {result.steps} steps, {result.virtual_s:.0f} s of virtual time",
+            flush=True,
+        )
         return
     print(f"\nseed {result.seed} FAILED after {result.events} events\n")
     print("\n".join(result.failure.timeline))
