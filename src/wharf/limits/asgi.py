@@ -252,7 +252,7 @@ class LimitsMiddleware:
             decision_service.on_reply_status(admitted, status)
         if status >= 500:
             await decision_service.on_status(admitted, status)
-        passed, marks = filter_reply_headers(headers, replaces_limits=admitted.decision is not None, status=status)
+        passed, marks = filter_reply_headers(headers, replaces_limits=admitted.reports_limits, status=status)
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms
         if marks.is_content:
@@ -396,7 +396,7 @@ class _AsgiCall:
         """
         admitted = self._admitted
         headers, marks = filter_reply_headers(
-            message.get("headers", ()), replaces_limits=admitted.decision is not None, status=message["status"]
+            message.get("headers", ()), replaces_limits=admitted.reports_limits, status=message["status"]
         )
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms

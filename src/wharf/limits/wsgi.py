@@ -285,7 +285,7 @@ class _WsgiCall:
         admitted.finish_work(self._decision_service.world.monotonic_s())
         passed, marks = filter_reply_headers(
             ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers),
-            replaces_limits=admitted.decision is not None,
+            replaces_limits=admitted.reports_limits,
             status=int(status[:3]),
         )
         if marks.measured_ms is not None:

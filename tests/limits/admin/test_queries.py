@@ -581,6 +581,7 @@ def test_queries_and_actions_are_served_by_their_paths(operator: Operator) -> No
         "until_ms": operator.service.now_ms() + 5,
         "is_enforced": True,
         "is_shadow_for_all": False,
+        "is_shadow_for_rules": False,
     }
     assert [entry["by"] for entry in operator.read_audit()] == ["unknown"]
     assert replies[13][1]["message"] == "The body needs a Content-Length of at most 64 MiB."

@@ -109,10 +109,12 @@ def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
     if reply.get("is_enforced", True):  # A gateway of an earlier version does not say it.
         click.echo(f"banned {reply['subject']} for {duration}: {BANNED_REQUESTS[reply['subject'].partition(':')[0]]}")
         return
-    key = "shadow" if reply["is_shadow_for_all"] else "addresses_shadow"
+    key = "`shadow` in `[ban]`" if reply["is_shadow_for_all"] else "`addresses_shadow` in `[ban]`"
+    if reply.get("is_shadow_for_rules"):
+        key = "`shadow` at the top"
     click.echo(
         f"recorded a ban of {reply['subject']} for {duration}, which refuses nothing: bans are in shadow mode, because "
-        f"`{key}` in `[ban]` of the rules is true"
+        f"{key} of the rules is true"
     )
 
 

@@ -113,12 +113,14 @@ class OperatorActions:
         self._service.write_audit_entry(
             "ban" if for_ms > 0 else "unban", by=by, reason=reason, subject=subject, until_ms=until_ms
         )
-        ban_rules = self._service.evaluator.limiter.rulebook.rules.ban
+        rules = self._service.evaluator.rules
+        ban_rules = rules.ban
         return {
             "subject": subject,
             "until_ms": until_ms,
             "is_enforced": not is_subject_shadow(subject, ban_rules),
             "is_shadow_for_all": ban_rules.shadow,
+            "is_shadow_for_rules": rules.shadow,
         }
 
     async def revoke_credential(self, name: str, *, credential: str, by: str, reason: str) -> dict[str, Any]:

@@ -38,20 +38,29 @@ class RefusalResponse(msgspec.Struct, frozen=True):
 
 
 def build_headers(decision: LimitDecision, rules: RuleSet) -> Headers:
-    """Return the rate limit headers of a reply to an admitted or refused request: `x-ratelimit-*`, `ratelimit` and others."""
+    """Return the rate limit headers of a reply to an admitted or refused request: `x-ratelimit-*`, `ratelimit` and others.
+
+    Limits in shadow mode are left out: a client that reads that nothing remains would wait, although nothing is refused.
+    """
     limit_values = tuple(_iter_ratelimit_values(decision, rules))
-    headers = [
-        *_build_x_ratelimit_headers(decision.bucket_charge, decision.limit, decision.used, decision.reset_s),
-        ("ratelimit-policy", ", ".join(policy for policy, _ in limit_values)),
-        ("ratelimit", ", ".join(remaining for _, remaining in limit_values if remaining)),
-    ]
+    headers: list[tuple[str, str]] = []
+    if decision.bucket_charge.is_enforced:
+        headers += _build_x_ratelimit_headers(decision.bucket_charge, decision.limit, decision.used, decision.reset_s)
+    if limit_values:
+        headers.append(("ratelimit-policy", ", ".join(policy for policy, _ in limit_values)))
+        headers.append(("ratelimit", ", ".join(remaining for _, remaining in limit_values if remaining)))
     if (retry_after_s := decision.retry_after_s) is not None:
         headers.append(("retry-after", str(retry_after_s)))
     return tuple(headers)
 
 
 def build_bucket_headers(charge: Charge, reading: CounterReading, now_ms: int) -> Headers:
-    """Return the rate limit headers for a reply without a decision: the bucket as it was read, with nothing charged."""
+    """Return the rate limit headers for a reply without a decision: the bucket as it was read, with nothing charged.
+
+    None are returned for a bucket in shadow mode.
+    """
+    if not charge.is_enforced:
+        return ()
     used = min(charge.ceiling, reading.used)
     policy, remaining = format_ratelimit_values(charge, used, reading.end_ms, now_ms)
     return (
@@ -76,14 +85,18 @@ def _iter_ratelimit_values(decision: LimitDecision, rules: RuleSet) -> Iterator[
     """Yield for each limit its value in the header `RateLimit-Policy` and its value in `RateLimit`.
 
     The primary bucket comes first. A secondary limit follows only if it is not hidden, and if it refused the request or
-    the rules disclose secondary limits. The second value is empty if it must stay secret.
+    the rules disclose secondary limits. Limits in shadow mode are left out. The second value is empty if it must stay
+    secret.
     """
     now_ms = decision.result.now_ms
-    yield format_ratelimit_values(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
+    if decision.bucket_charge.is_enforced:
+        yield format_ratelimit_values(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
     free_at_ms = dict(zip(decision.result.hit_indexes, decision.result.free_at_ms, strict=True))
     for index, (charge, before) in enumerate(zip(decision.charges, decision.result.counts_before, strict=False)):
         is_refusing = decision.refusing_index == index
-        if charge is decision.bucket_charge or charge.rule.hidden or not (is_refusing or rules.disclose_secondary):
+        if charge is decision.bucket_charge or charge.rule.hidden or not charge.is_enforced:
+            continue
+        if not (is_refusing or rules.disclose_secondary):
             continue
         used = min(charge.ceiling, before + charge.cost * decision.is_admitted)
         end_ms = free_at_ms.get(index, now_ms + charge.rule.window_ms)

@@ -97,6 +97,11 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     on_long_running: Callable[[], None] | None = None
     """Called once when the request has run for a second."""
 
+    @property
+    def reports_limits(self) -> bool:
+        """Whether the limiter's headers replace those of the service: not if limits are off or in shadow mode."""
+        return self.decision is not None and self.decision.reports_bucket
+
     def pause_work(self, now_s: float) -> None:
         """Stop measuring work: the service waits for the caller, or has not received the request yet."""
         if self.working_since_s is not None:

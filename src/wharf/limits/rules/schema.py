@@ -105,6 +105,13 @@ ROOT: Final = TableSchema(
             "those of the profile",
         ),
         KeySchema(
+            "shadow",
+            FLAG,
+            "Count and report, but refuse no request: puts all rules and bans in shadow mode, whatever they set "
+            "themselves. Replies then have no rate limit headers.",
+            "`false`",
+        ),
+        KeySchema(
             "disclose_secondary",
             FLAG,
             "Whether `RateLimit` headers and `/rate_limit` report secondary limits, not only their refusals.",
