@@ -587,27 +587,93 @@ def test_lint_exits_with_1_for_rules_that_a_limiter_would_reject(
     assert (result.exit_code, expected in result.output) == (code, True)
 
 
-def test_lint_says_that_a_file_has_settings_and_no_rules(tmp_path: Path) -> None:
-    (tmp_path / "limits.toml").write_text('rules = "rules.toml"\n[gateway]\nlisten = "127.0.0.1:80"\n')
+def lint(file: Path, text: str) -> tuple[int, list[str]]:
+    """Return the exit code and the output of `wharf limits lint` for a file with this text, without its folder."""
+    file.write_text(text)
+    result = CliRunner().invoke(root, ["limits", "lint", str(file)])
+    return result.exit_code, result.output.replace(f"{file.parent}/", "").splitlines()
 
-    result = CliRunner().invoke(root, ["limits", "lint", str(tmp_path / "limits.toml")])
 
-    assert result.exit_code == 1
-    assert (
-        f"{tmp_path / 'limits.toml'} is a settings file, not a rules file: give the file that its key" in result.output
+def test_lint_checks_settings_and_says_which_rules_they_name(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text(TWO_AN_HOUR)
+
+    assert lint(tmp_path / "limits.toml", 'rules = "rules.toml"\n[gateway]\nlisten = "127.0.0.1:80"\n') == (
+        0,
+        ["limits.toml: 0 errors", "rules.toml: 25 rules, 0 errors, 0 warnings"],
     )
 
 
-@pytest.mark.parametrize(("added", "is_reported"), [("", False), ("# A comment.\n", True)])
-def test_reload_says_that_changed_settings_need_a_restart(tmp_path: Path, added: str, is_reported: bool) -> None:
+def test_lint_finds_all_mistakes_of_settings_in_one_run(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[[user]]\nlogin = 5\n")
+    (tmp_path / "tls.crt").write_text("no certificate")
+    text = """
+rules = "absent.toml"
+directory = "bad.toml"
+credentials = "opaque"
+credential_key_file = "absent.key"
+[gateway]
+lisen = "127.0.0.1:80"
+certificate_file = "tls.crt"
+key_file = "tls.key"
+upstream_ca_file = "tls.crt"
+[[sink]]
+name = "logs"
+kind = "file"
+"""
+
+    code, lines = lint(tmp_path / "limits.toml", text)
+
+    assert (code, lines[-1]) == (1, "limits.toml: 7 errors")
+    assert [line.partition(": ")[0] for line in lines[:-1]] == [
+        "bad.toml:2:1",
+        "limits.toml:2:1",
+        "limits.toml:5:1",
+        "limits.toml:7:1",
+        "limits.toml:8:1",
+        "limits.toml:10:1",
+        "limits.toml:11:1",
+    ]
+    assert lines[1] == "limits.toml:2:1: rules: absent.toml cannot be read: No such file or directory"
+    assert lines[3] == "limits.toml:7:1: gateway.lisen: is not known; did you mean 'listen'?"
+    assert lines[4].endswith("certificate not usable: tls.key does not exist")
+
+
+def test_lint_of_settings_shows_the_mistakes_of_their_rules(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text('[[rule]]\nname = "odd"\ncounts = "points"\nwindow = "1m"\nceiling = 3\n')
+
+    code, lines = lint(tmp_path / "limits.toml", 'rules = "rules.toml"\n[store]\n')
+
+    assert (code, lines[0], lines[1].partition(":")[0]) == (1, "limits.toml: 0 errors", "rules.toml")
+
+
+def test_lint_of_settings_creates_no_file(tmp_path: Path) -> None:
+    lint(tmp_path / "limits.toml", 'data_folder = "data"\ncredentials = "opaque"\n')
+
+    assert [path.name for path in tmp_path.iterdir()] == ["limits.toml"]
+
+
+@pytest.mark.parametrize(
+    ("added", "reported"),
+    [
+        ("", ""),
+        ("# A comment.\n", ""),
+        (
+            "head_timeout = '3s'\n[store]\nsaved = false\n",
+            ": restart the limiter to apply [gateway] head_timeout, [store] saved",
+        ),
+        ("lisen = 3\n", ", and the limiter could not start with it:\nlimits.toml:9:1: gateway.lisen: is not known"),
+    ],
+)
+def test_reload_names_the_changed_settings_that_need_a_restart(tmp_path: Path, added: str, reported: str) -> None:
     async def scenario(operator: Operator) -> str:
         file = tmp_path / "limits.toml"
         file.write_text(file.read_text() + added)
-        return await operator.run("reload")
+        return await operator.run("reload", fails="lisen" in added)
 
-    shown = run_as_operator(tmp_path, scenario)
+    shown = run_as_operator(tmp_path, scenario).replace(f"{tmp_path}/", "")
 
-    assert (f"{tmp_path / 'limits.toml'} has changed since the limiter read it: restart" in shown) is is_reported
+    assert (f"limits.toml has changed since the start{reported}" in shown) is bool(reported)
+    assert ("since the start" in shown) is bool(reported)
 
 
 def test_activity_of_an_unknown_organization_is_an_error(tmp_path: Path) -> None:

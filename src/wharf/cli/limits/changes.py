@@ -1,8 +1,9 @@
 """The commands of `wharf limits` that change a running limiter, which writes each change to its audit log."""
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -175,10 +176,11 @@ def enable(reason: str, path: AdminAddress) -> None:
 @click.command
 @socket_option
 def reload(path: AdminAddress) -> None:
-    """Read the rules and the directory of users again.
+    """Read the rules, the directory of users and the certificates again.
 
-    Settings are read only at the start: if their file has changed since then, the command says that a restart is needed.
-    The exit code is 1 if a file was rejected.
+    Settings are read only at the start: if their file has changed since then, the command names the changed keys, for
+    which a restart is needed. The exit code is 1 if a file was rejected, or if the limiter could not start with the
+    changed settings.
     """
     lines: list[str] = []
     is_rejected = False
@@ -187,14 +189,24 @@ def reload(path: AdminAddress) -> None:
             is_rejected = True
             lines.append(f"{name} rejected; the previous version stays in force:\n{problem}")
         lines.append(f"{len(reply['rules'])} rules in force ({reply['hash']})")
-        if reply.get("changed_settings"):  # A limiter of an earlier version does not send it.
-            lines.append(
-                f"{reply['changed_settings']} has changed since the limiter read it: restart the limiter to apply it"
-            )
+        is_rejected |= bool(reply.get("settings_problem"))
+        lines += _describe_changed_settings(reply)
     for line in dict.fromkeys(lines):  # Processes that agree are reported once.
         click.echo(line)
     if is_rejected:
         raise click.exceptions.Exit(1)
+
+
+def _describe_changed_settings(reply: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the settings file of a limiter has changed, which says what to do."""
+    file = reply.get("changed_settings")  # A limiter of an earlier version does not send it.
+    if not file:
+        return
+    if problem := reply.get("settings_problem"):
+        yield f"{file} has changed since the start, and the limiter could not start with it:\n{problem}"
+        return
+    keys = ", ".join(reply.get("changed_keys", ()))
+    yield f"{file} has changed since the start: restart the limiter to apply {keys or 'it'}"
 
 
 @click.command

@@ -340,8 +340,13 @@ class AdminServer:
                 return await actions.import_state(request.told, by=by, reason=reason)
             case "/reload":
                 await actions.reload_files()
-                changed = str(self._limiter.settings.file) if self._limiter.has_changed_settings() else None
-                return {**self.queries.describe_rules(), "changed_settings": changed}
+                changed = self._limiter.find_changed_settings()
+                return {
+                    **self.queries.describe_rules(),
+                    "changed_settings": str(self._limiter.settings.file) if changed.keys or changed.problem else None,
+                    "changed_keys": changed.keys,
+                    "settings_problem": changed.problem,
+                }
             case _:
                 raise ActionError(f"unknown action path {path}", 404)
 
