@@ -26,7 +26,7 @@ from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.credentials.keyed_hash import UnusableKey, load_key
 from wharf.limits.decisions.alerts import AlertQueue, Webhook
 from wharf.limits.decisions.evaluator import LimitEvaluator
-from wharf.limits.decisions.overrides import InvalidGrantsFile
+from wharf.limits.decisions.overrides import InvalidOverrideFile
 from wharf.limits.decisions.service import DecisionService
 from wharf.limits.rules import InvalidFile, Severity, lint_rules, read_directory, read_rules
 from wharf.limits.rules.rules_file import read_profile
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 SPOOL_FOLDER: Final = "sinks"
 """The folder for records that wait for their receivers, in the data folder."""
-_START_PROBLEMS: Final = (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidGrantsFile, OSError)
+_START_PROBLEMS: Final = (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidOverrideFile, OSError)
 """What can be wrong outside of this program when a limiter starts."""
 
 

@@ -445,8 +445,8 @@ def test_a_ban_begins_and_ends(operator: Operator, subject: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("subject", ["user:ada", "installation:7", "ada"])
-def test_only_apps_tokens_and_addresses_can_be_banned(operator: Operator, subject: str) -> None:
+@pytest.mark.parametrize("subject", ["user:nobody", "installation:7", "ada"])
+def test_only_known_users_apps_tokens_and_addresses_can_be_banned(operator: Operator, subject: str) -> None:
     with pytest.raises(ActionError, match="cannot be banned"):
         run(operator.actions.set_ban(subject, for_ms=1, by="ops", reason=""))
 

@@ -76,13 +76,13 @@ def test_a_grant_and_its_revocation_reach_the_other_process(tmp_path: Path) -> N
         before = [await first.send(), await first.send(), await second.send()]
         await first.actions.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="a test")
         await wait_on_loop_until(
-            lambda: len(second.running.decision_service.overrides.grant_file.grants) == 1,
+            lambda: len(second.running.decision_service.overrides.grant_file.entries) == 1,
             what="the second process has the grant",
         )
         granted = await second.send()
         await second.actions.revoke_grants("user:ada", resource=None, by="eve", reason="over")
         await wait_on_loop_until(
-            lambda: first.running.decision_service.overrides.grant_file.grants == [],
+            lambda: first.running.decision_service.overrides.grant_file.entries == [],
             what="the grant has ended in the first process",
         )
         return [*before, granted, await first.send()]
@@ -256,14 +256,14 @@ def test_grants_survive_a_redis_that_loses_its_data(tmp_path: Path) -> None:
         await first.send()
         await first.actions.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
         await wait_on_loop_until(
-            lambda: len(second.running.decision_service.overrides.grant_file.grants) == 1,
+            lambda: len(second.running.decision_service.overrides.grant_file.entries) == 1,
             what="the second process has the grant",
         )
         await asyncio.to_thread(redis.ask, "FLUSHALL")
         for process in (first, second):
             await process.running.decision_service.overrides.sync_shared()
         await first.running.decision_service.overrides.sync_shared()
-        return len(first.running.decision_service.overrides.grant_file.grants)
+        return len(first.running.decision_service.overrides.grant_file.entries)
 
     with running_redis(tmp_path) as redis:
         assert run_with_two(tmp_path, scenario, redis) == 1

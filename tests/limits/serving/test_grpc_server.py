@@ -331,7 +331,7 @@ def test_a_certificate_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     async def scenario(setting: RunningServer) -> None:
         raise AssertionError(f"unexpected server on port {setting.server.port}")
 
-    with pytest.raises(InvalidFile, match="certificate not usable: .* does not exist"):
+    with pytest.raises(InvalidFile, match=r"certificate not usable: .* does not exist"):
         run(tmp_path, scenario, settings=settings)
 
 

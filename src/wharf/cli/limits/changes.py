@@ -85,6 +85,7 @@ def reset(caller: str, rule: str | None, reason: str, path: AdminAddress) -> Non
 
 
 BANNED_REQUESTS: Final = {
+    "user": "all requests with credentials of this user are refused, also with new ones",
     "app": "all requests with tokens of this app are refused",
     "token": "all requests with this token are refused",
     "address": "requests from this address without a valid token are refused, requests with a token are not",
@@ -96,17 +97,19 @@ BANNED_REQUESTS: Final = {
 @click.argument("subject")
 @duration_option("10m")
 @reason_option
+@click.option("--message", default="", help="Text for the caller, which refusals show.")
 @socket_option
-def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
-    """Refuse all requests of an app, token or address for a time.
+def ban(subject: str, duration: str, reason: str, message: str, path: AdminAddress) -> None:
+    """Refuse all requests of a user, app, token or address for a time.
 
-    The ban of an address applies to its requests without a valid token, and that of a token only to tokens without an
+    The ban of a user applies to all its credentials, also to new ones; the limiter must know their users. The ban of an address applies to its requests without a valid token, and that of a token only to tokens without an
     app. By default, bans of addresses are only recorded: see `addresses_shadow` of the rules.
 
-    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it, or credential:… as `wharf limits top`
+    SUBJECT is user:ada, app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it, or credential:… as `wharf limits top`
     prints it.
     """
-    reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
+    shown = {"message": message} if message else {}
+    reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason, **shown)
     if reply.get("is_enforced", True):  # A gateway of an earlier version does not say it.
         click.echo(f"banned {reply['subject']} for {duration}: {BANNED_REQUESTS[reply['subject'].partition(':')[0]]}")
         return

@@ -50,7 +50,7 @@ COMMANDS = {
     "grant": CommandEntry(CHANGES_MODULE, "grant", "Increase the limit of a caller for a time."),
     "revoke": CommandEntry(CHANGES_MODULE, "revoke", "End the grants of a caller."),
     "reset": CommandEntry(CHANGES_MODULE, "reset", "Set the counters of a caller to 0."),
-    "ban": CommandEntry(CHANGES_MODULE, "ban", "Refuse all requests of an app, token or address for a time."),
+    "ban": CommandEntry(CHANGES_MODULE, "ban", "Refuse all requests of a user, app, token or address for a time."),
     "unban": CommandEntry(CHANGES_MODULE, "unban", "End a ban."),
     "revoke-credential": CommandEntry(
         CHANGES_MODULE, "revoke_credential", "Ask again who owns a credential, or all credentials of a user."

@@ -6,10 +6,12 @@ from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from wharf.limits.admin.errors import ActionError
+from wharf.limits.config.credential_settings import CredentialMode
 from wharf.limits.core.callers.addresses import ANONYMOUS_V6_BITS, build_address_scope
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.directory import Directory
 from wharf.limits.core.callers.recognition import build_opaque_token, is_enterprise_account
+from wharf.limits.core.counting.bans import USER_PREFIX
 from wharf.limits.core.plans import Charge, build_charge
 from wharf.limits.core.rule import MINUTE_MS
 from wharf.limits.decisions import DecisionService
@@ -111,7 +113,27 @@ def find_ban_subject(service: DecisionService, name: str) -> str:
     """
     if name.startswith(("credential:", "credential ")):
         return find_caller(service, name).ban_subject
+    if name.startswith(USER_PREFIX):
+        return _find_banned_user(service, name)
     return parse_ban_subject(name)
+
+
+def _find_banned_user(service: DecisionService, name: str) -> str:
+    """Return a user as the subject of a ban. Raises `ActionError` if no credential can be that of this user.
+
+    With resolved credentials, the user need not have sent a request yet.
+    """
+    mode = service.settings.credentials.mode
+    if mode is CredentialMode.RESOLVED:
+        return name
+    if service.caller_resolver.directory.find_user(name.removeprefix(USER_PREFIX)) is not None:
+        return name
+    if mode is CredentialMode.OPAQUE:
+        raise ActionError(
+            f"{name[:MAX_ECHOED_CHARS]} cannot be banned: the limiter does not know the users of credentials, because of "
+            '`credentials = "opaque"`. Ban their credentials, such as credential:… as `wharf limits top` prints it.'
+        )
+    raise ActionError(f"{name[:MAX_ECHOED_CHARS]} cannot be banned: the directory has no such user", 404)
 
 
 def parse_ban_subject(subject: str) -> str:
@@ -131,7 +153,7 @@ def parse_ban_subject(subject: str) -> str:
                 "`wharf limits show` prints it"
             )
     raise ActionError(
-        f"{subject[:MAX_ECHOED_CHARS]} cannot be banned: only app:…, token:…, credential:… and address:… can, but not a user. "
+        f"{subject[:MAX_ECHOED_CHARS]} cannot be banned: only user:…, app:…, token:…, credential:… and address:… can. "
         "`wharf limits show` shows the ban subject of a caller."
     )
 

@@ -75,6 +75,8 @@ class ActionRequest(msgspec.Struct, frozen=True):
     by: str = ""
     """The operator."""
     reason: str = ""
+    message: str = ""
+    """What a banned caller is told."""
     told: dict[str, Any] = {}
     """The exported state to import; its content is checked then."""
 
@@ -327,7 +329,9 @@ class AdminServer:
             case "/reset":
                 return await actions.reset_counters(request.caller, rule=request.rule, by=by, reason=reason)
             case "/ban":
-                return await actions.set_ban(request.subject, for_ms=request.for_ms, by=by, reason=reason)
+                return await actions.set_ban(
+                    request.subject, for_ms=request.for_ms, by=by, reason=reason, message=request.message
+                )
             case "/revoke-credential":
                 return await actions.revoke_credential(
                     request.subject, credential=request.credential, by=by, reason=reason

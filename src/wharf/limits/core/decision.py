@@ -8,6 +8,7 @@ from enum import Enum
 
 import msgspec
 
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.rule import UNLIMITED, Algorithm
 from wharf.limits.core.store_calls import TakeResult
@@ -71,6 +72,9 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Of an admitted request, it is what would refuse it without shadow mode.
     """
+
+    operator_ban: OperatorBan | None = None
+    """The ban because of which the request was refused, if an operator made it."""
 
     @property
     def is_admitted(self) -> bool:

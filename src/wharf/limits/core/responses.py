@@ -4,12 +4,14 @@ Clients search messages for fixed texts. Messages of a primary limit begin with 
 secondary limit with `You have exceeded a secondary rate limit`, and no other refusal contains either text.
 """
 
+import datetime
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.decision import LimitDecision, Verdict, is_concurrency_limit, is_unlimited
 from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import DESCRIPTOR_STATUS, Algorithm, CountedUnit, Interface, RuleSet
@@ -205,14 +207,23 @@ def _format_message(decision: LimitDecision, caller: Caller) -> str:
         case Verdict.EXCEEDS_CEILING:
             return _format_exceeds_ceiling_message(decision, caller)
         case Verdict.BANNED:
+            if decision.operator_ban is not None:
+                return f"{_format_operator_ban(decision.operator_ban)} {wait}"
             return (
-                "You have exceeded a secondary rate limit: you continued to send requests while you were limited, or an "
-                f"operator has banned you, so all requests are refused for some time. {wait}"
+                "You have exceeded a secondary rate limit: you continued to send requests while you were limited, so all "
+                f"requests are refused for some time. {wait}"
             )
         case Verdict.SECONDARY:
             return f"{_format_secondary_message(decision)} {wait}"
         case _:
             return f"{decision.problem} Request ID {decision.request_id}."
+
+
+def _format_operator_ban(ban: OperatorBan) -> str:
+    """Return the sentences that say that an operator has banned the caller, until when, and why if the operator says so."""
+    end = datetime.datetime.fromtimestamp(ban.until_ms // 1_000, tz=datetime.UTC)
+    message = f" {ban.message.rstrip('.')}." if ban.message else ""
+    return f"An operator has blocked you until {end:%Y-%m-%d %H:%M:%S} UTC.{message}"
 
 
 def _format_secondary_message(decision: LimitDecision) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryCostCalculator
 from wharf.limits.core.limiter import Grant, Limiter, find_objects_problem
@@ -18,6 +19,12 @@ from wharf.limits.core.responses import Headers, build_bucket_headers, build_sta
 from wharf.limits.core.rule import CountedUnit, RuleSet
 from wharf.limits.rules import read_rules
 from wharf.limits.stores.port import RefundReason, Store
+
+
+def add_user_ban(decision: LimitDecision, ban: OperatorBan) -> LimitDecision:
+    """Return a decision with the ban of its user, which no store reports."""
+    result = msgspec.structs.replace(decision.result, banned_until_ms=ban.until_ms)
+    return msgspec.structs.replace(decision, result=result, operator_ban=ban)
 
 
 class LimitEvaluator:
@@ -82,6 +89,11 @@ class LimitEvaluator:
             decision = await self.evaluate(request)
             return msgspec.structs.replace(decision, problem=problem)
         return await self._refuse_unevaluated(self.limiter, request, Verdict.TOO_COMPLEX, problem)
+
+    async def refuse_banned(self, request: RequestFacts, ban: OperatorBan) -> LimitDecision:
+        """Return a refusal of a request because an operator has banned its user. Nothing is charged."""
+        decision = await self._refuse_unevaluated(self.limiter, request, Verdict.BANNED, "")
+        return add_user_ban(decision, ban)
 
     async def _refuse_unevaluated(
         self, limiter: Limiter, request: RequestFacts, verdict: Verdict, problem: str

@@ -16,10 +16,13 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from wharf.limits.config.settings import LimiterSettings
 from wharf.limits.core.callers.caller import Caller, CallerClass
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
 from wharf.limits.core.callers.recognition import BAD_CREDENTIALS, UnrecognizedCredential
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
@@ -33,7 +36,7 @@ from wharf.limits.decisions.alerts import Alert, AlertQueue
 from wharf.limits.decisions.callers import CallerResolver
 from wharf.limits.decisions.cpu_meter import CpuMeter, plan_take_back
 from wharf.limits.decisions.decision_log import DecisionLog, LoggedDecision
-from wharf.limits.decisions.evaluator import LimitEvaluator
+from wharf.limits.decisions.evaluator import LimitEvaluator, add_user_ban
 from wharf.limits.decisions.marked_endpoints import MarkedEndpoints
 from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.record_publisher import RecordPublisher
@@ -297,6 +300,9 @@ class DecisionService:
             return await self._refuse_credential(request_id, incoming, caller.message)
         if await self._is_login_refused(incoming, caller):
             return await self._refuse_credential(request_id, incoming, BAD_CREDENTIALS)
+        if self.overrides.has_user_bans and (ban := self._find_user_ban(caller, now_ms)) is not None:
+            decision = await self.evaluator.refuse_banned(self._build_facts(request_id, incoming, caller), ban)
+            return self._apply_decision(request_id, incoming, caller, decision, now_ms)
         if takes_long:
             work = functools.partial(self._read_facts, request_id, incoming, caller, body)
             request, problem = await self.world.run_off_loop(work)
@@ -327,6 +333,9 @@ class DecisionService:
         if self.unlisted is not None and run_immediately(self._is_login_refused(incoming, caller)):
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
+        if self.overrides.has_user_bans and (ban := self._find_user_ban(caller, now_ms)) is not None:
+            decision = run_immediately(evaluator.refuse_banned(self._build_facts(request_id, incoming, caller), ban))
+            return self._apply_decision(request_id, incoming, caller, decision, now_ms)
         if body is None and not (incoming.query and self._has_graphql_query(incoming)):
             method, path = self._find_judged_method(incoming), incoming.path
             may_create = bool(self._marked_endpoints) and self._may_create_content(method, path, caller, now_ms)
@@ -338,6 +347,25 @@ class DecisionService:
                 evaluator.refuse_unreadable_body(request, problem) if problem else evaluator.evaluate(request)
             )
         return self._apply_decision(request_id, incoming, caller, decision, now_ms)
+
+    def _find_user_ban(self, caller: Caller, now_ms: int) -> OperatorBan | None:
+        """Return the ban of the whole user that a credential acts for; `None` without one, and if bans are in shadow mode."""
+        return None if self.evaluator.rules.ban.shadow else self.overrides.find_ban(caller.user, now_ms)
+
+    def _build_facts(self, request_id: str, incoming: IncomingRequest, caller: Caller) -> RequestFacts:
+        """Return the facts of a request whose body and query do not matter, because it is refused in any case."""
+        return RequestFacts(request_id, self._find_judged_method(incoming), incoming.path, caller)
+
+    def _add_operator_ban(self, decision: LimitDecision, caller: Caller, now_ms: int) -> LimitDecision:
+        """Return a decision with the ban by an operator that refused the request, or would refuse it without shadow mode."""
+        overrides = self.overrides
+        if decision.is_admitted:
+            user_ban = overrides.find_ban(caller.user, now_ms)
+            return decision if user_ban is None else add_user_ban(decision, user_ban)
+        if decision.verdict is not Verdict.BANNED or decision.operator_ban is not None:
+            return decision
+        ban = overrides.find_ban(caller.ban_subject, now_ms)
+        return decision if ban is None else msgspec.structs.replace(decision, operator_ban=ban)
 
     def _read_facts(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, body: bytes | None
@@ -383,6 +411,8 @@ class DecisionService:
 
         An admitted request is added to `running_requests`.
         """
+        if self.overrides.bans:
+            decision = self._add_operator_ban(decision, caller, now_ms)
         if decision.verdict is not Verdict.ADMITTED:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
@@ -703,6 +733,8 @@ class DecisionService:
             )
         if ended:
             self.start_task(self.overrides.remove_shared_grants(ended))
+        if self.overrides.bans:
+            await self.overrides.drop_expired_bans(now_ms)
         if self.overrides.end_expired_off(now_ms):
             self.write_audit_entry("limits are on again", by="time")
         if self.alerts is not None and self.send_alerts is not None:
