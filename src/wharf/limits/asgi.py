@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
-from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form
+from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form, is_json
 from wharf.limits.core.paths import BadPath
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, ReplyMarks, filter_reply_headers
@@ -476,6 +476,7 @@ def read_incoming_request(
         scope.get("scheme") == "https",
         tuple(method_overrides),
         is_form(method, content_types),
+        is_json(method, content_types),
     )
 
 

@@ -405,8 +405,8 @@ def test_a_primary_refusal_has_message_cause_and_limit() -> None:
         (
             [],
             3,
-            "You have exceeded a secondary rate limit: you continued to send requests while you were limited, or an operator "
-            "has banned you, so all requests are refused for some time.",
+            "You have exceeded a secondary rate limit: you continued to send requests while you were limited, so all "
+            "requests are refused for some time.",
             None,
         ),
     ],

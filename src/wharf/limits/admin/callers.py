@@ -1,7 +1,7 @@
 """Finds the callers and counters that operators name. A caller need not have sent a request yet."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -25,6 +25,10 @@ _TOKEN_NAME: Final = re.compile("[0-9a-f]{16}")
 """The beginning of the hash of a token, as `Caller.token` has it."""
 _SHORT_CREDENTIAL_KEY: Final = re.compile("[0-9a-f]{8,31}")
 """The beginning of a keyed hash. Refusals show 8 digits of it."""
+_SHOWN_CREDENTIAL: Final = re.compile("credential[ :]([0-9a-f]{8,31})")
+"""A credential as refusals name it, or the beginning of its complete name."""
+SEARCHED_MS: Final = 60 * MINUTE_MS
+"""How far back the activity of other processes is searched for a credential; limits the time that this takes."""
 _CREDENTIAL_KEY: Final = re.compile("[0-9a-f]{32}")
 """The keyed hash of a credential that is not in the directory."""
 MAX_LISTED_OWNERS: Final = 10
@@ -52,13 +56,44 @@ def find_caller(service: DecisionService, name: str) -> Caller:
     directory = service.caller_resolver.directory
     caller = last_caller or _build_caller(owner, directory) or _find_shown_caller(name, service.activity.last_callers)
     if caller is None:
+        others = ""
+        if service.shared_records.record_store is not None:
+            others = ", nor in the last hour any process that shares its counters and can be asked now"
         raise ActionError(
-            f"caller {name[:MAX_ECHOED_CHARS]!r} not found: this process has received no request of it since it started, "
-            "and it is not in the directory. Name a caller such as user:ada, address:192.0.2.7, installation:71, app:7 or "
+            f"caller {name[:MAX_ECHOED_CHARS]!r} not found: this process has received no request of it since it started"
+            f"{others}, and it is not in the directory. Name a caller such as user:ada, address:192.0.2.7, installation:71, app:7 or "
             "repository:acme/site, or as `wharf limits top` prints it.",
             404,
         )
     return caller
+
+
+async def expand_name(service: DecisionService, name: str) -> str:
+    """Return the complete name of a credential that a refusal shows by its beginning, such as `credential 0a1b2c3d`.
+
+    If this process has not seen it, the activity of all processes that share the store is searched. Any other name is
+    returned as it is. Raises `ActionError` if several credentials begin so.
+    """
+    match = _SHOWN_CREDENTIAL.fullmatch(name)
+    if match is None or service.shared_records.record_store is None:
+        return name
+    prefix = f"credential:{match[1]}"
+    if any(owner.startswith(prefix) for owner in service.activity.last_callers):
+        return name
+    now_ms = service.now_ms()
+    rows_by_process = await service.shared_records.read_activity(now_ms=now_ms, since_ms=now_ms - SEARCHED_MS)
+    owners = sorted(
+        {row.caller.owner for rows in rows_by_process.values() for row in rows if row.caller.owner.startswith(prefix)}
+    )
+    if len(owners) > 1:
+        raise _build_ambiguity_error(name, owners)
+    return owners[0] if owners else name
+
+
+def _build_ambiguity_error(name: str, owners: Sequence[str]) -> ActionError:
+    """Return the error for a name that stands for several callers."""
+    listed = ", ".join(owners[:MAX_LISTED_OWNERS])
+    return ActionError(f"{name[:MAX_ECHOED_CHARS]!r} stands for {len(owners)} callers: use one of {listed}", 409)
 
 
 def _find_shown_caller(name: str, last_callers: Mapping[str, Caller]) -> Caller | None:
@@ -74,8 +109,7 @@ def _find_shown_caller(name: str, last_callers: Mapping[str, Caller]) -> Caller 
         if caller.display_name == name or (prefix is not None and owner.startswith(prefix))
     ]
     if len(found) > 1:
-        owners = ", ".join(sorted(caller.owner for caller in found)[:MAX_LISTED_OWNERS])
-        raise ActionError(f"{name[:MAX_ECHOED_CHARS]!r} stands for {len(found)} callers: use one of {owners}", 409)
+        raise _build_ambiguity_error(name, sorted(caller.owner for caller in found))
     return found[0] if found else None
 
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from wharf.limits.admin.actions import OperatorActions
-from wharf.limits.admin.callers import MAX_ECHOED_CHARS
+from wharf.limits.admin.callers import MAX_ECHOED_CHARS, expand_name
 from wharf.limits.admin.errors import ActionError
 from wharf.limits.admin.metrics import Metric, render_metrics
 from wharf.limits.admin.queries import OperatorQueries
@@ -259,7 +259,7 @@ class AdminServer:
             case ["top"]:
                 return await self.queries.list_top_callers(_read_number(query, "minutes", 1))
             case ["callers", *name]:
-                return await self.queries.describe_caller("/".join(name))
+                return await self.queries.describe_caller(await self._expand("/".join(name)))
             case ["why", request_id]:
                 return await self.queries.explain_decision(request_id)
             case ["rules"]:
@@ -276,6 +276,10 @@ class AdminServer:
                 return await self._describe_activity(organization, "/".join(rest), query)
             case _:
                 raise ActionError(f"unknown query path {path}", 404)
+
+    async def _expand(self, name: str) -> str:
+        """Return the complete name of a caller, which another process may have seen. Raises `ActionError`."""
+        return await expand_name(self._limiter.decision_service, name)
 
     async def _describe_activity(self, organization: str, report_path: str, query: Mapping[str, str]) -> Any:
         """Return a report about the requests for an organization's resources.
@@ -316,7 +320,7 @@ class AdminServer:
         match path:
             case "/grant":
                 return await actions.add_grant(
-                    request.caller,
+                    await self._expand(request.caller),
                     resource=request.resource or "",
                     amount=request.amount,
                     for_ms=request.for_ms,
@@ -325,12 +329,20 @@ class AdminServer:
                     reason=reason,
                 )
             case "/revoke":
-                return await actions.revoke_grants(request.caller, resource=request.resource, by=by, reason=reason)
+                return await actions.revoke_grants(
+                    await self._expand(request.caller), resource=request.resource, by=by, reason=reason
+                )
             case "/reset":
-                return await actions.reset_counters(request.caller, rule=request.rule, by=by, reason=reason)
+                return await actions.reset_counters(
+                    await self._expand(request.caller), rule=request.rule, by=by, reason=reason
+                )
             case "/ban":
                 return await actions.set_ban(
-                    request.subject, for_ms=request.for_ms, by=by, reason=reason, message=request.message
+                    await self._expand(request.subject),
+                    for_ms=request.for_ms,
+                    by=by,
+                    reason=reason,
+                    message=request.message,
                 )
             case "/revoke-credential":
                 return await actions.revoke_credential(

@@ -168,6 +168,8 @@ class MethodOverride(Enum):
     """It is not known: the limits of both methods apply. Forms are not considered."""
     FORMS = "forms"
     """The same, and also for a method that the field `_method` of a form names."""
+    BODIES = "bodies"
+    """The same, and also for a method that the member `_method` of a JSON body names."""
     IGNORE = "ignore"
     REFUSE = "refuse"
     """Requests that name another method are refused."""

@@ -47,6 +47,8 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The values of the headers that name another method."""
     has_form: bool = False
     """Whether the body may be a form, which can name another method."""
+    has_json: bool = False
+    """Whether the body may be JSON, which can name another method."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):

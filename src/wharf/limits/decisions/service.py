@@ -224,12 +224,15 @@ class DecisionService:
 
     def _find_judged_method(self, incoming: IncomingRequest) -> str:
         """Return the method by which a request is judged, or several joined ones if the service may serve it as any of them."""
-        if not (incoming.method_overrides or incoming.has_form or (incoming.query and may_name_method(incoming.query))):
+        has_body = incoming.has_form or incoming.has_json
+        if not (incoming.method_overrides or has_body or (incoming.query and may_name_method(incoming.query))):
             return incoming.method  # Nearly all requests: this must be fast.
         setting = self.evaluator.rules.paths.method_override
         if setting is MethodOverride.IGNORE:
             return incoming.method
-        has_form = incoming.has_form and setting is MethodOverride.FORMS
+        has_form = has_body and (
+            setting is MethodOverride.BODIES or (incoming.has_form and setting is MethodOverride.FORMS)
+        )
         return join_methods(find_methods(incoming.method, incoming.method_overrides, incoming.query, has_form=has_form))
 
     async def _refuse_override(self, incoming: IncomingRequest) -> LocalReply | None:
