@@ -461,22 +461,22 @@ def read_incoming_request(
     client = scope.get("client")
     method = scope.get("method", "GET").upper()
     return IncomingRequest(
-        method,
-        path,
-        scope["query_string"].decode("latin-1"),
-        client[0] if client and client[0] else "127.0.0.1",
-        authorization,
-        is_conditional,
-        connection,
-        tuple(forwarded_for),
-        tuple(forwarded),
-        has_origin,
-        () if carriers is None else find_carried(scope["headers"], carriers),
-        host,
-        scope.get("scheme") == "https",
-        tuple(method_overrides),
-        is_form(method, content_types),
-        is_json(method, content_types),
+        method=method,
+        path=path,
+        query=scope["query_string"].decode("latin-1"),
+        peer=client[0] if client and client[0] else "127.0.0.1",
+        authorization=authorization,
+        is_conditional=is_conditional,
+        connection=connection,
+        forwarded_for=tuple(forwarded_for),
+        forwarded=tuple(forwarded),
+        has_origin=has_origin,
+        carried=() if carriers is None else find_carried(scope["headers"], carriers),
+        host=host,
+        is_tls=scope.get("scheme") == "https",
+        method_overrides=tuple(method_overrides),
+        has_form=is_form(method, content_types),
+        has_json=is_json(method, content_types),
     )
 
 
