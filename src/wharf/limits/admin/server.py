@@ -76,7 +76,7 @@ class ActionRequest(msgspec.Struct, frozen=True):
     """The operator."""
     reason: str = ""
     message: str = ""
-    """What a banned caller is told."""
+    """The text for a banned caller."""
     told: dict[str, Any] = {}
     """The exported state to import; its content is checked then."""
 

@@ -58,7 +58,7 @@ class OperatorBan(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """For the audit log."""
     message: str = ""
-    """What the operator tells the caller; empty for nothing."""
+    """The text for the caller; empty without one."""
 
 
 def record_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_until_ms: int, ceiling: int) -> BanRecord:
