@@ -87,7 +87,7 @@ def test_the_steps_of_the_page_print_what_the_page_shows(tmp_path: Path) -> None
     assert subprocess.run(["git", "-C", str(tmp_path / "site"), "rev-parse"], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["rules.toml", "rules-changed.toml", "rules-of-an-api.toml"])
+@pytest.mark.parametrize("name", ["rules.toml", "rules-changed.toml", "rules-shadow.toml", "rules-of-an-api.toml"])
 def test_lint_finds_no_mistake_in_the_rules_of_the_page(name: str) -> None:
     findings = lint_rules(read_rules(read_files()[name], name))
 

@@ -338,3 +338,23 @@ def test_a_simulation_counts_a_method_in_a_logged_query() -> None:
     assert simulate_lines([line] * 3, read_rules(rules)).rules == {"deletions": 2}
     ignoring = read_rules(rules + '\n[paths]\nmethod_override = "ignore"\n')
     assert simulate_lines([line] * 3, ignoring).rules == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "content_type", "is_counted"),
+    [
+        ("bodies", "application/json", True),
+        ("bodies", "application/vnd.api+json; charset=utf-8", True),
+        ("bodies", "application/x-www-form-urlencoded", True),
+        ("bodies", "text/plain", False),
+        ("forms", "application/json", False),
+        ("both", "application/json", False),
+    ],
+)
+def test_json_bodies_count_as_all_methods_only_if_the_service_reads_methods_in_them(
+    tmp_path: Path, setting: str, content_type: str, is_counted: bool
+) -> None:
+    by_middleware = count(send(set_override(setting), ("content-type", content_type))[1])
+    _, by_gateway, _ = count_on_gateway(tmp_path, set_override(setting), f"Content-Type: {content_type}")
+
+    assert {by_middleware, by_gateway} == {(9, 9) if is_counted else (0, 5)}

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
-from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form
+from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form, is_json
 from wharf.limits.core.paths import BadPath
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, ReplyMarks, filter_reply_headers
@@ -252,7 +252,7 @@ class LimitsMiddleware:
             decision_service.on_reply_status(admitted, status)
         if status >= 500:
             await decision_service.on_status(admitted, status)
-        passed, marks = filter_reply_headers(headers, replaces_limits=admitted.decision is not None, status=status)
+        passed, marks = filter_reply_headers(headers, replaces_limits=admitted.reports_limits, status=status)
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms
         if marks.is_content:
@@ -396,7 +396,7 @@ class _AsgiCall:
         """
         admitted = self._admitted
         headers, marks = filter_reply_headers(
-            message.get("headers", ()), replaces_limits=admitted.decision is not None, status=message["status"]
+            message.get("headers", ()), replaces_limits=admitted.reports_limits, status=message["status"]
         )
         if marks.measured_ms is not None:
             admitted.measured_ms = marks.measured_ms
@@ -461,21 +461,22 @@ def read_incoming_request(
     client = scope.get("client")
     method = scope.get("method", "GET").upper()
     return IncomingRequest(
-        method,
-        path,
-        scope["query_string"].decode("latin-1"),
-        client[0] if client and client[0] else "127.0.0.1",
-        authorization,
-        is_conditional,
-        connection,
-        tuple(forwarded_for),
-        tuple(forwarded),
-        has_origin,
-        () if carriers is None else find_carried(scope["headers"], carriers),
-        host,
-        scope.get("scheme") == "https",
-        tuple(method_overrides),
-        is_form(method, content_types),
+        method=method,
+        path=path,
+        query=scope["query_string"].decode("latin-1"),
+        peer=client[0] if client and client[0] else "127.0.0.1",
+        authorization=authorization,
+        is_conditional=is_conditional,
+        connection=connection,
+        forwarded_for=tuple(forwarded_for),
+        forwarded=tuple(forwarded),
+        has_origin=has_origin,
+        carried=() if carriers is None else find_carried(scope["headers"], carriers),
+        host=host,
+        is_tls=scope.get("scheme") == "https",
+        method_overrides=tuple(method_overrides),
+        has_form=is_form(method, content_types),
+        has_json=is_json(method, content_types),
     )
 
 

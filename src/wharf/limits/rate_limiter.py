@@ -5,7 +5,6 @@ Invalid settings are rejected before anything listens. The message names the fil
 """
 
 import contextlib
-import hashlib
 import logging
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from wharf.languages.source_locations import SourceLocation
 from wharf.limits.config.credential_settings import CredentialMode
 from wharf.limits.config.file_watcher import FileWatcher, WatchedFile
 from wharf.limits.config.settings import LimiterSettings, StoreKind
+from wharf.limits.config.settings_changes import list_changed_keys
 from wharf.limits.config.settings_file import read_settings
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
 from wharf.limits.core.counting.compiled import USUAL_CALLS
@@ -26,7 +26,7 @@ from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.credentials.keyed_hash import UnusableKey, load_key
 from wharf.limits.decisions.alerts import AlertQueue, Webhook
 from wharf.limits.decisions.evaluator import LimitEvaluator
-from wharf.limits.decisions.overrides import InvalidGrantsFile
+from wharf.limits.decisions.overrides import InvalidOverrideFile
 from wharf.limits.decisions.service import DecisionService
 from wharf.limits.rules import InvalidFile, Severity, lint_rules, read_directory, read_rules
 from wharf.limits.rules.rules_file import read_profile
@@ -44,8 +44,17 @@ log = logging.getLogger(__name__)
 
 SPOOL_FOLDER: Final = "sinks"
 """The folder for records that wait for their receivers, in the data folder."""
-_START_PROBLEMS: Final = (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidGrantsFile, OSError)
+_START_PROBLEMS: Final = (StoreUnavailable, UnsuitableStore, InvalidSnapshot, InvalidOverrideFile, OSError)
 """What can be wrong outside of this program when a limiter starts."""
+
+
+class ChangedSettings(msgspec.Struct, frozen=True):
+    """How the settings file differs from the settings that a limiter has read."""
+
+    keys: tuple[str, ...]
+    """The keys with another value."""
+    problem: str
+    """Why a limiter could not start with the changed file; empty if it could."""
 
 
 class LimiterStartError(Exception):
@@ -59,11 +68,7 @@ def load_settings(path: Path) -> LimiterSettings:
         settings = read_settings(text, str(path), folder=path.parent)
     except InvalidFile as error:
         raise LimiterStartError(str(error)) from None
-    return msgspec.structs.replace(settings, file=path, file_hash=_hash_text(text))
-
-
-def _hash_text(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return msgspec.structs.replace(settings, file=path, file_text=text)
 
 
 def _read_text(path: Path) -> str:
@@ -91,7 +96,7 @@ class RateLimiter:
             accounts = directory if directory is not None else self._read_directory()
         except InvalidFile as error:
             raise LimiterStartError(str(error)) from None
-        if problem := self._find_misplaced_pattern(rules):
+        if problem := find_misplaced_setting(settings, rules):
             raise LimiterStartError(f"settings: {problem}")
         self.stores: Final = build_store(settings.store, rules, world, data_folder=settings.data_folder)
         evaluator = LimitEvaluator(rules, self.stores.store, self._now_ms)
@@ -167,33 +172,27 @@ class RateLimiter:
         path = str(self.settings.rules_file)
         rules = read_rules(text, path)
         _raise_lint_errors(rules)
-        if problem := self._find_misplaced_pattern(rules):
+        if problem := find_misplaced_setting(self.settings, rules):
             raise InvalidFile([FileProblem(path, SourceLocation(1, 1), "base_path", problem)])
         await self.decision_service.set_rules(text, path)
-
-    def _find_misplaced_pattern(self, rules: RuleSet) -> str:
-        """Return which pattern of the settings these rules make useless, and why; empty if there is none."""
-        opaque = self.settings.credentials.opaque
-        for key, patterns in (
-            ("accepted_on", opaque.accepted_on),
-            ("sessions_accepted_on", opaque.sessions_accepted_on),
-        ):
-            if problem := find_misplaced_pattern(patterns, rules):
-                return f"{key} in [opaque]: {problem}"
-        return ""
 
     async def _apply_directory(self, text: str) -> None:
         """Replace the accounts by those in the text of the changed directory file. Raises `InvalidFile` if it is rejected."""
         self.decision_service.caller_resolver.set_directory(read_directory(text, str(self.settings.directory_file)))
 
-    def has_changed_settings(self) -> bool:
-        """Return whether the settings file has changed since the settings were read. Only a restart applies its changes."""
-        if self.settings.file is None:
-            return False
+    def find_changed_settings(self) -> ChangedSettings:
+        """Return what has changed in the settings file since the settings were read. Only a restart applies it."""
+        file, text = self.settings.file, self.settings.file_text
+        if file is None:
+            return ChangedSettings((), "")
         try:
-            return _hash_text(_read_text(self.settings.file)) != self.settings.file_hash
-        except LimiterStartError:
-            return True
+            changed_text = _read_text(file)
+            if changed_text == text:
+                return ChangedSettings((), "")
+            read_settings(changed_text, str(file), folder=file.parent)
+            return ChangedSettings(tuple(list_changed_keys(text, changed_text)), "")
+        except (InvalidFile, LimiterStartError) as error:
+            return ChangedSettings((), str(error))
 
     async def open(self) -> None:
         """Open the store and start all background tasks. Raises `LimiterStartError`."""
@@ -258,6 +257,18 @@ def _build_unlisted(settings: LimiterSettings, world: World) -> UnlistedCredenti
         upstream_ca_file=str(ca_file) if ca_file is not None else "",
         file=settings.data_folder / ACCEPTED_FILE if is_saved else None,
     )
+
+
+def find_misplaced_setting(settings: LimiterSettings, rules: RuleSet) -> str:
+    """Return which pattern of the settings these rules make useless, and why; empty if there is none."""
+    opaque = settings.credentials.opaque
+    for key, patterns in (
+        ("accepted_on", opaque.accepted_on),
+        ("sessions_accepted_on", opaque.sessions_accepted_on),
+    ):
+        if problem := find_misplaced_pattern(patterns, rules):
+            return f"{key} in [opaque]: {problem}"
+    return ""
 
 
 def _raise_lint_errors(rules: RuleSet) -> None:

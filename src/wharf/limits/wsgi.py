@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
-from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form
+from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form, is_json
 from wharf.limits.core.paths import BadPath, normalize_decoded_path
 from wharf.limits.core.rule import PathRules
 from wharf.limits.decisions.headers import (
@@ -285,7 +285,7 @@ class _WsgiCall:
         admitted.finish_work(self._decision_service.world.monotonic_s())
         passed, marks = filter_reply_headers(
             ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers),
-            replaces_limits=admitted.decision is not None,
+            replaces_limits=admitted.reports_limits,
             status=int(status[:3]),
         )
         if marks.measured_ms is not None:
@@ -376,8 +376,9 @@ def _read_incoming_request(environ: Environ, path: str, carriers: CarrierSetting
     `path` is its path in normal form, and `carriers` is what else carries credentials.
     """
     forwarded_for, forwarded = environ.get("HTTP_X_FORWARDED_FOR"), environ.get("HTTP_FORWARDED")
+    method, content_types = environ["REQUEST_METHOD"].upper(), (environ.get("CONTENT_TYPE", ""),)
     return IncomingRequest(
-        method=environ["REQUEST_METHOD"].upper(),
+        method=method,
         path=path,
         query=environ.get("QUERY_STRING", ""),
         peer=environ.get("REMOTE_ADDR") or "127.0.0.1",
@@ -390,7 +391,8 @@ def _read_incoming_request(environ: Environ, path: str, carriers: CarrierSetting
         host=environ.get("HTTP_HOST", ""),
         is_tls=environ.get("wsgi.url_scheme") == "https",
         method_overrides=tuple(environ[name] for name in _OVERRIDE_VARIABLES if name in environ),
-        has_form=is_form(environ["REQUEST_METHOD"].upper(), (environ.get("CONTENT_TYPE", ""),)),
+        has_form=is_form(method, content_types),
+        has_json=is_json(method, content_types),
     )
 
 

@@ -207,7 +207,7 @@ def test_a_grant_applies_at_once_ends_automatically_and_is_audited(tmp_path: Pat
         await operator.run("grant", "ada", "--amount", "2", "--duration", "1h", "--reason", "a migration")
         statuses += [await operator.send(ADA_HEADER) for _ in range(3)]
         grants = operator.running.decision_service.overrides.grant_file
-        grants.grants = [type(grant)(**{**_facts(grant), "until_ms": 1}) for grant in grants.grants]
+        grants.entries = [type(grant)(**{**_facts(grant), "until_ms": 1}) for grant in grants.entries]
         await operator.running.decision_service.run_maintenance(should_renew=False)
         return statuses
 
@@ -237,7 +237,7 @@ def test_a_grant_can_end_at_a_given_time(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> tuple[str, list[int], list[str]]:
         command = ("grant", "ada", "--resource", "core", "--amount", "3")
         output = await operator.run(*command, "--until", "2126-01-31T12:00:00Z")
-        ends_ms = [grant.until_ms for grant in operator.running.decision_service.overrides.grant_file.grants]
+        ends_ms = [grant.until_ms for grant in operator.running.decision_service.overrides.grant_file.entries]
         errors = [
             await operator.run(*command, fails=True),
             await operator.run(*command, "--duration", "1h", "--until", "2126-01-31T12:00:00Z", fails=True),
@@ -291,27 +291,102 @@ def test_reset_sets_counters_to_0(tmp_path: Path) -> None:
     assert run_as_operator(tmp_path, scenario) == [200, 200, 403, 200]
 
 
-def test_a_banned_token_is_refused_until_unban_and_a_user_cannot_be_banned(tmp_path: Path) -> None:
-    async def scenario(operator: Operator) -> tuple[list[int], str, Any]:
+def test_a_banned_token_is_refused_until_unban(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> list[int]:
         subject = (await _describe_ada(operator))["ban_subject"]
         await operator.run("ban", subject, "--duration", "1h", "--reason", "noise")
         statuses = [await operator.send(ADA_HEADER), await operator.send(f"Authorization: token {OAUTH}")]
-        description = await operator.run_json("show", "ada")
         await operator.run("unban", subject)
-        return (
-            [*statuses, await operator.send(ADA_HEADER)],
-            await operator.run("ban", "user:ada", fails=True),
-            description,
-        )
+        return [*statuses, await operator.send(ADA_HEADER)]
 
     async def _describe_ada(operator: Operator) -> Any:
         await operator.send(ADA_HEADER)
         return await operator.run_json("show", "ada")
 
-    statuses, error, _ = run_as_operator(tmp_path, scenario, rules="")
+    assert run_as_operator(tmp_path, scenario, rules="") == [403, 200, 200]
 
-    assert statuses == [403, 200, 200]
-    assert "but not a user" in error
+
+def test_the_ban_of_a_user_refuses_all_its_credentials_until_unban(tmp_path: Path) -> None:
+    headers = (ADA_HEADER, f"Authorization: token {OAUTH}", f"Authorization: token {INSTALLATION}")
+
+    async def scenario(operator: Operator) -> tuple[list[int], str, str, list[int]]:
+        await operator.run("ban", "user:ada", "--duration", "1h")
+        banned = [await operator.send(header) for header in headers]
+        description = await operator.run("show", "user:ada")
+        await operator.run("unban", "user:ada")
+        return (
+            banned,
+            description,
+            await operator.run("show", "user:ada"),
+            [await operator.send(header) for header in headers],
+        )
+
+    banned, description, later, unbanned = run_as_operator(tmp_path, scenario, rules="")
+
+    assert (banned, unbanned) == ([403, 403, 200], [200, 200, 200])
+    assert ("Banned as" in description, "user:ada" in description, "Banned as" in later) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "An operator has blocked you until "),
+        (("--message", "Write to ops@example.com"), " UTC. Write to ops@example.com. Wait "),
+    ],
+)
+@pytest.mark.parametrize("subject", ["user:ada", "token"])
+def test_the_refusal_of_a_ban_says_that_an_operator_made_it(
+    tmp_path: Path, words: tuple[str, ...], text: str, subject: str
+) -> None:
+    async def scenario(operator: Operator) -> str:
+        await operator.send(ADA_HEADER)
+        token = (await operator.run_json("show", "ada"))["ban_subject"]
+        await operator.run("ban", token if subject == "token" else subject, "--reason", "for us only", *words)
+        reply = await operator.running.request("/things", ADA_HEADER)
+        return str(reply.json()["message"])
+
+    message = run_as_operator(tmp_path, scenario, rules="")
+
+    assert text in message
+    assert "secondary rate limit" not in message
+    assert "for us only" not in message
+
+
+def test_the_ban_of_a_user_survives_a_restart(tmp_path: Path) -> None:
+    async def ban(operator: Operator) -> str:
+        return await operator.run("ban", "user:ada", "--duration", "1h")
+
+    async def send(operator: Operator) -> int:
+        return await operator.send(ADA_HEADER)
+
+    shown = run_as_operator(tmp_path, ban, rules="")
+
+    assert (
+        shown == "banned user:ada for 1h: all requests with credentials of this user are refused, also with new ones\n"
+    )
+    assert run_as_operator(tmp_path, send, rules="") == 403
+
+
+def test_in_shadow_mode_the_ban_of_a_user_is_logged_and_refuses_nothing(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> tuple[str, int, str]:
+        shown = await operator.run("ban", "user:ada", "--duration", "1h")
+        reply = await operator.running.request("/things", ADA_HEADER)
+        return shown, reply.status, await operator.run("explain", reply.headers["x-github-request-id"])
+
+    shown, status, explanation = run_as_operator(tmp_path, scenario, rules="shadow = true\n")
+
+    assert "refuses nothing: bans are in shadow mode, because `shadow` at the top of the rules is true" in shown
+    assert (status, "(shadow mode: the ban would refuse)" in explanation) == (200, True)
+
+
+def test_a_user_that_the_limiter_cannot_know_is_not_banned(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> str:
+        return await operator.run("ban", "user:nobody", fails=True)
+
+    assert "the directory has no such user" in run_as_operator(tmp_path, scenario)
+    assert "does not know the users of credentials" in run_as_operator(
+        tmp_path, scenario, more='credentials = "opaque"\n'
+    )
 
 
 @pytest.mark.parametrize(
@@ -587,27 +662,93 @@ def test_lint_exits_with_1_for_rules_that_a_limiter_would_reject(
     assert (result.exit_code, expected in result.output) == (code, True)
 
 
-def test_lint_says_that_a_file_has_settings_and_no_rules(tmp_path: Path) -> None:
-    (tmp_path / "limits.toml").write_text('rules = "rules.toml"\n[gateway]\nlisten = "127.0.0.1:80"\n')
+def lint(file: Path, text: str) -> tuple[int, list[str]]:
+    """Return the exit code and the output of `wharf limits lint` for a file with this text, without its folder."""
+    file.write_text(text)
+    result = CliRunner().invoke(root, ["limits", "lint", str(file)])
+    return result.exit_code, result.output.replace(f"{file.parent}/", "").splitlines()
 
-    result = CliRunner().invoke(root, ["limits", "lint", str(tmp_path / "limits.toml")])
 
-    assert result.exit_code == 1
-    assert (
-        f"{tmp_path / 'limits.toml'} is a settings file, not a rules file: give the file that its key" in result.output
+def test_lint_checks_settings_and_says_which_rules_they_name(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text(TWO_AN_HOUR)
+
+    assert lint(tmp_path / "limits.toml", 'rules = "rules.toml"\n[gateway]\nlisten = "127.0.0.1:80"\n') == (
+        0,
+        ["limits.toml: 0 errors", "rules.toml: 25 rules, 0 errors, 0 warnings"],
     )
 
 
-@pytest.mark.parametrize(("added", "is_reported"), [("", False), ("# A comment.\n", True)])
-def test_reload_says_that_changed_settings_need_a_restart(tmp_path: Path, added: str, is_reported: bool) -> None:
+def test_lint_finds_all_mistakes_of_settings_in_one_run(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[[user]]\nlogin = 5\n")
+    (tmp_path / "tls.crt").write_text("no certificate")
+    text = """
+rules = "absent.toml"
+directory = "bad.toml"
+credentials = "opaque"
+credential_key_file = "absent.key"
+[gateway]
+lisen = "127.0.0.1:80"
+certificate_file = "tls.crt"
+key_file = "tls.key"
+upstream_ca_file = "tls.crt"
+[[sink]]
+name = "logs"
+kind = "file"
+"""
+
+    code, lines = lint(tmp_path / "limits.toml", text)
+
+    assert (code, lines[-1]) == (1, "limits.toml: 7 errors")
+    assert [line.partition(": ")[0] for line in lines[:-1]] == [
+        "bad.toml:2:1",
+        "limits.toml:2:1",
+        "limits.toml:5:1",
+        "limits.toml:7:1",
+        "limits.toml:8:1",
+        "limits.toml:10:1",
+        "limits.toml:11:1",
+    ]
+    assert lines[1] == "limits.toml:2:1: rules: absent.toml cannot be read: No such file or directory"
+    assert lines[3] == "limits.toml:7:1: gateway.lisen: is not known; did you mean 'listen'?"
+    assert lines[4].endswith("certificate not usable: tls.key does not exist")
+
+
+def test_lint_of_settings_shows_the_mistakes_of_their_rules(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text('[[rule]]\nname = "odd"\ncounts = "points"\nwindow = "1m"\nceiling = 3\n')
+
+    code, lines = lint(tmp_path / "limits.toml", 'rules = "rules.toml"\n[store]\n')
+
+    assert (code, lines[0], lines[1].partition(":")[0]) == (1, "limits.toml: 0 errors", "rules.toml")
+
+
+def test_lint_of_settings_creates_no_file(tmp_path: Path) -> None:
+    lint(tmp_path / "limits.toml", 'data_folder = "data"\ncredentials = "opaque"\n')
+
+    assert [path.name for path in tmp_path.iterdir()] == ["limits.toml"]
+
+
+@pytest.mark.parametrize(
+    ("added", "reported"),
+    [
+        ("", ""),
+        ("# A comment.\n", ""),
+        (
+            "head_timeout = '3s'\n[store]\nsaved = false\n",
+            ": restart the limiter to apply [gateway] head_timeout, [store] saved",
+        ),
+        ("lisen = 3\n", ", and the limiter could not start with it:\nlimits.toml:9:1: gateway.lisen: is not known"),
+    ],
+)
+def test_reload_names_the_changed_settings_that_need_a_restart(tmp_path: Path, added: str, reported: str) -> None:
     async def scenario(operator: Operator) -> str:
         file = tmp_path / "limits.toml"
         file.write_text(file.read_text() + added)
-        return await operator.run("reload")
+        return await operator.run("reload", fails="lisen" in added)
 
-    shown = run_as_operator(tmp_path, scenario)
+    shown = run_as_operator(tmp_path, scenario).replace(f"{tmp_path}/", "")
 
-    assert (f"{tmp_path / 'limits.toml'} has changed since the limiter read it: restart" in shown) is is_reported
+    assert (f"limits.toml has changed since the start{reported}" in shown) is bool(reported)
+    assert ("since the start" in shown) is bool(reported)
 
 
 def test_activity_of_an_unknown_organization_is_an_error(tmp_path: Path) -> None:

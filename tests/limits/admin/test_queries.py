@@ -445,8 +445,8 @@ def test_a_ban_begins_and_ends(operator: Operator, subject: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("subject", ["user:ada", "installation:7", "ada"])
-def test_only_apps_tokens_and_addresses_can_be_banned(operator: Operator, subject: str) -> None:
+@pytest.mark.parametrize("subject", ["user:nobody", "installation:7", "ada"])
+def test_only_known_users_apps_tokens_and_addresses_can_be_banned(operator: Operator, subject: str) -> None:
     with pytest.raises(ActionError, match="cannot be banned"):
         run(operator.actions.set_ban(subject, for_ms=1, by="ops", reason=""))
 
@@ -581,6 +581,7 @@ def test_queries_and_actions_are_served_by_their_paths(operator: Operator) -> No
         "until_ms": operator.service.now_ms() + 5,
         "is_enforced": True,
         "is_shadow_for_all": False,
+        "is_shadow_for_rules": False,
     }
     assert [entry["by"] for entry in operator.read_audit()] == ["unknown"]
     assert replies[13][1]["message"] == "The body needs a Content-Length of at most 64 MiB."

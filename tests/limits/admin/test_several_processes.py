@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,8 @@ from tests.waiting import wait_on_loop_until
 from wharf.cli.root import root
 from wharf.limits.admin.errors import ActionError
 from wharf.limits.admin.server import AdminServer
+from wharf.limits.core.callers.recognition import make_opaque_caller
+from wharf.limits.core.request import RequestFacts
 from wharf.limits.decisions.shared_records import MAX_PENDING_DECISIONS
 from wharf.limits.stores.port import StoreUnavailable
 from wharf.limits.stores.redis import RedisRecords, RedisStore
@@ -76,13 +79,13 @@ def test_a_grant_and_its_revocation_reach_the_other_process(tmp_path: Path) -> N
         before = [await first.send(), await first.send(), await second.send()]
         await first.actions.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="a test")
         await wait_on_loop_until(
-            lambda: len(second.running.decision_service.overrides.grant_file.grants) == 1,
+            lambda: len(second.running.decision_service.overrides.grant_file.entries) == 1,
             what="the second process has the grant",
         )
         granted = await second.send()
         await second.actions.revoke_grants("user:ada", resource=None, by="eve", reason="over")
         await wait_on_loop_until(
-            lambda: first.running.decision_service.overrides.grant_file.grants == [],
+            lambda: first.running.decision_service.overrides.grant_file.entries == [],
             what="the grant has ended in the first process",
         )
         return [*before, granted, await first.send()]
@@ -256,14 +259,14 @@ def test_grants_survive_a_redis_that_loses_its_data(tmp_path: Path) -> None:
         await first.send()
         await first.actions.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
         await wait_on_loop_until(
-            lambda: len(second.running.decision_service.overrides.grant_file.grants) == 1,
+            lambda: len(second.running.decision_service.overrides.grant_file.entries) == 1,
             what="the second process has the grant",
         )
         await asyncio.to_thread(redis.ask, "FLUSHALL")
         for process in (first, second):
             await process.running.decision_service.overrides.sync_shared()
         await first.running.decision_service.overrides.sync_shared()
-        return len(first.running.decision_service.overrides.grant_file.grants)
+        return len(first.running.decision_service.overrides.grant_file.entries)
 
     with running_redis(tmp_path) as redis:
         assert run_with_two(tmp_path, scenario, redis) == 1
@@ -279,3 +282,36 @@ def test_an_action_that_cannot_reach_the_other_processes_fails(tmp_path: Path) -
 
     with running_redis(tmp_path) as redis:
         assert run_with_two(tmp_path, scenario, redis).startswith("the store is unavailable")
+
+
+def test_a_credential_that_only_another_process_has_seen_is_found_by_its_short_name(tmp_path: Path) -> None:
+    async def scenario(_first: Process, second: Process) -> tuple[str, str, str, str]:
+        service = second.running.decision_service
+        owner = f"credential:0a1b2c3d{'0' * 24}"
+        caller = make_opaque_caller(owner.removeprefix("credential:"), IPv4Address("192.0.2.7"))
+        admitted = await second.running.decision_service.evaluator.evaluate(RequestFacts("a:b:c", "GET", "/x", caller))
+        service.activity.record_admission(admitted, caller)
+        service.activity.add_admissions_to_rows(service.now_ms())
+        await service.shared_records.write(service.now_ms(), is_last=True)
+        short = "credential 0a1b2c3d"
+        shown = await run_command(tmp_path / "limits-a.sock", "show", short)
+        granted = await run_command(tmp_path / "limits-a.sock", "grant", short, "--amount", "5", "--duration", "1h")
+        banned = await run_command(tmp_path / "limits-a.sock", "ban", short)
+        return shown, granted, banned, owner
+
+    with running_redis(tmp_path) as redis:
+        shown, granted, banned, owner = run_with_two(tmp_path, scenario, redis)
+
+    assert (owner in shown, owner in granted) == (True, True)
+    assert banned.startswith("banned token:")
+
+
+def test_an_unknown_caller_is_searched_in_all_processes_of_a_folder(tmp_path: Path) -> None:
+    async def scenario(_first: Process, _second: Process) -> str:
+        words = ["limits", "reset", "user:nobody", "--admin-address", str(tmp_path)]
+        return str((await asyncio.to_thread(CliRunner().invoke, root, words)).output)
+
+    with running_redis(tmp_path) as redis:
+        shown = run_with_two(tmp_path, scenario, redis)
+
+    assert f"All 2 processes of {tmp_path} were asked." in shown

@@ -172,3 +172,23 @@ def test_a_forced_check_reports_a_deleted_file_at_once(tmp_path: Path) -> None:
     receiver = check_in_turn(path, path.unlink, is_forced=True)
 
     assert receiver.file.problem.startswith(f"{path} does not exist any more")
+
+
+def test_a_file_is_applied_when_a_file_that_belongs_to_it_changes(tmp_path: Path) -> None:
+    path, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    write(path, "certificate")
+    write(key, "key")
+    texts: list[str] = []
+
+    async def apply(text: str) -> None:
+        texts.append(text)
+
+    async def scenario() -> None:
+        file = WatchedFile(path, "certificate", apply, others=(key,))
+        await file.check()
+        write(key, "another key", at_s=2)
+        await file.check()
+
+    asyncio.run(scenario())
+
+    assert texts == ["certificate"]

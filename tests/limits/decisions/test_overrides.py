@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.limits.builders import NOON_MS
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.limiter import Grant
-from wharf.limits.decisions.overrides import GrantsNotSaved, InvalidGrantsFile, OperatorOverrides
+from wharf.limits.decisions.overrides import InvalidOverrideFile, OperatorOverrides, OverridesNotSaved, TooManyBans
 from wharf.limits.stores.port import StoreUnavailable
 
 
@@ -82,7 +83,7 @@ def test_without_a_folder_grants_are_in_memory_only() -> None:
 def test_an_invalid_grants_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "grants.json").write_text("[{}]")
 
-    with pytest.raises(InvalidGrantsFile, match=r"grants\.json is not a valid grants file"):
+    with pytest.raises(InvalidOverrideFile, match=r"grants\.json is not a valid grants file"):
         Process(tmp_path).overrides.open()
 
 
@@ -151,18 +152,18 @@ def full_folder(tmp_path: Path) -> Path:
 def test_a_grant_that_cannot_be_saved_changes_nothing(full_folder: Path) -> None:
     process = Process(full_folder)
 
-    with pytest.raises(GrantsNotSaved, match=r"^the file .*grants\.json cannot be written: Is a directory$"):
+    with pytest.raises(OverridesNotSaved, match=r"^the file .*grants\.json cannot be written: Is a directory$"):
         process.add(CORE)
-    assert (process.overrides.grant_file.grants, process.applied) == ([], [])
+    assert (process.overrides.grant_file.entries, process.applied) == ([], [])
 
 
 def test_a_revocation_that_cannot_be_saved_changes_nothing_and_can_be_repeated(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.add(CORE, EVE)
     (tmp_path / "grants.json.new").mkdir()
-    with pytest.raises(GrantsNotSaved):
+    with pytest.raises(OverridesNotSaved):
         asyncio.run(process.overrides.revoke_grants("user:ada", None))
-    kept = (process.overrides.grant_file.grants, process.applied)
+    kept = (process.overrides.grant_file.entries, process.applied)
     (tmp_path / "grants.json.new").rmdir()
 
     ended = asyncio.run(process.overrides.revoke_grants("user:ada", None))
@@ -210,7 +211,7 @@ def test_a_grant_that_cannot_be_shared_is_not_added() -> None:
     with pytest.raises(StoreUnavailable):
         process.add(CORE)
 
-    assert (process.applied, process.overrides.grant_file.grants) == ([], [])
+    assert (process.applied, process.overrides.grant_file.entries) == ([], [])
 
 
 def test_expired_grants_of_other_processes_are_not_applied() -> None:
@@ -317,3 +318,53 @@ def test_the_end_of_the_time_without_limits_is_reported_once() -> None:
     asyncio.run(process.overrides.set_off_until(NOON_MS + 10))
 
     assert [process.overrides.end_expired_off(NOON_MS + offset_ms) for offset_ms in (9, 10, 11)] == [False, True, False]
+
+
+def make_ban(subject: str = "user:ada", *, lasts_ms: int = 1_000) -> OperatorBan:
+    return OperatorBan(subject=subject, until_ms=NOON_MS + lasts_ms, by="ops")
+
+
+def test_processes_share_bans_and_their_ends() -> None:
+    store = MemoryOverrideStore()
+    first, second = Process(store=store), Process(store=store)
+    asyncio.run(first.overrides.add_ban(make_ban()))
+    asyncio.run(first.overrides.add_ban(make_ban("app:7")))
+    asyncio.run(first.overrides.end_ban("app:7"))
+    second.sync()
+    shared = dict(second.overrides.bans)
+    asyncio.run(second.overrides.end_ban("user:ada"))
+    first.sync()
+
+    assert (shared, first.overrides.bans, first.overrides.has_user_bans) == ({"user:ada": make_ban()}, {}, False)
+
+
+def test_a_store_that_lost_its_data_gets_the_bans_again() -> None:
+    store = MemoryOverrideStore()
+    process = Process(store=store)
+    asyncio.run(process.overrides.add_ban(make_ban()))
+    process.sync()
+    store.version, store.entries = 0, {}
+    process.sync()
+
+    assert "ban user:ada" in store.entries
+    assert process.overrides.bans == {"user:ada": make_ban()}
+
+
+def test_expired_bans_are_deleted_everywhere(tmp_path: Path) -> None:
+    store = MemoryOverrideStore()
+    process = Process(tmp_path, store)
+    asyncio.run(process.overrides.add_ban(make_ban()))
+    process.now_ms = NOON_MS + 1_000
+    asyncio.run(process.overrides.drop_expired_bans(process.now_ms))
+
+    assert (process.overrides.bans, store.entries, (tmp_path / "operator-bans.json").read_text()) == ({}, {}, "[]")
+
+
+def test_more_bans_than_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wharf.limits.decisions.overrides.MAX_BANS", 1)
+    process = Process()
+    asyncio.run(process.overrides.add_ban(make_ban()))
+    asyncio.run(process.overrides.add_ban(make_ban(lasts_ms=5)))
+
+    with pytest.raises(TooManyBans, match="have banned 1 callers already"):
+        asyncio.run(process.overrides.add_ban(make_ban("app:7")))

@@ -119,3 +119,41 @@ def test_a_refused_connection_gets_the_reason_over_tls_too(tmp_path: Path) -> No
     settings = f"{files}\nconnections_per_address = 1"
 
     assert run_scenario(tmp_path, scenario, gateway=settings) == b"HTTP/1.1 429 Too Many Requests\r\n"
+
+
+def read_served_certificate(port: int) -> bytes:
+    """Return the certificate that a port presents, whoever has issued it."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), 60) as plain, context.wrap_socket(plain) as secure:
+        found = secure.getpeercert(binary_form=True)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("has_key", "problem"),
+    [(True, ""), (False, "certificate not usable: the key in {key} belongs to another certificate")],
+)
+def test_a_renewed_certificate_is_served_and_a_wrong_one_keeps_the_old_one(
+    tmp_path: Path, has_key: bool, problem: str
+) -> None:
+    _, server = make_certificates(tmp_path)
+    _, renewed = make_certificates(tmp_path / "renewed")
+    old, new = (ssl.PEM_cert_to_DER_cert(one.certificate_file.read_text()) for one in (server, renewed))
+
+    async def scenario(running: RunningGateway) -> tuple[bytes, str]:
+        server.certificate_file.write_text(renewed.certificate_file.read_text())
+        if has_key:
+            server.key_file.write_text(renewed.key_file.read_text())
+        watcher = running.gateway.limits.watcher
+        await watcher.reload_all()
+        served = await asyncio.to_thread(read_served_certificate, running.gateway.port)
+        return served, watcher.files[-1].problem
+
+    files = f'certificate_file = "{server.certificate_file}"\nkey_file = "{server.key_file}"'
+    served, found = run_scenario(tmp_path, scenario, gateway=files)
+
+    assert served == (new if has_key else old)
+    assert problem.format(key=server.key_file) in found
+    assert bool(found) is bool(problem)

@@ -25,6 +25,7 @@ from wharf.limits.serving.grpc_server import HEALTH_SERVICE, RateLimitServer
 from wharf.limits.serving.messages import SERVICE
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.redis.settings import RedisSettings
+from wharf.limits.toml.problems import InvalidFile
 from wharf.world import RealWorld
 from wharf.world.quiet_grpc import grpc
 
@@ -304,6 +305,25 @@ def test_with_a_client_ca_only_proxies_with_a_certificate_are_answered(
     assert run(tmp_path, scenario, settings=settings, credentials=credentials) == expected
 
 
+def test_a_renewed_certificate_is_used_for_new_connections(tmp_path: Path) -> None:
+    certificate_file, key_file = write_certificate(tmp_path, "server")
+    renewed_file, renewed_key_file = write_certificate(tmp_path, "renewed")
+    settings = msgspec.structs.replace(SETTINGS, certificate_file=certificate_file, key_file=key_file)
+
+    async def scenario(running: RunningServer) -> int:
+        watched = running.server.build_watched_certificate()
+        assert watched is not None
+        certificate_file.write_bytes(renewed_file.read_bytes())
+        key_file.write_bytes(renewed_key_file.read_bytes())
+        await watched.check(is_forced=True)
+        trusting_new = grpc.ssl_channel_credentials(renewed_file.read_bytes())
+        async with grpc.aio.secure_channel(f"localhost:{running.server.port}", trusting_new) as channel:
+            return await RunningServer(running.server, running.limits, channel).ask_code("remote_address=192.0.2.7")
+
+    credentials = grpc.ssl_channel_credentials(certificate_file.read_bytes())
+    assert run(tmp_path, scenario, settings=settings, credentials=credentials) == OK
+
+
 def test_a_certificate_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     missing = tmp_path / "missing.pem"
     settings = msgspec.structs.replace(SETTINGS, certificate_file=missing, key_file=missing)
@@ -311,7 +331,7 @@ def test_a_certificate_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     async def scenario(setting: RunningServer) -> None:
         raise AssertionError(f"unexpected server on port {setting.server.port}")
 
-    with pytest.raises(ValueError, match="cannot read the certificate of the gRPC server"):
+    with pytest.raises(InvalidFile, match=r"certificate not usable: .* does not exist"):
         run(tmp_path, scenario, settings=settings)
 
 

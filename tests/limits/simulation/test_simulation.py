@@ -292,3 +292,47 @@ def test_a_compressed_log_is_simulated_by_several_processes_too(tmp_path: Path) 
     compressed.write_bytes(gzip.compress(b"".join(lines)))
 
     assert simulate_logs([compressed], read_profile(), 3) == simulate_logs([plain], read_profile(), 1)
+
+
+def test_a_credential_mark_in_the_log_is_a_caller_of_its_own() -> None:
+    lines = [line(rest=f" credential_mark={mark}") for mark in ("k2v9", "k2v9", "k2v9", "x7p1", "-")]
+
+    result = simulate_lines(lines, read_rules(TWO_A_MINUTE))
+
+    assert (result.refused, result.by_address) == (1, 1)
+
+
+def test_a_user_name_counts_before_a_credential_mark() -> None:
+    lines = [line(user="ada", rest=f' credential_mark="{number}"') for number in range(3)]
+
+    assert [count.caller for count in simulate_lines(lines, read_rules(TWO_A_MINUTE)).callers] == ["user:ada"]
+
+
+def test_a_log_in_json_can_have_credential_marks() -> None:
+    entry = {"method": "GET", "path": "/few", "at_ms": NOON_MS, "remote_addr": "192.0.2.7", "credential_mark": "k2v9"}
+    lines = [json.dumps(entry).encode()] * 3
+
+    assert (
+        simulate_lines(lines, read_rules(TWO_A_MINUTE)).refused,
+        simulate_lines(lines, read_rules("")).by_address,
+    ) == (
+        1,
+        0,
+    )
+
+
+def test_several_processes_find_the_same_credential_marks(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    log.write_bytes(b"".join(line(rest=f" credential_mark=k{number % 7}") for number in range(100)))
+    rules = read_rules(TWO_A_MINUTE)
+
+    assert [simulate_logs([log], rules, workers).refused for workers in (1, 2)] == [86, 86]
+
+
+def test_the_result_says_how_many_requests_count_by_address_because_the_log_names_no_user() -> None:
+    result = simulate_lines([line(), line(user="ada")], read_rules(TWO_A_MINUTE))
+
+    assert (
+        "tokens: 1 of 2 requests have neither a user name nor a credential_mark in the log, so they count by address, also if "
+        "they had a token"
+    ) in result.not_judged

@@ -23,6 +23,11 @@ from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.common.waiting_notices import announce_wait
 from wharf.world.unix_sockets import shorten_socket_path
 
+
+class UnknownNameError(CliError):
+    """A limiter does not know what a command names."""
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_SOCKET: Final = ".wharf/limits/admin.sock"
@@ -200,9 +205,20 @@ def query_all_limiters(address: AdminAddress, target: str) -> list[Any]:
 def post_action(address: AdminAddress, target: str, **fields: object) -> Any:
     """Send an action to one limiter, which shares it with the other processes; return the JSON reply.
 
+    If it does not know what the action is about, such as a caller that only another process has seen, the next one is asked.
     `fields` are the JSON fields of the action; the user's name is added.
     """
-    return _request_json(list_admin_addresses(address)[0], "POST", target, _build_action_body(fields))
+    body = _build_action_body(fields)
+    addresses = list_admin_addresses(address)
+    for candidate in addresses[:-1]:
+        with contextlib.suppress(UnknownNameError):
+            return _request_json(candidate, "POST", target, body)
+    try:
+        return _request_json(addresses[-1], "POST", target, body)
+    except UnknownNameError as error:
+        if len(addresses) == 1:
+            raise
+        raise CliError(f"{error.format_message()} All {len(addresses)} processes of {address} were asked.") from None
 
 
 def post_action_to_all(address: AdminAddress, target: str, **fields: object) -> list[Any]:
@@ -241,7 +257,7 @@ def _request_json(address: AdminAddress, method: str, target: str, body: str | N
     status, content = _send(address, method, target, body)
     reply = json.loads(content)
     if status != 200:
-        raise CliError(reply["message"])
+        raise (UnknownNameError if status == 404 else CliError)(reply["message"])
     return reply
 
 

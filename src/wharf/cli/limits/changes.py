@@ -1,8 +1,9 @@
 """The commands of `wharf limits` that change a running limiter, which writes each change to its audit log."""
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -84,6 +85,7 @@ def reset(caller: str, rule: str | None, reason: str, path: AdminAddress) -> Non
 
 
 BANNED_REQUESTS: Final = {
+    "user": "all requests with credentials of this user are refused, also with new ones",
     "app": "all requests with tokens of this app are refused",
     "token": "all requests with this token are refused",
     "address": "requests from this address without a valid token are refused, requests with a token are not",
@@ -95,24 +97,28 @@ BANNED_REQUESTS: Final = {
 @click.argument("subject")
 @duration_option("10m")
 @reason_option
+@click.option("--message", default="", help="Text for the caller, which refusals show.")
 @socket_option
-def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
-    """Refuse all requests of an app, token or address for a time.
+def ban(subject: str, duration: str, reason: str, message: str, path: AdminAddress) -> None:
+    """Refuse all requests of a user, app, token or address for a time.
 
-    The ban of an address applies to its requests without a valid token, and that of a token only to tokens without an
+    The ban of a user applies to all its credentials, also to new ones; the limiter must know their users. The ban of an address applies to its requests without a valid token, and that of a token only to tokens without an
     app. By default, bans of addresses are only recorded: see `addresses_shadow` of the rules.
 
-    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it, or credential:… as `wharf limits top`
+    SUBJECT is user:ada, app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it, or credential:… as `wharf limits top`
     prints it.
     """
-    reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
+    shown = {"message": message} if message else {}
+    reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason, **shown)
     if reply.get("is_enforced", True):  # A gateway of an earlier version does not say it.
         click.echo(f"banned {reply['subject']} for {duration}: {BANNED_REQUESTS[reply['subject'].partition(':')[0]]}")
         return
-    key = "shadow" if reply["is_shadow_for_all"] else "addresses_shadow"
+    key = "`shadow` in `[ban]`" if reply["is_shadow_for_all"] else "`addresses_shadow` in `[ban]`"
+    if reply.get("is_shadow_for_rules"):
+        key = "`shadow` at the top"
     click.echo(
         f"recorded a ban of {reply['subject']} for {duration}, which refuses nothing: bans are in shadow mode, because "
-        f"`{key}` in `[ban]` of the rules is true"
+        f"{key} of the rules is true"
     )
 
 
@@ -173,10 +179,11 @@ def enable(reason: str, path: AdminAddress) -> None:
 @click.command
 @socket_option
 def reload(path: AdminAddress) -> None:
-    """Read the rules and the directory of users again.
+    """Read the rules, the directory of users and the certificates again.
 
-    Settings are read only at the start: if their file has changed since then, the command says that a restart is needed.
-    The exit code is 1 if a file was rejected.
+    Settings are read only at the start: if their file has changed since then, the command names the changed keys, for
+    which a restart is needed. The exit code is 1 if a file was rejected, or if the limiter could not start with the
+    changed settings.
     """
     lines: list[str] = []
     is_rejected = False
@@ -185,14 +192,24 @@ def reload(path: AdminAddress) -> None:
             is_rejected = True
             lines.append(f"{name} rejected; the previous version stays in force:\n{problem}")
         lines.append(f"{len(reply['rules'])} rules in force ({reply['hash']})")
-        if reply.get("changed_settings"):  # A limiter of an earlier version does not send it.
-            lines.append(
-                f"{reply['changed_settings']} has changed since the limiter read it: restart the limiter to apply it"
-            )
+        is_rejected |= bool(reply.get("settings_problem"))
+        lines += _describe_changed_settings(reply)
     for line in dict.fromkeys(lines):  # Processes that agree are reported once.
         click.echo(line)
     if is_rejected:
         raise click.exceptions.Exit(1)
+
+
+def _describe_changed_settings(reply: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the settings file of a limiter has changed, which says what to do."""
+    file = reply.get("changed_settings")  # A limiter of an earlier version does not send it.
+    if not file:
+        return
+    if problem := reply.get("settings_problem"):
+        yield f"{file} has changed since the start, and the limiter could not start with it:\n{problem}"
+        return
+    keys = ", ".join(reply.get("changed_keys", ()))
+    yield f"{file} has changed since the start: restart the limiter to apply {keys or 'it'}"
 
 
 @click.command

@@ -1,6 +1,7 @@
 """The command group `wharf limits`: check rules, show what a running limiter counts and decides, and change it."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,7 +37,7 @@ COMMANDS = {
     "simulate": CommandEntry(
         "wharf.cli.limits.simulate", "simulate", "Show which requests of access logs the rules would have refused."
     ),
-    "lint": CommandEntry(MODULE, "lint", "Check a rules file for mistakes."),
+    "lint": CommandEntry(MODULE, "lint", "Check a rules file or a settings file for mistakes."),
     "top": CommandEntry(MODULE, "top", "Show the callers with the most requests, and how many were refused."),
     "show": CommandEntry(MODULE, "show", "Show the counters of a caller."),
     "explain": CommandEntry(MODULE, "explain", "Explain why a request was refused or admitted."),
@@ -49,14 +50,16 @@ COMMANDS = {
     "grant": CommandEntry(CHANGES_MODULE, "grant", "Increase the limit of a caller for a time."),
     "revoke": CommandEntry(CHANGES_MODULE, "revoke", "End the grants of a caller."),
     "reset": CommandEntry(CHANGES_MODULE, "reset", "Set the counters of a caller to 0."),
-    "ban": CommandEntry(CHANGES_MODULE, "ban", "Refuse all requests of an app, token or address for a time."),
+    "ban": CommandEntry(CHANGES_MODULE, "ban", "Refuse all requests of a user, app, token or address for a time."),
     "unban": CommandEntry(CHANGES_MODULE, "unban", "End a ban."),
     "revoke-credential": CommandEntry(
         CHANGES_MODULE, "revoke_credential", "Ask again who owns a credential, or all credentials of a user."
     ),
     "disable": CommandEntry(CHANGES_MODULE, "disable", "Disable all limits for a time."),
     "enable": CommandEntry(CHANGES_MODULE, "enable", "Enable limits again."),
-    "reload": CommandEntry(CHANGES_MODULE, "reload", "Read the rules and the directory of users again."),
+    "reload": CommandEntry(
+        CHANGES_MODULE, "reload", "Read the rules, the directory of users and the certificates again."
+    ),
     "export": CommandEntry(CHANGES_MODULE, "export", "Print grants, bans and counters as JSON."),
     "import": CommandEntry(CHANGES_MODULE, "import_state", "Import what `wharf limits export` printed."),
     "simulate-outage": CommandEntry(CHANGES_MODULE, "simulate_outage", "Simulate an outage of the store of counters."),
@@ -87,47 +90,85 @@ def limits() -> None:
 )
 @json_option
 def lint(file: Path, before: Path | None, as_json: bool) -> None:
-    """Check a rules file for mistakes.
+    """Check a rules file or a settings file for mistakes.
 
-    The exit code is 1 if there are errors, with which a limiter would reject the file; not for warnings and notes.
+    Of a settings file, all keys are checked, and the files that they name: the rules, the directory, certificates and keys.
+    Ports are not opened. The exit code is 1 if there are errors, with which a limiter would reject the file; not for
+    warnings and notes.
     """
-    import msgspec
-
     from wharf.cli.common.documents import read_utf8_text
     from wharf.cli.common.errors import CliError
     from wharf.cli.limits.simulate import MAX_RULES_BYTES
     from wharf.limits.config.settings_file import is_settings_text
-    from wharf.limits.rules import InvalidFile, Severity, lint_rules, read_rules
+    from wharf.limits.rules import InvalidFile, lint_rules, read_rules
 
     files = [file] if before is None else [file, before]
-    rule_sets = []
-    for path in files:
-        text = read_utf8_text(str(path), str(path), max_bytes=MAX_RULES_BYTES)
-        try:
-            rule_sets.append(read_rules(text, str(path)))
-        except InvalidFile as error:
-            if is_settings_text(text):
-                raise CliError(
-                    f"{path} is a settings file, not a rules file: give the file that its key `rules` names. A limiter checks "
-                    "its settings when it starts"
-                ) from None
-            raise CliError(str(error)) from None
-    rules, old = rule_sets[0], rule_sets[1] if before is not None else None
-    findings = lint_rules(rules, old)
-    if as_json:
-        print_json([msgspec.to_builtins(finding) for finding in findings])
-    else:
-        for finding in findings:
-            click.echo(str(finding))
-        click.echo(f"{file}: {len(rules.rules) + len(rules.descriptors)} rules, {_count_findings(findings, Severity.ERROR, 'error')}, "
-                   f"{_count_findings(findings, Severity.WARNING, 'warning')}")  # fmt: skip
-    if any(finding.severity is Severity.ERROR for finding in findings):
+    texts = [read_utf8_text(str(path), str(path), max_bytes=MAX_RULES_BYTES) for path in files]
+    if is_settings_text(texts[0]):
+        if before is not None:
+            raise CliError(f"{file} is a settings file: --compare-with compares rules files")
+        _lint_settings(file, texts[0], as_json=as_json)
+        return
+    try:
+        rules, *old = [read_rules(text, str(path)) for text, path in zip(texts, files, strict=True)]
+    except InvalidFile as error:
+        raise CliError(str(error)) from None
+    _print_findings(str(file), rules, lint_rules(rules, old[0] if old else None), as_json=as_json)
+
+
+def _lint_settings(file: Path, text: str, *, as_json: bool) -> None:
+    """Print the problems of a settings file, then those of its rules. Exit with 1 if there is an error."""
+    from wharf.limits.settings_check import check_settings
+
+    check = check_settings(text, file)
+    if not as_json:
+        for problem in check.problems:
+            click.echo(str(problem))
+        click.echo(f"{file}: {_format_count(len(check.problems), 'error')}")
+    if check.rules is not None:
+        _print_findings(check.rules_file, check.rules, check.findings, problems=check.problems, as_json=as_json)
+    elif as_json:
+        print_json(_list_problems(check.problems))
+    if check.problems:
         raise click.exceptions.Exit(1)
 
 
-def _count_findings(findings: Any, severity: object, word: str) -> str:
-    """Return the number of findings of a severity with its noun, such as `2 errors`."""
-    count = sum(finding.severity is severity for finding in findings)
+def _print_findings(
+    file: str, rules: Any, findings: Any, *, problems: Sequence[Any] = (), as_json: bool = False
+) -> None:
+    """Print the findings about rules, and how many there are. Exit with 1 if one is an error.
+
+    As JSON, `problems` of the settings are printed before them.
+    """
+    import msgspec
+
+    from wharf.limits.rules import Severity
+
+    counts = {severity: sum(found.severity is severity for found in findings) for severity in Severity}
+    if as_json:
+        print_json([*_list_problems(problems), *(msgspec.to_builtins(found) for found in findings)])
+    else:
+        for finding in findings:
+            click.echo(str(finding))
+        click.echo(
+            f"{file}: {len(rules.rules) + len(rules.descriptors)} rules, {_format_count(counts[Severity.ERROR], 'error')}, "
+            f"{_format_count(counts[Severity.WARNING], 'warning')}"
+        )
+    if counts[Severity.ERROR]:
+        raise click.exceptions.Exit(1)
+
+
+def _list_problems(problems: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the problems of a settings file as JSON objects, with the fields of findings about rules."""
+    return [
+        {"severity": "error", "code": "settings", "file": problem.file, "line": problem.location.line}
+        | {"rule": problem.key, "what": problem.message}
+        for problem in problems
+    ]
+
+
+def _format_count(count: int, word: str) -> str:
+    """Return a number with its noun, such as `2 errors`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 

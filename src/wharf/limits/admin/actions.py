@@ -13,7 +13,7 @@ from wharf.limits.admin.callers import (
     list_charges,
 )
 from wharf.limits.admin.errors import ActionError, reporting_outages
-from wharf.limits.core.counting.bans import BanRecord
+from wharf.limits.core.counting.bans import USER_PREFIX, BanRecord, OperatorBan
 from wharf.limits.core.limiter import Grant
 from wharf.limits.core.plans import is_subject_shadow
 from wharf.limits.rate_limiter import RateLimiter
@@ -22,6 +22,8 @@ from wharf.world.tasks import cancel_tasks
 
 STORE_DOWN_DRILL: Final = "store-down"
 EXPORT_FORMAT: Final = 1
+MAX_BAN_MESSAGE_CHARS: Final = 200
+"""Limits the size of refusals."""
 
 
 class _ExportedState(msgspec.Struct, frozen=True):
@@ -32,6 +34,7 @@ class _ExportedState(msgspec.Struct, frozen=True):
     grants: list[Grant] = []
     bans: dict[str, BanRecord] = {}
     """By subject: an app, a token or an address."""
+    operator_bans: list[OperatorBan] = []
     counters: dict[str, dict[str, tuple[int, ...]]] = {}
     """By rule name and counter key, the numbers of each counter."""
 
@@ -100,25 +103,34 @@ class OperatorActions:
         self._service.write_audit_entry("reset", by=by, reason=reason, owner=caller.owner, rules=names)
         return names
 
-    async def set_ban(self, subject: str, *, for_ms: int, by: str, reason: str) -> dict[str, Any]:
-        """Ban an app, a token or an address for a duration; 0 ends the ban.
+    async def set_ban(self, subject: str, *, for_ms: int, by: str, reason: str, message: str = "") -> dict[str, Any]:
+        """Ban a user, an app, a token or an address for a duration; 0 ends the ban. Callers see `message` in refusals.
 
         Return the subject and the end of the ban, and whether the rules enforce it or only record it (shadow mode).
         Raises `ActionError` for any other subject and while the store is unavailable.
         """
         subject = find_ban_subject(self._service, subject)
+        if len(message) > MAX_BAN_MESSAGE_CHARS or not message.isprintable():
+            raise ActionError(f"invalid message: write one line of at most {MAX_BAN_MESSAGE_CHARS} characters")
         until_ms = self._service.now_ms() + for_ms if for_ms > 0 else 0
+        ban = OperatorBan(subject=subject, until_ms=until_ms, by=by, reason=reason, message=message)
+        overrides = self._service.overrides
         with reporting_outages():
-            await self._service.evaluator.store.ban(subject, until_ms)
+            await (overrides.add_ban(ban) if for_ms > 0 else overrides.end_ban(subject))
+            if not subject.startswith(USER_PREFIX):
+                await self._service.evaluator.store.ban(subject, until_ms)
+        shown = {"caller_message": message} if message else {}
         self._service.write_audit_entry(
-            "ban" if for_ms > 0 else "unban", by=by, reason=reason, subject=subject, until_ms=until_ms
+            "ban" if for_ms > 0 else "unban", by=by, reason=reason, subject=subject, until_ms=until_ms, **shown
         )
-        ban_rules = self._service.evaluator.limiter.rulebook.rules.ban
+        rules = self._service.evaluator.rules
+        ban_rules = rules.ban
         return {
             "subject": subject,
             "until_ms": until_ms,
             "is_enforced": not is_subject_shadow(subject, ban_rules),
             "is_shadow_for_all": ban_rules.shadow,
+            "is_shadow_for_rules": rules.shadow,
         }
 
     async def revoke_credential(self, name: str, *, credential: str, by: str, reason: str) -> dict[str, Any]:
@@ -205,6 +217,9 @@ class OperatorActions:
             raise ActionError(f"unsupported export format {state.form}: this version reads format {EXPORT_FORMAT}")
         with reporting_outages():
             await self._service.overrides.add_grants(state.grants)
+            for ban in state.operator_bans:
+                if ban.until_ms > self._service.now_ms():
+                    await self._service.overrides.add_ban(ban)
         loaded = 0
         counters = self._limiter.stores.store.local_counters
         if counters is not None:

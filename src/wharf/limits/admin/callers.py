@@ -1,15 +1,17 @@
 """Finds the callers and counters that operators name. A caller need not have sent a request yet."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from wharf.limits.admin.errors import ActionError
+from wharf.limits.config.credential_settings import CredentialMode
 from wharf.limits.core.callers.addresses import ANONYMOUS_V6_BITS, build_address_scope
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.directory import Directory
 from wharf.limits.core.callers.recognition import build_opaque_token, is_enterprise_account
+from wharf.limits.core.counting.bans import USER_PREFIX
 from wharf.limits.core.plans import Charge, build_charge
 from wharf.limits.core.rule import MINUTE_MS
 from wharf.limits.decisions import DecisionService
@@ -23,6 +25,10 @@ _TOKEN_NAME: Final = re.compile("[0-9a-f]{16}")
 """The beginning of the hash of a token, as `Caller.token` has it."""
 _SHORT_CREDENTIAL_KEY: Final = re.compile("[0-9a-f]{8,31}")
 """The beginning of a keyed hash. Refusals show 8 digits of it."""
+_SHOWN_CREDENTIAL: Final = re.compile("credential[ :]([0-9a-f]{8,31})")
+"""A credential as refusals name it, or the beginning of its complete name."""
+SEARCHED_MS: Final = 60 * MINUTE_MS
+"""How far back the activity of other processes is searched for a credential; limits the time that this takes."""
 _CREDENTIAL_KEY: Final = re.compile("[0-9a-f]{32}")
 """The keyed hash of a credential that is not in the directory."""
 MAX_LISTED_OWNERS: Final = 10
@@ -50,13 +56,44 @@ def find_caller(service: DecisionService, name: str) -> Caller:
     directory = service.caller_resolver.directory
     caller = last_caller or _build_caller(owner, directory) or _find_shown_caller(name, service.activity.last_callers)
     if caller is None:
+        others = ""
+        if service.shared_records.record_store is not None:
+            others = ", nor in the last hour any process that shares its counters and can be asked now"
         raise ActionError(
-            f"caller {name[:MAX_ECHOED_CHARS]!r} not found: this process has received no request of it since it started, "
-            "and it is not in the directory. Name a caller such as user:ada, address:192.0.2.7, installation:71, app:7 or "
+            f"caller {name[:MAX_ECHOED_CHARS]!r} not found: this process has received no request of it since it started"
+            f"{others}, and it is not in the directory. Name a caller such as user:ada, address:192.0.2.7, installation:71, app:7 or "
             "repository:acme/site, or as `wharf limits top` prints it.",
             404,
         )
     return caller
+
+
+async def expand_name(service: DecisionService, name: str) -> str:
+    """Return the complete name of a credential that a refusal shows by its beginning, such as `credential 0a1b2c3d`.
+
+    If this process has not seen it, the activity of all processes that share the store is searched. Any other name is
+    returned as it is. Raises `ActionError` if several credentials begin so.
+    """
+    match = _SHOWN_CREDENTIAL.fullmatch(name)
+    if match is None or service.shared_records.record_store is None:
+        return name
+    prefix = f"credential:{match[1]}"
+    if any(owner.startswith(prefix) for owner in service.activity.last_callers):
+        return name
+    now_ms = service.now_ms()
+    rows_by_process = await service.shared_records.read_activity(now_ms=now_ms, since_ms=now_ms - SEARCHED_MS)
+    owners = sorted(
+        {row.caller.owner for rows in rows_by_process.values() for row in rows if row.caller.owner.startswith(prefix)}
+    )
+    if len(owners) > 1:
+        raise _build_ambiguity_error(name, owners)
+    return owners[0] if owners else name
+
+
+def _build_ambiguity_error(name: str, owners: Sequence[str]) -> ActionError:
+    """Return the error for a name that stands for several callers."""
+    listed = ", ".join(owners[:MAX_LISTED_OWNERS])
+    return ActionError(f"{name[:MAX_ECHOED_CHARS]!r} stands for {len(owners)} callers: use one of {listed}", 409)
 
 
 def _find_shown_caller(name: str, last_callers: Mapping[str, Caller]) -> Caller | None:
@@ -72,8 +109,7 @@ def _find_shown_caller(name: str, last_callers: Mapping[str, Caller]) -> Caller 
         if caller.display_name == name or (prefix is not None and owner.startswith(prefix))
     ]
     if len(found) > 1:
-        owners = ", ".join(sorted(caller.owner for caller in found)[:MAX_LISTED_OWNERS])
-        raise ActionError(f"{name[:MAX_ECHOED_CHARS]!r} stands for {len(found)} callers: use one of {owners}", 409)
+        raise _build_ambiguity_error(name, sorted(caller.owner for caller in found))
     return found[0] if found else None
 
 
@@ -111,7 +147,27 @@ def find_ban_subject(service: DecisionService, name: str) -> str:
     """
     if name.startswith(("credential:", "credential ")):
         return find_caller(service, name).ban_subject
+    if name.startswith(USER_PREFIX):
+        return _find_banned_user(service, name)
     return parse_ban_subject(name)
+
+
+def _find_banned_user(service: DecisionService, name: str) -> str:
+    """Return a user as the subject of a ban. Raises `ActionError` if no credential can be that of this user.
+
+    With resolved credentials, the user need not have sent a request yet.
+    """
+    mode = service.settings.credentials.mode
+    if mode is CredentialMode.RESOLVED:
+        return name
+    if service.caller_resolver.directory.find_user(name.removeprefix(USER_PREFIX)) is not None:
+        return name
+    if mode is CredentialMode.OPAQUE:
+        raise ActionError(
+            f"{name[:MAX_ECHOED_CHARS]} cannot be banned: the limiter does not know the users of credentials, because of "
+            '`credentials = "opaque"`. Ban their credentials, such as credential:… as `wharf limits top` prints it.'
+        )
+    raise ActionError(f"{name[:MAX_ECHOED_CHARS]} cannot be banned: the directory has no such user", 404)
 
 
 def parse_ban_subject(subject: str) -> str:
@@ -131,7 +187,7 @@ def parse_ban_subject(subject: str) -> str:
                 "`wharf limits show` prints it"
             )
     raise ActionError(
-        f"{subject[:MAX_ECHOED_CHARS]} cannot be banned: only app:…, token:…, credential:… and address:… can, but not a user. "
+        f"{subject[:MAX_ECHOED_CHARS]} cannot be banned: only user:…, app:…, token:…, credential:… and address:… can. "
         "`wharf limits show` shows the ban subject of a caller."
     )
 

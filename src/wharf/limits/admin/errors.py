@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from wharf.limits.decisions.overrides import GrantsNotSaved
+from wharf.limits.decisions.overrides import OverridesNotSaved, TooManyBans
 from wharf.limits.stores.port import StoreUnavailable
 
 
@@ -22,5 +22,7 @@ def reporting_outages() -> Iterator[None]:
         yield
     except StoreUnavailable as problem:
         raise ActionError(f"the store is unavailable: {problem}", 503) from None
-    except GrantsNotSaved as problem:
+    except OverridesNotSaved as problem:
         raise ActionError(f"nothing was changed: {problem}", 503) from None
+    except TooManyBans as problem:
+        raise ActionError(str(problem), 409) from None

@@ -83,7 +83,7 @@ def _list_service_metrics(limiter: RateLimiter) -> Iterator[Metric]:
         "Concurrency slots that expired while their requests were running.",
         service.revived_leases,
     )
-    yield Metric("grants", "Grants in force.", len(service.overrides.grant_file.grants))
+    yield Metric("grants", "Grants in force.", len(service.overrides.grant_file.entries))
     yield Metric("off", "1 while limits are switched off.", float(service.overrides.is_off))
     yield Metric(
         "journal_lost_total",

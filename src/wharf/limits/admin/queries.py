@@ -76,6 +76,11 @@ class OperatorQueries:
                 ban_s = await self._get_ban_s(ban_subject, now_ms)
             except StoreUnavailable:  # The rest is what operators need during an outage.
                 is_ban_known = False
+        user_ban = service.overrides.find_ban(caller.user, now_ms)
+        if user_ban is not None:
+            user_ban_s = -(-(user_ban.until_ms - now_ms) // 1_000)
+            if ban_s is None or user_ban_s >= ban_s:
+                ban_subject, ban_s = user_ban.subject, user_ban_s
         return {
             "caller": caller.owner,
             "credential": caller.kind.value,
@@ -84,7 +89,7 @@ class OperatorQueries:
             "banned_for_s": ban_s,
             "is_ban_known": is_ban_known,
             "is_ban_enforced": ban_subject is None or not is_subject_shadow(ban_subject, limiter.rulebook.rules.ban),
-            "grants": [msgspec.to_builtins(g) for g in service.overrides.grant_file.grants if g.owner == caller.owner],
+            "grants": [msgspec.to_builtins(g) for g in service.overrides.grant_file.entries if g.owner == caller.owner],
             "fallback_processes": self._get_fallback_processes(),
             "limits": limits,
         }
@@ -170,7 +175,8 @@ class OperatorQueries:
         """Return all grants and, if the counters are in this process, the counters and bans."""
         state: dict[str, Any] = {
             "form": 1,
-            "grants": [msgspec.to_builtins(grant) for grant in self._service.overrides.grant_file.grants],
+            "grants": [msgspec.to_builtins(grant) for grant in self._service.overrides.grant_file.entries],
+            "operator_bans": [msgspec.to_builtins(ban) for ban in self._service.overrides.bans.values()],
         }
         counters = self._limiter.stores.store.local_counters
         if counters is not None:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from wharf.limits.admin.actions import OperatorActions
-from wharf.limits.admin.callers import MAX_ECHOED_CHARS
+from wharf.limits.admin.callers import MAX_ECHOED_CHARS, expand_name
 from wharf.limits.admin.errors import ActionError
 from wharf.limits.admin.metrics import Metric, render_metrics
 from wharf.limits.admin.queries import OperatorQueries
@@ -75,6 +75,8 @@ class ActionRequest(msgspec.Struct, frozen=True):
     by: str = ""
     """The operator."""
     reason: str = ""
+    message: str = ""
+    """The text for a banned caller."""
     told: dict[str, Any] = {}
     """The exported state to import; its content is checked then."""
 
@@ -257,7 +259,7 @@ class AdminServer:
             case ["top"]:
                 return await self.queries.list_top_callers(_read_number(query, "minutes", 1))
             case ["callers", *name]:
-                return await self.queries.describe_caller("/".join(name))
+                return await self.queries.describe_caller(await self._expand("/".join(name)))
             case ["why", request_id]:
                 return await self.queries.explain_decision(request_id)
             case ["rules"]:
@@ -274,6 +276,10 @@ class AdminServer:
                 return await self._describe_activity(organization, "/".join(rest), query)
             case _:
                 raise ActionError(f"unknown query path {path}", 404)
+
+    async def _expand(self, name: str) -> str:
+        """Return the complete name of a caller, which another process may have seen. Raises `ActionError`."""
+        return await expand_name(self._limiter.decision_service, name)
 
     async def _describe_activity(self, organization: str, report_path: str, query: Mapping[str, str]) -> Any:
         """Return a report about the requests for an organization's resources.
@@ -314,7 +320,7 @@ class AdminServer:
         match path:
             case "/grant":
                 return await actions.add_grant(
-                    request.caller,
+                    await self._expand(request.caller),
                     resource=request.resource or "",
                     amount=request.amount,
                     for_ms=request.for_ms,
@@ -323,11 +329,21 @@ class AdminServer:
                     reason=reason,
                 )
             case "/revoke":
-                return await actions.revoke_grants(request.caller, resource=request.resource, by=by, reason=reason)
+                return await actions.revoke_grants(
+                    await self._expand(request.caller), resource=request.resource, by=by, reason=reason
+                )
             case "/reset":
-                return await actions.reset_counters(request.caller, rule=request.rule, by=by, reason=reason)
+                return await actions.reset_counters(
+                    await self._expand(request.caller), rule=request.rule, by=by, reason=reason
+                )
             case "/ban":
-                return await actions.set_ban(request.subject, for_ms=request.for_ms, by=by, reason=reason)
+                return await actions.set_ban(
+                    await self._expand(request.subject),
+                    for_ms=request.for_ms,
+                    by=by,
+                    reason=reason,
+                    message=request.message,
+                )
             case "/revoke-credential":
                 return await actions.revoke_credential(
                     request.subject, credential=request.credential, by=by, reason=reason
@@ -340,8 +356,13 @@ class AdminServer:
                 return await actions.import_state(request.told, by=by, reason=reason)
             case "/reload":
                 await actions.reload_files()
-                changed = str(self._limiter.settings.file) if self._limiter.has_changed_settings() else None
-                return {**self.queries.describe_rules(), "changed_settings": changed}
+                changed = self._limiter.find_changed_settings()
+                return {
+                    **self.queries.describe_rules(),
+                    "changed_settings": str(self._limiter.settings.file) if changed.keys or changed.problem else None,
+                    "changed_keys": changed.keys,
+                    "settings_problem": changed.problem,
+                }
             case _:
                 raise ActionError(f"unknown action path {path}", 404)
 

@@ -35,25 +35,39 @@ def read_stamp(path: Path) -> Stamp | None:
 class WatchedFile:
     """A watched file. `apply` receives its new text; it raises `InvalidFile` if it rejects the text.
 
-    `purpose` is the name of the file in the log, such as `rules`.
+    `purpose` is the name of the file in the log, such as `rules`. `others` are files that belong to it, such as the key of a
+    certificate: a change of one of them counts as a change of the file.
     """
 
-    def __init__(self, path: Path, purpose: str, apply: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        purpose: str,
+        apply: Callable[[str], Awaitable[None]],
+        *,
+        others: tuple[Path, ...] = (),
+    ) -> None:
         self.path: Final = path
+        self._paths: Final = (path, *others)
         self.purpose: Final = purpose
         self.problem = ""
         """What is wrong with the current file; empty if it is in use."""
         self._apply = apply
-        self._last_stamp = read_stamp(path)
+        self._last_stamp = self._read_stamps()
         self._is_missing = False
         """Whether the last check did not find the file."""
+
+    def _read_stamps(self) -> tuple[Stamp, ...] | None:
+        """Return the stamps of the file and of those that belong to it, or `None` if one cannot be read."""
+        stamps = [stamp for path in self._paths if (stamp := read_stamp(path)) is not None]
+        return tuple(stamps) if len(stamps) == len(self._paths) else None
 
     async def check(self, *, is_forced: bool = False) -> bool:
         """Apply the file if it changed, or in any case if `is_forced`. Return whether it was applied.
 
         If it cannot be read or is rejected, `problem` is set to the reason and a warning is logged.
         """
-        stamp = read_stamp(self.path)
+        stamp = self._read_stamps()
         was_missing, self._is_missing = self._is_missing, stamp is None
         if stamp is None and not is_forced and not was_missing:
             return False  # Editors replace a file in two steps: report it if the next check does not find it either.
@@ -88,6 +102,10 @@ class FileWatcher:
         self.files: Final = files
         self._world = world
         self._task: asyncio.Task[None] | None = None
+
+    def add(self, file: WatchedFile) -> None:
+        """Check one more file from now on."""
+        self.files.append(file)
 
     def open(self) -> None:
         self._task = self._world.start_task(self._keep_polling(), name="limits: watch files")

@@ -178,8 +178,8 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     meta: Mapping[str, Any] = {}  # Any JSON: the reply to `GET /meta`.
     file: Path | None = None
     """The file of these settings; `None` if they do not come from a file."""
-    file_hash: str = ""
-    """The SHA-256 of the text of that file."""
+    file_text: str = ""
+    """The text of that file as it was read."""
 
     @property
     def socket_path(self) -> Path:

@@ -8,6 +8,7 @@ from enum import Enum
 
 import msgspec
 
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.rule import UNLIMITED, Algorithm
 from wharf.limits.core.store_calls import TakeResult
@@ -67,7 +68,13 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     It is a primary charge if one was hit, else a secondary one; of several, the one that ends last.
     """
     problem: str = ""
-    """What is wrong with the content of a request that no limit refused, such as too many objects."""
+    """What is wrong with the content of a request that no limit refused, such as too many objects.
+
+    Of an admitted request, it is what would refuse it without shadow mode.
+    """
+
+    operator_ban: OperatorBan | None = None
+    """The ban because of which the request was refused, if an operator made it."""
 
     @property
     def is_admitted(self) -> bool:
@@ -77,10 +84,17 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     def is_shadow_refusal(self) -> bool:
         """Whether the request was admitted only because a limit or a ban that would refuse it is in shadow mode."""
         result = self.result
-        if not self.is_admitted or not (result.hit_indexes or result.banned_until_ms):
+        if not self.is_admitted or not (result.hit_indexes or result.banned_until_ms or self.problem):
             return False
+        if self.problem:
+            return True
         is_ban = bool(result.banned_until_ms) and self.plan.is_ban_shadow
         return is_ban or any(not self.charges[index].is_enforced for index in result.hit_indexes)
+
+    @property
+    def reports_bucket(self) -> bool:
+        """Whether replies report the primary bucket in headers: not if it is in shadow mode for this caller."""
+        return self.bucket_charge.is_enforced
 
     @property
     def bucket_charge(self) -> Charge:

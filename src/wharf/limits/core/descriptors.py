@@ -113,6 +113,7 @@ class DescriptorBook:
     def __init__(self, rules: RuleSet) -> None:
         self._ban_rules = rules.ban
         self._descriptor_rules = rules.descriptors
+        self._is_shadow = rules.shadow
         self._domains: dict[str, _DescriptorNode] = {domain: _DescriptorNode() for domain in rules.domains}
         for descriptor_rule in rules.descriptors:
             node = self._domains[descriptor_rule.domain]
@@ -196,6 +197,8 @@ class DescriptorBook:
         charge = _build_charge(rule, mode, key, ceiling=ceiling, hits=min(descriptor.hits, MAX_HITS))
         if descriptor.is_refund:
             return msgspec.structs.replace(charge, cost=0, required=0, is_enforced=False)
+        if self._is_shadow and charge.is_enforced:  # A limit that the proxy sends has no rule of the file.
+            return msgspec.structs.replace(charge, is_enforced=False)
         return charge
 
     def _build_plan(

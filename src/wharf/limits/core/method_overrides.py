@@ -42,12 +42,19 @@ def is_form(method: str, content_types: Iterable[str]) -> bool:
     return not names or any(not name or name == FORM_TYPE or name.startswith(MULTIPART_PREFIX) for name in names)
 
 
+def is_json(method: str, content_types: Iterable[str]) -> bool:
+    """Return whether a body may be JSON that names a method, by the values of the `Content-Type` headers."""
+    if method != "POST":
+        return False
+    return any(_TYPE_END.split(text.strip(), 1)[0].lower().endswith("json") for text in content_types)
+
+
 @functools.lru_cache(MAX_CACHED_REQUESTS)
 def find_methods(method: str, headers: tuple[str, ...], query: str, *, has_form: bool) -> tuple[str, ...]:
     """Return all methods that a service may serve a request as, the most likely one first.
 
     `headers` are the values of `OVERRIDE_HEADERS`. Of several methods in one value, some services serve the first. With `has_form`,
-    the body is a form that was not read, so it may name any method. Methods that the limits do not know count as that of the request.
+    the body is a form, or JSON, that was not read, so it may name any method. Methods that the limits do not know count as that of the request.
     """
     named = [
         *(part for text in headers for part in text.split(",")),

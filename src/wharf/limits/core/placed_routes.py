@@ -5,7 +5,7 @@ from typing import Final, Generic, TypeVar
 
 from wharf.limits.core.paths import PathReading, list_readings, split_path
 from wharf.limits.core.route import OUTSIDE_PREFIX, RoutePattern, RouteTree, parse_pattern, place_pattern
-from wharf.limits.core.rule import PathDifference, RuleSet
+from wharf.limits.core.rule import PathDifference, PathRules, RuleSet
 
 T = TypeVar("T")
 
@@ -13,16 +13,26 @@ T = TypeVar("T")
 class PlacedRoutes(Generic[T]):
     """Patterns of complete paths with their values. Lookups know which paths are outside of the API."""
 
-    def __init__(self, rules: RuleSet) -> None:
-        self._paths: Final = rules.paths
-        self._api_segments = split_path(rules.api_path)
+    def __init__(self, paths: PathRules, api_path: str = "") -> None:
+        """`api_path` is the complete path of the API; without one, no path is outside of it."""
+        self._paths: Final = paths
+        self._api_segments = split_path(api_path)
         self._folded_api_segments = tuple(map(str.casefold, self._api_segments))
         self._routes: RouteTree[T] = RouteTree()
         self._folded_routes: RouteTree[T] = RouteTree(is_folded=True)
 
-    def add(self, text: str, value: T) -> None:
+    @property
+    def has_api_path(self) -> bool:
+        """Whether paths can be outside of the API."""
+        return bool(self._api_segments)
+
+    @property
+    def has_upper_case(self) -> bool:
+        """Whether the path of the API has uppercase letters."""
+        return self._api_segments != self._folded_api_segments
+
+    def add(self, pattern: RoutePattern, value: T) -> None:
         """Add a pattern of complete paths with the value that lookups return for it."""
-        pattern = parse_pattern(text)
         self._routes.add(pattern, value)
         if self._paths.case is not PathDifference.EXACT:
             self._folded_routes.add(pattern, value)
@@ -48,9 +58,9 @@ class PlacedRoutes(Generic[T]):
 
 def place_patterns(texts: tuple[str, ...], rules: RuleSet) -> PlacedRoutes[str]:
     """Return patterns of a settings file, which are written like those of the rules, each with its text as value."""
-    routes: PlacedRoutes[str] = PlacedRoutes(rules)
+    routes: PlacedRoutes[str] = PlacedRoutes(rules.paths, rules.api_path)
     for text in texts:
-        routes.add(place_pattern(text, rules.site_path, rules.base_path), text)
+        routes.add(parse_pattern(place_pattern(text, rules.site_path, rules.base_path)), text)
     return routes
 
 

@@ -12,8 +12,9 @@ import msgspec
 from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.callers.directory import Directory
-from wharf.limits.core.paths import PathReading, list_readings, split_path
-from wharf.limits.core.route import ANY_SEGMENTS, BadPattern, RoutePattern, RouteTree, parse_pattern
+from wharf.limits.core.paths import PathReading, list_readings
+from wharf.limits.core.placed_routes import PlacedRoutes
+from wharf.limits.core.route import ANY_SEGMENTS, BadPattern, RoutePattern, parse_pattern
 from wharf.limits.core.rule import DEFAULT_OWNER_PATHS, PathRules, RuleSet
 
 OWNER: Final = "{owner}"
@@ -108,17 +109,13 @@ class ResourceFinder:
         self, patterns: Iterable[str] = DEFAULT_OWNER_PATHS, paths: PathRules = DEFAULT_PATH_RULES, api_path: str = ""
     ) -> None:
         self._paths = paths
-        self._api_segments = split_path(api_path)
-        self._folded_api_segments = tuple(map(str.casefold, self._api_segments))
-        self._routes: RouteTree[int] = RouteTree()
-        self._folded_routes: RouteTree[int] = RouteTree(is_folded=True)
-        self._has_upper_case = self._api_segments != self._folded_api_segments
+        self._routes: PlacedRoutes[int] = PlacedRoutes(paths, api_path)
+        self._has_upper_case = self._routes.has_upper_case
         for order, text in enumerate(patterns):
             pattern = parse_owner_pattern(text)
             self._has_upper_case |= any(segment != segment.casefold() for segment in pattern.segments)
-            if not pattern.is_outside or self._api_segments:
+            if not pattern.is_outside or self._routes.has_api_path:
                 self._routes.add(pattern, order)
-                self._folded_routes.add(pattern, order)
         self._names: BoundedCache[tuple[str, str], tuple[ResourceName, ...]] = BoundedCache(MAX_CACHED_RESOURCES)
 
     def find_names(self, method: str, path: str) -> tuple[ResourceName, ...]:
@@ -148,15 +145,11 @@ class ResourceFinder:
 
     def _read_name(self, method: str, reading: PathReading) -> ResourceName:
         """Return what one reading of a path names, by the first pattern that matches it."""
-        routes = self._folded_routes if reading.is_folded else self._routes
-        api_segments = self._folded_api_segments if reading.is_folded else self._api_segments
-        segments = reading.segments
-        is_outside = segments[: len(api_segments)] != api_segments
-        matches = routes.find_matches(method, segments, is_outside=is_outside)
+        matches = self._routes.find_matches(method, reading)
         if not matches:
             return NO_RESOURCE
         pattern = min(matches, key=lambda match: match[1])[0]
-        return _build_name(pattern, segments)
+        return _build_name(pattern, reading.segments)
 
 
 def build_finder(rules: RuleSet, owner_paths: Sequence[str] | None = None) -> ResourceFinder:

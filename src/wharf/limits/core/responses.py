@@ -4,12 +4,14 @@ Clients search messages for fixed texts. Messages of a primary limit begin with 
 secondary limit with `You have exceeded a secondary rate limit`, and no other refusal contains either text.
 """
 
+import datetime
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.decision import LimitDecision, Verdict, is_concurrency_limit, is_unlimited
 from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import DESCRIPTOR_STATUS, Algorithm, CountedUnit, Interface, RuleSet
@@ -38,20 +40,29 @@ class RefusalResponse(msgspec.Struct, frozen=True):
 
 
 def build_headers(decision: LimitDecision, rules: RuleSet) -> Headers:
-    """Return the rate limit headers of a reply to an admitted or refused request: `x-ratelimit-*`, `ratelimit` and others."""
+    """Return the rate limit headers of a reply to an admitted or refused request: `x-ratelimit-*`, `ratelimit` and others.
+
+    Limits in shadow mode are left out: a client that reads that nothing remains would wait, although nothing is refused.
+    """
     limit_values = tuple(_iter_ratelimit_values(decision, rules))
-    headers = [
-        *_build_x_ratelimit_headers(decision.bucket_charge, decision.limit, decision.used, decision.reset_s),
-        ("ratelimit-policy", ", ".join(policy for policy, _ in limit_values)),
-        ("ratelimit", ", ".join(remaining for _, remaining in limit_values if remaining)),
-    ]
+    headers: list[tuple[str, str]] = []
+    if decision.bucket_charge.is_enforced:
+        headers += _build_x_ratelimit_headers(decision.bucket_charge, decision.limit, decision.used, decision.reset_s)
+    if limit_values:
+        headers.append(("ratelimit-policy", ", ".join(policy for policy, _ in limit_values)))
+        headers.append(("ratelimit", ", ".join(remaining for _, remaining in limit_values if remaining)))
     if (retry_after_s := decision.retry_after_s) is not None:
         headers.append(("retry-after", str(retry_after_s)))
     return tuple(headers)
 
 
 def build_bucket_headers(charge: Charge, reading: CounterReading, now_ms: int) -> Headers:
-    """Return the rate limit headers for a reply without a decision: the bucket as it was read, with nothing charged."""
+    """Return the rate limit headers for a reply without a decision: the bucket as it was read, with nothing charged.
+
+    None are returned for a bucket in shadow mode.
+    """
+    if not charge.is_enforced:
+        return ()
     used = min(charge.ceiling, reading.used)
     policy, remaining = format_ratelimit_values(charge, used, reading.end_ms, now_ms)
     return (
@@ -76,14 +87,18 @@ def _iter_ratelimit_values(decision: LimitDecision, rules: RuleSet) -> Iterator[
     """Yield for each limit its value in the header `RateLimit-Policy` and its value in `RateLimit`.
 
     The primary bucket comes first. A secondary limit follows only if it is not hidden, and if it refused the request or
-    the rules disclose secondary limits. The second value is empty if it must stay secret.
+    the rules disclose secondary limits. Limits in shadow mode are left out. The second value is empty if it must stay
+    secret.
     """
     now_ms = decision.result.now_ms
-    yield format_ratelimit_values(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
+    if decision.bucket_charge.is_enforced:
+        yield format_ratelimit_values(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
     free_at_ms = dict(zip(decision.result.hit_indexes, decision.result.free_at_ms, strict=True))
     for index, (charge, before) in enumerate(zip(decision.charges, decision.result.counts_before, strict=False)):
         is_refusing = decision.refusing_index == index
-        if charge is decision.bucket_charge or charge.rule.hidden or not (is_refusing or rules.disclose_secondary):
+        if charge is decision.bucket_charge or charge.rule.hidden or not charge.is_enforced:
+            continue
+        if not (is_refusing or rules.disclose_secondary):
             continue
         used = min(charge.ceiling, before + charge.cost * decision.is_admitted)
         end_ms = free_at_ms.get(index, now_ms + charge.rule.window_ms)
@@ -192,14 +207,23 @@ def _format_message(decision: LimitDecision, caller: Caller) -> str:
         case Verdict.EXCEEDS_CEILING:
             return _format_exceeds_ceiling_message(decision, caller)
         case Verdict.BANNED:
+            if decision.operator_ban is not None:
+                return f"{_format_operator_ban(decision.operator_ban)} {wait}"
             return (
-                "You have exceeded a secondary rate limit: you continued to send requests while you were limited, or an "
-                f"operator has banned you, so all requests are refused for some time. {wait}"
+                "You have exceeded a secondary rate limit: you continued to send requests while you were limited, so all "
+                f"requests are refused for some time. {wait}"
             )
         case Verdict.SECONDARY:
             return f"{_format_secondary_message(decision)} {wait}"
         case _:
             return f"{decision.problem} Request ID {decision.request_id}."
+
+
+def _format_operator_ban(ban: OperatorBan) -> str:
+    """Return the sentences that say that an operator has banned the caller, until when, and why if the operator says so."""
+    end = datetime.datetime.fromtimestamp(ban.until_ms // 1_000, tz=datetime.UTC)
+    message = f" {ban.message.rstrip('.')}." if ban.message else ""
+    return f"An operator has blocked you until {end:%Y-%m-%d %H:%M:%S} UTC.{message}"
 
 
 def _format_secondary_message(decision: LimitDecision) -> str:

@@ -168,6 +168,8 @@ class MethodOverride(Enum):
     """It is not known: the limits of both methods apply. Forms are not considered."""
     FORMS = "forms"
     """The same, and also for a method that the field `_method` of a form names."""
+    BODIES = "bodies"
+    """The same, and also for a method that the member `_method` of a JSON body names."""
     IGNORE = "ignore"
     REFUSE = "refuse"
     """Requests that name another method are refused."""
@@ -427,6 +429,8 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     graphql: GraphqlRules = GraphqlRules()
     paths: PathRules = PathRules()
     ban: BanRules = BanRules()
+    shadow: bool = False
+    """Whether all rules and bans are in shadow mode. Each of them has its own `shadow` set then; see `with_shadow`."""
     disclose_secondary: bool = False
     documentation: str = "/docs/rate-limits"
     base_path: str = ""
@@ -442,6 +446,19 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     domains: tuple[str, ...] = ()
     """The domains whose descriptors are limited."""
     descriptors: tuple[DescriptorRule, ...] = ()
+
+    def with_shadow(self) -> "RuleSet":
+        """Return these rules with every rule and all bans in shadow mode."""
+        return msgspec.structs.replace(
+            self,
+            shadow=True,
+            rules=tuple(msgspec.structs.replace(rule, shadow=True) for rule in self.rules),
+            descriptors=tuple(
+                msgspec.structs.replace(descriptor, rule=msgspec.structs.replace(descriptor.rule, shadow=True))
+                for descriptor in self.descriptors
+            ),
+            ban=msgspec.structs.replace(self.ban, shadow=True),
+        )
 
     @property
     def counted_rules(self) -> tuple[Rule, ...]:

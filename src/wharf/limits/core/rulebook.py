@@ -39,6 +39,7 @@ from wharf.limits.core.route import (
     RoutePattern,
     derive_endpoint_name,
     get_counted_method,
+    parse_pattern,
 )
 from wharf.limits.core.rule import (
     ConnectionClass,
@@ -102,11 +103,11 @@ class Rulebook:
         self.rules_by_name = {rule.name: rule for rule in rules.rules}
         self._order = {rule.name: index for index, rule in enumerate(rules.rules)}
         self._rules_without_patterns = frozenset(rule.name for rule in rules.rules if not rule.match)
-        self._routes: PlacedRoutes[Rule | EndpointRule] = PlacedRoutes(rules)
+        self._routes: PlacedRoutes[Rule | EndpointRule] = PlacedRoutes(rules.paths, rules.api_path)
         entries: list[Rule | EndpointRule] = [*rules.rules, *rules.endpoints]
         for entry in entries:
             for text in entry.match:
-                self._routes.add(text, entry)
+                self._routes.add(parse_pattern(text), entry)
         # By method and path in normal form.
         self._endpoints: BoundedCache[tuple[str, str], EndpointCost] = BoundedCache(MAX_CACHED_PATHS)
         self._endpoints_by_content: BoundedCache[_ContentKey, EndpointCost] = BoundedCache(MAX_CACHED_PATHS)

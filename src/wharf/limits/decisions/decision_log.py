@@ -128,7 +128,7 @@ class DecisionLog:
         """
         plan, result = decision.plan, decision.result
         has_more = result.hit_indexes or result.keys or result.banned_until_ms or result.fallback_processes
-        if has_more or decision.charges is not plan.charges:
+        if has_more or decision.problem or decision.charges is not plan.charges:
             self.record(LoggedDecision(request_id, at_ms, method, path, decision, caller))
             return
         if len(path) > MAX_PATH_CHARACTERS:

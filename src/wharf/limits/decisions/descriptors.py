@@ -24,6 +24,8 @@ class DescriptorStatus(msgspec.Struct, frozen=True, gc=False):
     charge: Charge
     is_exceeded: bool
     """Whether this limit is a reason for which the request is refused."""
+    is_reported: bool
+    """Whether callers may see the state of this limit: not if it is hidden, or in shadow mode and refuses nothing."""
     remaining: int
     left_ms: int
     """The time until its window ends."""
@@ -113,8 +115,13 @@ class DescriptorDecisions:
             remaining = charge.ceiling - used if used < charge.ceiling else 0
             is_exceeded = not is_admitted and charge.is_enforced and index in result.hit_indexes
             left_ms = ends_ms[index] - now_ms
-            statuses.append(DescriptorStatus(charge, is_exceeded, remaining, left_ms if left_ms > 0 else 0))
-            if not charge.rule.hidden and not is_unlimited(charge):
+            # The charge of a refund is not enforced, but its limit may be.
+            is_active = charge.is_enforced or (index in plan.refunds and not charge.rule.shadow)
+            is_reported = is_active and not charge.rule.hidden
+            statuses.append(
+                DescriptorStatus(charge, is_exceeded, is_reported, remaining, left_ms if left_ms > 0 else 0)
+            )
+            if is_reported and not is_unlimited(charge):
                 policy, value = format_ratelimit_values(charge, charge.ceiling - remaining, ends_ms[index], now_ms)
                 policies.append(policy)
                 values.append(value)

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.graphql import QueryCostCalculator
 from wharf.limits.core.limiter import Grant, Limiter, find_objects_problem
@@ -18,6 +19,12 @@ from wharf.limits.core.responses import Headers, build_bucket_headers, build_sta
 from wharf.limits.core.rule import CountedUnit, RuleSet
 from wharf.limits.rules import read_rules
 from wharf.limits.stores.port import RefundReason, Store
+
+
+def add_user_ban(decision: LimitDecision, ban: OperatorBan) -> LimitDecision:
+    """Return a decision with the ban of its user, which no store reports."""
+    result = msgspec.structs.replace(decision.result, banned_until_ms=ban.until_ms)
+    return msgspec.structs.replace(decision, result=result, operator_ban=ban)
 
 
 class LimitEvaluator:
@@ -58,9 +65,10 @@ class LimitEvaluator:
         now_ms = self._clock()
         call = limiter.build_call(request, now_ms)
         problem = find_objects_problem(call.plan, request.object_count)
-        if problem:
+        if problem and call.charges[0].is_enforced:
             return await self._refuse_unevaluated(limiter, request, Verdict.TOO_MANY_OBJECTS, problem)
-        return limiter.decide(call, await self.store.take(call))
+        decision = limiter.decide(call, await self.store.take(call))
+        return msgspec.structs.replace(decision, problem=problem) if problem and decision.is_admitted else decision
 
     def evaluate_locally(self, request: RequestFacts, now_ms: int) -> LimitDecision:
         """Check and charge a request by the counters of this process, and return the decision, without awaiting.
@@ -73,8 +81,19 @@ class LimitEvaluator:
         return limiter.decide(call, self.local_counters.take(call, now_ms))
 
     async def refuse_unreadable_body(self, request: RequestFacts, problem: str) -> LimitDecision:
-        """Return a refusal of a request whose body is too complex or cannot be read. Nothing is charged."""
+        """Return a refusal of a request whose body is too complex or cannot be read. Nothing is charged.
+
+        If the rules are in shadow mode, the request is evaluated without its body instead.
+        """
+        if self.rules.shadow:
+            decision = await self.evaluate(request)
+            return msgspec.structs.replace(decision, problem=problem)
         return await self._refuse_unevaluated(self.limiter, request, Verdict.TOO_COMPLEX, problem)
+
+    async def refuse_banned(self, request: RequestFacts, ban: OperatorBan) -> LimitDecision:
+        """Return a refusal of a request because an operator has banned its user. Nothing is charged."""
+        decision = await self._refuse_unevaluated(self.limiter, request, Verdict.BANNED, "")
+        return add_user_ban(decision, ban)
 
     async def _refuse_unevaluated(
         self, limiter: Limiter, request: RequestFacts, verdict: Verdict, problem: str
@@ -161,11 +180,22 @@ class LimitEvaluator:
             for charge, reading in zip(charges, readings, strict=True)
         )
 
-    async def render_status(self, caller: Caller) -> bytes:
-        """Return the JSON body of the rate limit status page for a caller. Nothing is charged."""
+    async def render_status(self, caller: Caller) -> bytes | None:
+        """Return the JSON body of the rate limit status page for a caller. Nothing is charged.
+
+        Limits in shadow mode are left out. Return `None` if the bucket of all other requests is in shadow mode.
+        """
         book, now_ms = self.limiter.rulebook, self._clock()
-        primaries = [self.limiter.apply_grants(charge, now_ms) for charge in book.list_primary_charges(caller)]
-        secondaries: tuple[Charge, ...] = book.list_secondary_charges(caller) if self.rules.disclose_secondary else ()
+        primaries = [
+            self.limiter.apply_grants(charge, now_ms)
+            for charge in book.list_primary_charges(caller)
+            if charge.is_enforced
+        ]
+        if all(charge.rule.match for charge in primaries):
+            return None
+        secondaries: list[Charge] = []
+        if self.rules.disclose_secondary:
+            secondaries = [charge for charge in book.list_secondary_charges(caller) if charge.is_enforced]
         readings = await self.store.peek([*primaries, *secondaries])
         primary_readings = list(zip(primaries, readings, strict=False))
         secondary_readings = list(zip(secondaries, readings[len(primary_readings) :], strict=True))

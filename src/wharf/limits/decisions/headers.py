@@ -88,8 +88,10 @@ class HeaderWriter:
         """Return the rate limit headers and the request id of an admitted request, as lines of an HTTP/1.1 head."""
         if self._has_secondary:
             return encode_headers([*build_headers(decision, self.rules), (self._id_name.decode(), request_id)])
-        used, remaining, reset_s, wait_s = _compute_numbers(decision)
         charge = decision.plan.bucket_charge if decision.plan.is_free else decision.charges[0]
+        if not charge.is_enforced:  # A bucket in shadow mode is not reported.
+            return b"%s: %s\r\n" % (self._id_name, request_id.encode())
+        used, remaining, reset_s, wait_s = _compute_numbers(decision)
         template = self._templates.get((charge.name, charge.ceiling)) or self._get_template(charge)
         return template.block % (
             remaining,
@@ -105,8 +107,10 @@ class HeaderWriter:
         if self._has_secondary:
             headers = [(name.encode(), value.encode()) for name, value in build_headers(decision, self.rules)]
             return [*headers, (self._id_name, request_id.encode())]
-        used, remaining, reset_s, wait_s = _compute_numbers(decision)
         charge = decision.plan.bucket_charge if decision.plan.is_free else decision.charges[0]
+        if not charge.is_enforced:
+            return [(self._id_name, request_id.encode())]
+        used, remaining, reset_s, wait_s = _compute_numbers(decision)
         template = self._templates.get((charge.name, charge.ceiling)) or self._get_template(charge)
         return [
             template.limit,

@@ -40,6 +40,10 @@ class PageResponse(NamedTuple):
     """Further headers, such as `link`."""
 
 
+NO_LIMITS: Final = PageResponse(404, JSON_TYPE, b'{"message":"Rate limiting is not enabled."}')
+"""The status page of a caller to whom no limits apply, because they are off or in shadow mode."""
+
+
 class Pages:
     """Renders the limiter's own pages."""
 
@@ -61,7 +65,7 @@ class Pages:
     def render_while_off(self, path: str) -> PageResponse | None:
         """Return the page at this path while limits are off, or `None` if the service should reply."""
         if path == STATUS_PATH:
-            return PageResponse(404, JSON_TYPE, b'{"message":"Rate limiting is not enabled."}')
+            return NO_LIMITS
         return PageResponse(200, JSON_TYPE, self._meta) if path == META_PATH else None
 
     async def render_page(
@@ -75,7 +79,8 @@ class Pages:
     ) -> PageResponse:
         """Return the page at this path, for this caller. `incoming` is the request, whose path also has the base path."""
         if path == STATUS_PATH:
-            return PageResponse(200, JSON_TYPE, await evaluator.render_status(caller))
+            status = await evaluator.render_status(caller)
+            return NO_LIMITS if status is None else PageResponse(200, JSON_TYPE, status)
         if path == META_PATH:
             return PageResponse(200, JSON_TYPE, self._meta)
         organization, insights_path = _split_insights_path(path) or ("", "")

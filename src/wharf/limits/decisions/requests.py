@@ -47,6 +47,8 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The values of the headers that name another method."""
     has_form: bool = False
     """Whether the body may be a form, which can name another method."""
+    has_json: bool = False
+    """Whether the body may be JSON, which can name another method."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +98,11 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     """The method of its request line. With the path, it names the action that the reply may mark."""
     on_long_running: Callable[[], None] | None = None
     """Called once when the request has run for a second."""
+
+    @property
+    def reports_limits(self) -> bool:
+        """Whether the limiter's headers replace those of the service: not if limits are off or in shadow mode."""
+        return self.decision is not None and self.decision.reports_bucket
 
     def pause_work(self, now_s: float) -> None:
         """Stop measuring work: the service waits for the caller, or has not received the request yet."""

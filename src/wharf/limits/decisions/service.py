@@ -1,6 +1,6 @@
 """The decision service: receives every request once, and returns it as admitted or with the reply that refuses it.
 
-It combines the other modules: `CallerResolver` finds the caller, `LimitEvaluator` decides, `ReplyRenderer` renders the reply,
+It combines the other modules: `CallerResolver` finds the caller, `RequestReader` reads the request, `LimitEvaluator` decides, `ReplyRenderer` renders the reply,
 `ActivityCounts`, `DecisionLog` and `RecordPublisher` record it, `CredentialRevoker` revokes credentials. It has no logic of limits of
 its own.
 
@@ -16,28 +16,28 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from wharf.limits.config.settings import LimiterSettings
 from wharf.limits.core.callers.caller import Caller, CallerClass
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
 from wharf.limits.core.callers.recognition import BAD_CREDENTIALS, UnrecognizedCredential
+from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.decision import LimitDecision, Verdict
-from wharf.limits.core.graphql import QueryTooComplex
-from wharf.limits.core.large_files import UnreadableBatch, count_objects
-from wharf.limits.core.method_overrides import METHOD_SEPARATOR, find_methods, join_methods, may_name_method
-from wharf.limits.core.request import QueryFacts, RequestFacts
+from wharf.limits.core.method_overrides import METHOD_SEPARATOR
 from wharf.limits.core.resources import NO_RESOURCES, build_finder, select_organization_resource
-from wharf.limits.core.rule import READ_METHODS, Interface, MethodOverride
+from wharf.limits.core.rule import MethodOverride
 from wharf.limits.credentials import UnlistedCredentials
 from wharf.limits.decisions.activity import ActivityCounts
 from wharf.limits.decisions.alerts import Alert, AlertQueue
 from wharf.limits.decisions.callers import CallerResolver
 from wharf.limits.decisions.cpu_meter import CpuMeter, plan_take_back
 from wharf.limits.decisions.decision_log import DecisionLog, LoggedDecision
-from wharf.limits.decisions.evaluator import LimitEvaluator
-from wharf.limits.decisions.marked_endpoints import MarkedEndpoints
+from wharf.limits.decisions.evaluator import LimitEvaluator, add_user_ban
 from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.record_publisher import RecordPublisher
 from wharf.limits.decisions.replies import ReplyRenderer
+from wharf.limits.decisions.request_reader import RequestReader
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply, RequestIds
 from wharf.limits.decisions.revocations import CredentialRevoker
 from wharf.limits.decisions.shared_records import SharedRecords
@@ -51,8 +51,6 @@ T = TypeVar("T")
 
 MAX_BODY_BYTES: Final = 1 << 20
 """At most this much of a request body is read before the decision; limits memory."""
-MAX_INLINE_BODY_BYTES: Final = 2_048
-"""Longer bodies are read on a thread: to compute the cost of a query takes up to 5 µs for each byte."""
 RENEW_INTERVAL_S: Final = 10
 LONG_REQUEST_S: Final = 1.0
 """A request that runs for this time is long: its `on_long_running` is called."""
@@ -70,11 +68,6 @@ def run_immediately(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise AssertionError("run_immediately: the coroutine waited, but a store in memory never waits")
-
-
-def is_long_body(body: bytes | None) -> bool:
-    """Return whether the event loop must not wait until a body is read, because it is long."""
-    return body is not None and len(body) > MAX_INLINE_BODY_BYTES
 
 
 class DecisionService:
@@ -107,7 +100,6 @@ class DecisionService:
             unlisted.set_rules(evaluator.rules)
         self.unlisted: Final = unlisted
         """Credentials that the directory does not list; `None` if they are rejected."""
-        self._revocation_path = self.settings.credentials.revocation_path
         carriers = self.settings.credentials.carriers
         self.carriers: Final = carriers if carriers.has_extra else None
         """Headers and cookies that carry credentials; `None` if only `Authorization` does."""
@@ -121,7 +113,6 @@ class DecisionService:
         self.send_alerts: Callable[[list[Alert]], Coroutine[Any, Any, None]] | None = None
         self._folder = folder
         self._cpu_meter = CpuMeter()
-        self._marked_endpoints = MarkedEndpoints()
         request_ids = RequestIds(world.token_bytes(9))
         self.make_request_id: Final = request_ids.make
         decisions = self.settings.decisions
@@ -152,6 +143,16 @@ class DecisionService:
             else CredentialRevoker(unlisted, self.settings, self.overrides, self.records, self.replies, self.now_ms)
         )
         """Revokes unlisted credentials; `None` if they are rejected."""
+        self.reader: Final = RequestReader(
+            evaluator,
+            self.now_ms,
+            revocation_path=self.settings.credentials.revocation_path,
+            is_revocation=None if self.revoker is None else self.revoker.is_revocation,
+        )
+        self.needs_body: Final = self.reader.needs_body
+        self.needs_body_of: Final = self.reader.needs_body_of
+        self.takes_long: Final = self.reader.takes_long
+        self.can_lack_body: Final = self.reader.can_lack_body
         self._sharing_task: asyncio.Task[None] | None = None
         self._maintenance_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -203,37 +204,11 @@ class DecisionService:
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def needs_body(self, method: str, path: str) -> bool:
-        """Return whether the decision needs the body, if there is one, of a request with this path in normal form.
-
-        It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
-        body of a GET. `method` can be several, joined by `join_methods`.
-        """
-        if self.evaluator.limiter.rulebook.get_endpoint(method, path).needs_body:
-            return True
-        return path == self._revocation_path and method == "POST"
-
-    def needs_body_of(self, incoming: IncomingRequest) -> bool:
-        """Return whether the decision needs the body of this request, if there is one."""
-        if self.revoker is not None and self.revoker.is_revocation(incoming):
-            return True
-        return self.needs_body(self._find_judged_method(incoming), incoming.path)
-
-    def _find_judged_method(self, incoming: IncomingRequest) -> str:
-        """Return the method by which a request is judged, or several joined ones if the service may serve it as any of them."""
-        if not (incoming.method_overrides or incoming.has_form or (incoming.query and may_name_method(incoming.query))):
-            return incoming.method  # Nearly all requests: this must be fast.
-        setting = self.evaluator.rules.paths.method_override
-        if setting is MethodOverride.IGNORE:
-            return incoming.method
-        has_form = incoming.has_form and setting is MethodOverride.FORMS
-        return join_methods(find_methods(incoming.method, incoming.method_overrides, incoming.query, has_form=has_form))
-
     async def _refuse_override(self, incoming: IncomingRequest) -> LocalReply | None:
         """Return the reply to a request that names another method, if the rules refuse such requests; else `None`."""
         if self.evaluator.rules.paths.method_override is not MethodOverride.REFUSE:
             return None
-        methods = self._find_judged_method(incoming).split(METHOD_SEPARATOR)
+        methods = self.reader.find_judged_method(incoming).split(METHOD_SEPARATOR)
         named = next((method for method in methods if method != incoming.method), None)
         if named is None:
             return None
@@ -241,22 +216,6 @@ class DecisionService:
             f"The request is a {incoming.method} that names the method {named}: send it with the method {named} itself."
         )
         return await self.render_error(incoming, 400, message)
-
-    def takes_long(self, incoming: IncomingRequest, body: bytes | None) -> bool:
-        """Return whether the event loop must not wait until body and query are read, because one of them is long."""
-        return is_long_body(body) or (len(incoming.query) > MAX_INLINE_BODY_BYTES and self._has_graphql_query(incoming))
-
-    @staticmethod
-    def can_lack_body(incoming: IncomingRequest) -> bool:
-        """Return whether a request that needs the body may come without one: a read, or with parameters in its URL."""
-        return bool(incoming.query) or incoming.method in READ_METHODS
-
-    def _has_graphql_query(self, incoming: IncomingRequest) -> bool:
-        """Return whether the query of the target may contain a GraphQL query."""
-        if not incoming.query:
-            return False
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(self._find_judged_method(incoming), incoming.path)
-        return endpoint.interface is Interface.GRAPHQL
 
     def can_admit_locally(self, incoming: IncomingRequest, body: bytes | None) -> bool:
         """Return whether `admit_locally` may decide the request; otherwise `admit` must be awaited."""
@@ -297,11 +256,14 @@ class DecisionService:
             return await self._refuse_credential(request_id, incoming, caller.message)
         if await self._is_login_refused(incoming, caller):
             return await self._refuse_credential(request_id, incoming, BAD_CREDENTIALS)
+        if self.overrides.has_user_bans and (ban := self._find_user_ban(caller, now_ms)) is not None:
+            decision = await self.evaluator.refuse_banned(self.reader.build_facts(request_id, incoming, caller), ban)
+            return self._apply_decision(request_id, incoming, caller, decision, now_ms)
         if takes_long:
-            work = functools.partial(self._read_facts, request_id, incoming, caller, body)
+            work = functools.partial(self.reader.read_facts, request_id, incoming, caller, body)
             request, problem = await self.world.run_off_loop(work)
         else:
-            request, problem = self._read_facts(request_id, incoming, caller, body)
+            request, problem = self.reader.read_facts(request_id, incoming, caller, body)
         evaluator = self.evaluator
         decision = await (
             evaluator.refuse_unreadable_body(request, problem) if problem else evaluator.evaluate(request)
@@ -327,54 +289,35 @@ class DecisionService:
         if self.unlisted is not None and run_immediately(self._is_login_refused(incoming, caller)):
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
-        if body is None and not (incoming.query and self._has_graphql_query(incoming)):
-            method, path = self._find_judged_method(incoming), incoming.path
-            may_create = bool(self._marked_endpoints) and self._may_create_content(method, path, caller, now_ms)
-            request = RequestFacts(request_id, method, path, caller, None, None, incoming.connection, may_create)
+        if self.overrides.has_user_bans and (ban := self._find_user_ban(caller, now_ms)) is not None:
+            decision = run_immediately(
+                evaluator.refuse_banned(self.reader.build_facts(request_id, incoming, caller), ban)
+            )
+            return self._apply_decision(request_id, incoming, caller, decision, now_ms)
+        if body is None and not (incoming.query and self.reader.has_graphql_query(incoming)):
+            request = self.reader.read_plain_facts(request_id, incoming, caller, now_ms)
             decision = evaluator.evaluate_locally(request, now_ms)
         else:
-            request, problem = self._read_facts(request_id, incoming, caller, body)
+            request, problem = self.reader.read_facts(request_id, incoming, caller, body)
             decision = run_immediately(
                 evaluator.refuse_unreadable_body(request, problem) if problem else evaluator.evaluate(request)
             )
         return self._apply_decision(request_id, incoming, caller, decision, now_ms)
 
-    def _read_facts(
-        self, request_id: str, incoming: IncomingRequest, caller: Caller, body: bytes | None
-    ) -> tuple[RequestFacts, str]:
-        """Return a pair: the facts that the decision needs, and what is wrong with body or query (empty if nothing)."""
-        query: QueryFacts | None = None
-        objects: int | None = None
-        problem = ""
-        method = self._find_judged_method(incoming)
-        endpoint = self.evaluator.limiter.rulebook.get_endpoint(method, incoming.path)
-        try:
-            if endpoint.is_batch:
-                objects = count_objects(body) if body is not None else None
-            elif endpoint.interface is Interface.GRAPHQL:
-                query = self.evaluator.query_costs.compute_request_cost(body, incoming.query)
-        except (QueryTooComplex, UnreadableBatch) as error:
-            problem = str(error)
-        request = RequestFacts(
-            *(request_id, method, incoming.path, caller, query, objects, incoming.connection),
-            bool(self._marked_endpoints) and self._may_create_content(method, incoming.path, caller, self.now_ms()),
-        )
-        return request, problem
+    def _find_user_ban(self, caller: Caller, now_ms: int) -> OperatorBan | None:
+        """Return the ban of the whole user that a credential acts for; `None` without one, and if bans are in shadow mode."""
+        return None if self.evaluator.rules.ban.shadow else self.overrides.find_ban(caller.user, now_ms)
 
-    def _may_create_content(self, method: str, path: str, caller: Caller, now_ms: int) -> bool:
-        """Return whether the service has marked an earlier request of the same action as one that created content.
-
-        `method` can be several, joined by `join_methods`: each of them can have the action.
-        """
-        rulebook = self.evaluator.limiter.rulebook
-        return any(
-            self._marked_endpoints.may_create_content(
-                *(caller.owner, one, path, rulebook.get_endpoint(one, path).name),
-                rules=rulebook.rules.paths,
-                now_ms=now_ms,
-            )
-            for one in method.split(METHOD_SEPARATOR)
-        )
+    def _add_operator_ban(self, decision: LimitDecision, caller: Caller, now_ms: int) -> LimitDecision:
+        """Return a decision with the ban by an operator that refused the request, or would refuse it without shadow mode."""
+        overrides = self.overrides
+        if decision.is_admitted:
+            user_ban = overrides.find_ban(caller.user, now_ms)
+            return decision if user_ban is None else add_user_ban(decision, user_ban)
+        if decision.verdict is not Verdict.BANNED or decision.operator_ban is not None:
+            return decision
+        ban = overrides.find_ban(caller.ban_subject, now_ms)
+        return decision if ban is None else msgspec.structs.replace(decision, operator_ban=ban)
 
     def _apply_decision(
         self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
@@ -383,6 +326,8 @@ class DecisionService:
 
         An admitted request is added to `running_requests`.
         """
+        if self.overrides.bans:
+            decision = self._add_operator_ban(decision, caller, now_ms)
         if decision.verdict is not Verdict.ADMITTED:
             self.decision_log.record(
                 LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
@@ -399,22 +344,16 @@ class DecisionService:
         now_s = self.world.monotonic_s()
         is_timed = not decision.plan.is_waiting
         admitted = self.running_requests[request_id] = AdmittedRequest(
-            request_id,
-            decision,
-            caller,
-            incoming.is_conditional,
-            now_s,
-            now_s if is_timed else None,
-            0.0,
-            0,
-            None,
-            None,
-            is_timed,
-            None,
-            False,
-            self._find_judged_method(incoming),
-            path,
-            method,
+            id=request_id,
+            decision=decision,
+            caller=caller,
+            is_conditional=incoming.is_conditional,
+            started_s=now_s,
+            working_since_s=now_s if is_timed else None,
+            is_timed=is_timed,
+            method=self.reader.find_judged_method(incoming),
+            path=path,
+            sent_method=method,
         )
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)
@@ -453,7 +392,14 @@ class DecisionService:
     def _admit_without_decision(self, request_id: str, incoming: IncomingRequest) -> AdmittedRequest:
         """Return an admitted request that charges no limit, because limits are off or a machine of the cluster sent it."""
         now_s = self.world.monotonic_s()
-        return AdmittedRequest(request_id, None, self.caller_resolver.resolve_address(incoming), False, now_s, now_s)
+        return AdmittedRequest(
+            id=request_id,
+            decision=None,
+            caller=self.caller_resolver.resolve_address(incoming),
+            is_conditional=False,
+            started_s=now_s,
+            working_since_s=now_s,
+        )
 
     async def _refuse_credential(self, request_id: str, incoming: IncomingRequest, message: str) -> LocalReply:
         """Charge a wrong credential to the caller's address, and return the reply.
@@ -567,7 +513,7 @@ class DecisionService:
         path, sent_method = admitted.path, admitted.sent_method
         endpoint = rulebook.get_endpoint(admitted.method, path)
         # Not the methods that the caller only names: routes and endpoints are marked for all callers.
-        was_unknown = not endpoint.content and self._marked_endpoints.add(
+        was_unknown = not endpoint.content and self.reader.marked_endpoints.add(
             *(caller.owner, sent_method, path, rulebook.get_endpoint(sent_method, path).name),
             route=route,
             rules=rulebook.rules.paths,
@@ -575,7 +521,7 @@ class DecisionService:
         )
         await self.evaluator.charge_content(admitted.decision, caller, endpoint)
         if was_unknown and await self.evaluator.is_content_exceeded(caller, endpoint):
-            self._marked_endpoints.add_unexpected_mark(caller.owner, now_ms)
+            self.reader.marked_endpoints.add_unexpected_mark(caller.owner, now_ms)
 
     async def end_request(self, admitted: AdmittedRequest) -> None:
         """Charge the CPU time of a request and free its concurrency slots.
@@ -703,6 +649,8 @@ class DecisionService:
             )
         if ended:
             self.start_task(self.overrides.remove_shared_grants(ended))
+        if self.overrides.bans:
+            await self.overrides.drop_expired_bans(now_ms)
         if self.overrides.end_expired_off(now_ms):
             self.write_audit_entry("limits are on again", by="time")
         if self.alerts is not None and self.send_alerts is not None:

@@ -6,9 +6,11 @@ The connections handle the requests; `GatewayEnvironment` holds what they share.
 import asyncio
 import contextlib
 import socket
-import ssl
+from pathlib import Path
 from typing import Final
 
+from wharf.limits.config.certificates import load_certificate
+from wharf.limits.config.file_watcher import WatchedFile
 from wharf.limits.config.settings import Upstream
 from wharf.limits.core.callers.addresses import build_address_scope, parse_address
 from wharf.limits.core.responses import JSON_TYPE
@@ -27,6 +29,8 @@ CONNECTIONS_PER_STEP: Final = 8_192
 """Connections whose deadlines are checked at a time, which takes 2 ms."""
 DEADLINES_PER_STEP: Final = 32
 """Expired deadlines of callers that are handled at a time; limits how long they hold the event loop."""
+CERTIFICATE_PURPOSE: Final = "certificate"
+"""Names the certificate in the log of watched files."""
 LISTEN_BACKLOG: Final = 4_096
 """Connections that the kernel queues before the gateway accepts them; absorbs bursts of new connections."""
 MAX_REFUSED_CONNECTIONS: Final = 256
@@ -103,11 +107,11 @@ class Gateway:
     async def open(self) -> None:
         """Start to listen, and to check deadlines.
 
-        Raises `OSError` if the port is in use, and `ValueError` if the certificate cannot be read.
+        Raises `OSError` if the port is in use, and `InvalidFile` if the certificate cannot be used.
         """
         settings = self.environment.settings
         if settings.certificate_file is not None and settings.key_file is not None:
-            await self._open_with_tls(_build_tls_context(str(settings.certificate_file), str(settings.key_file)))
+            await self._open_with_tls(settings.certificate_file, settings.key_file)
         else:
             server = await asyncio.get_running_loop().create_server(
                 self._make_connection, settings.host, settings.port, backlog=LISTEN_BACKLOG
@@ -118,9 +122,21 @@ class Gateway:
             self._servers.append(server)
         self._deadline_task = self._world.start_task(self._check_deadlines_forever(), name="gateway: check deadlines")
 
-    async def _open_with_tls(self, context: ssl.SSLContext) -> None:
-        """Start to listen for TLS connections on all addresses of the host. Raises `OSError` if the port is in use."""
+    async def _open_with_tls(self, certificate_file: Path, key_file: Path) -> None:
+        """Start to listen for TLS connections on all addresses of the host, and to watch the certificate.
+
+        Raises `OSError` if the port is in use, and `InvalidFile` if the certificate cannot be used.
+        """
         settings = self.environment.settings
+        context = build_server_context(protocols=("http/1.1",))
+
+        async def apply_certificate(_text: str) -> None:
+            load_certificate(context, certificate_file, key_file)
+
+        await apply_certificate("")
+        self.limits.watcher.add(
+            WatchedFile(certificate_file, CERTIFICATE_PURPOSE, apply_certificate, others=(key_file,))
+        )
         found = await asyncio.get_running_loop().getaddrinfo(
             settings.host or None, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -223,10 +239,3 @@ class Gateway:
         self.connections.discard(connection)
         if self.environment.is_ending and not self.connections:
             self._is_drained.set()
-
-
-def _build_tls_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
-    """Return the TLS settings for connections of callers, with this certificate."""
-    context = build_server_context(protocols=("http/1.1",))
-    context.load_cert_chain(certificate_file, key_file)
-    return context

@@ -12,6 +12,7 @@ from wharf.limits.admin.server import AdminServer
 from wharf.limits.config.settings import LimiterSettings, Upstream
 from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.rate_limiter import RateLimiter
+from wharf.limits.toml.problems import InvalidFile
 from wharf.world import World
 from wharf.world.addresses import format_host_and_port
 from wharf.world.descriptors import require_open_files
@@ -51,7 +52,7 @@ async def run_gateway(
             await gateway.open()
         except OSError as error:
             raise GatewayStartError(explain_listen_error(error, settings.gateway.host, settings.gateway.port)) from None
-        except ValueError as error:
+        except InvalidFile as error:
             raise GatewayStartError(f"cannot start the gateway: {error}") from None
         try:
             await admin.open()

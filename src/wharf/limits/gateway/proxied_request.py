@@ -3,7 +3,7 @@
 from typing import Final
 
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
-from wharf.limits.core.method_overrides import is_form
+from wharf.limits.core.method_overrides import is_form, is_json
 from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest
 from wharf.limits.decisions.service import MAX_BODY_BYTES
@@ -123,31 +123,33 @@ def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | No
     """Return the parts of the request that the decision service needs. `carriers`: what else carries credentials."""
     path, _, query = head.target.decode("ascii").partition("?")
     authorization = head.authorization
+    content_types = find_content_types(head) if head.length else ()
     return IncomingRequest(
-        head.method.decode("ascii"),
-        path,
-        query,
-        peer,
-        None if authorization is None else authorization.decode("ascii"),
-        head.is_conditional,
-        ConnectionClass.WEBSOCKET if head.is_websocket else ConnectionClass.PLAIN,
-        tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
-        tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
-        head.has_origin,
+        method=head.method.decode("ascii"),
+        path=path,
+        query=query,
+        peer=peer,
+        authorization=None if authorization is None else authorization.decode("ascii"),
+        is_conditional=head.is_conditional,
+        connection=ConnectionClass.WEBSOCKET if head.is_websocket else ConnectionClass.PLAIN,
+        forwarded_for=tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
+        forwarded=tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
+        has_origin=head.has_origin,
         carried=() if carriers is None else find_carried_lines(head, carriers),
         host="" if head.host is None else head.host.decode("ascii"),
         is_tls=is_tls,
         method_overrides=tuple(value.decode("ascii") for value in head.method_overrides),
-        has_form=bool(head.length) and has_form(head),
+        has_form=bool(content_types) and is_form("POST", content_types),
+        has_json=bool(content_types) and is_json("POST", content_types),
     )
 
 
-def has_form(head: RequestHead) -> bool:
-    """Return whether the body of a request, if it has one, may be a form."""
+def find_content_types(head: RequestHead) -> tuple[str, ...]:
+    """Return the types of the body of a POST, of which one is empty if it names none; empty for other methods."""
     if head.method != b"POST":
-        return False
+        return ()
     types = [line.partition(b":")[2] for line in head.lines if line[:13].lower() == b"content-type:"]
-    return is_form("POST", (value.decode("ascii") for value in types))
+    return tuple([value.decode("ascii") for value in types]) or ("",)
 
 
 def find_carried_lines(head: RequestHead, carriers: CarrierSettings) -> tuple[tuple[str, str], ...]:

@@ -72,7 +72,7 @@ def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
     problems = [*_find_contradictions(rules, content, file), *find_name_problems(rules)]
     if problems:
         raise InvalidFile(problems)
-    return rules
+    return rules.with_shadow() if rules.shadow else rules
 
 
 def read_profile_text(name: str) -> str:

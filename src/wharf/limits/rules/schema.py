@@ -105,6 +105,13 @@ ROOT: Final = TableSchema(
             "those of the profile",
         ),
         KeySchema(
+            "shadow",
+            FLAG,
+            "Count and report, but refuse no request: puts all rules and bans in shadow mode, whatever they set "
+            "themselves. Replies then have no rate limit headers.",
+            "`false`",
+        ),
+        KeySchema(
             "disclose_secondary",
             FLAG,
             "Whether `RateLimit` headers and `/rate_limit` report secondary limits, not only their refusals.",
@@ -368,7 +375,9 @@ PATHS: Final = TableSchema(
             "Whether the service serves a request as another method that it names in `X-HTTP-Method-Override`, "
             "`X-HTTP-Method`, `X-Method-Override` or the query parameter `_method`. `ignore`: it does not. `both`: it may, "
             "so the limits of both methods apply. `forms`: also for the field `_method` of a form, so each form sent with "
-            "POST also meets the limits of PUT, PATCH and DELETE. `refuse` replies with 400.",
+            "POST also meets the limits of PUT, PATCH and DELETE. `bodies`: the same for each JSON body sent with POST too. "
+            "The limiter does not read these bodies, so this also works behind proxies that send it none. `refuse` replies "
+            "with 400.",
             '`"both"`',
         ),
     ),

@@ -14,13 +14,14 @@ import msgspec
 
 from wharf.limits.core.callers.addresses import parse_address
 from wharf.limits.core.callers.carriers import CarrierSettings
+from wharf.limits.core.method_overrides import is_form, is_json
 from wharf.limits.core.paths import BadPath, normalize_path
 from wharf.limits.core.responses import JSON_TYPE, Headers
 from wharf.limits.decisions.headers import EXPOSED_HEADERS
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import DecisionService
 from wharf.limits.gateway.heads import BadHead, RequestHead, read_request_head
-from wharf.limits.gateway.proxied_request import find_carried_lines, has_form
+from wharf.limits.gateway.proxied_request import find_carried_lines, find_content_types
 
 CHECK_PATH: Final = b"/check"
 """For proxies that admit a request if the status is 2xx, and pass on any other reply: Traefik, and `forward_auth` of Caddy."""
@@ -161,6 +162,7 @@ def _read_request(
     data = b"%b %b HTTP/1.1\r\nhost: limits\r\n%b\r\n" % (method, target, b"".join(lines))
     described = read_request_head(data, len(data), max_headers=len(lines) + 1)
     path, _, query = described.target.decode("ascii").partition("?")
+    content_types = find_content_types(described)
     return msgspec.structs.replace(
         sender,
         method=described.method.decode("ascii"),
@@ -171,7 +173,8 @@ def _read_request(
         forwarded=tuple(value.decode("latin-1") for value in head.forwarded),
         carried=() if carriers is None else find_carried_lines(described, carriers),
         method_overrides=tuple(value.decode("ascii") for value in described.method_overrides),
-        has_form=has_form(described),  # The proxy does not send the body.
+        has_form=bool(content_types) and is_form("POST", content_types),  # The proxy does not send the body.
+        has_json=bool(content_types) and is_json("POST", content_types),
     )
 
 

@@ -127,8 +127,8 @@ def build_response(reply: DescriptorReply) -> Any:
 def _fill_status(message: Any, status: DescriptorStatus | None) -> None:
     """Write the status of a descriptor to its message. `None` means that the descriptor has no limit."""
     message.code = OK if status is None or not status.is_exceeded else OVER_LIMIT
-    if status is None or status.charge.rule.hidden:
-        return
+    if status is None or not status.is_reported:
+        return  # Envoy would show the caller the state of the limit.
     message.limit_remaining = min(status.remaining, MAX_UINT32)
     if is_unlimited(status.charge):
         return

@@ -3,9 +3,12 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from wharf.limits.admin.metrics import Metric
+from wharf.limits.config.certificates import check_authorities, check_certificate
+from wharf.limits.config.file_watcher import WatchedFile
 from wharf.limits.config.settings import ServeSettings
 from wharf.limits.serving.envoy import InvalidRateLimitRequest, RateLimitService
 from wharf.limits.serving.messages import SERVICE
@@ -37,11 +40,13 @@ class RateLimitServer:
         self._service = service
         self._settings = settings
         self._server: Any = None
+        self._new_certificate: Any = None
+        """A changed certificate that grpc has not taken yet."""
         self._is_ending = False
         self._ending = asyncio.Event()
 
     async def open(self) -> None:
-        """Start to listen. Raises `OSError` if the address cannot be used, and `ValueError` for an unusable certificate."""
+        """Start to listen. Raises `OSError` if the address cannot be used, and `InvalidFile` for an unusable certificate."""
         settings = self._settings
         self._server = server = grpc.aio.server(
             options=[
@@ -74,8 +79,8 @@ class RateLimitServer:
             )
         )
         address = format_host_and_port(settings.grpc_host, settings.grpc_port)
+        credentials = self._load_credentials()
         try:
-            credentials = self._load_credentials()
             self.port = (
                 server.add_insecure_port(address)
                 if credentials is None
@@ -88,18 +93,44 @@ class RateLimitServer:
         await server.start()
 
     def _load_credentials(self) -> Any:
-        """Return the TLS credentials; `None` without a certificate. Raises `ValueError` if a file cannot be read."""
+        """Return the TLS credentials; `None` without a certificate. Raises `InvalidFile` if a file cannot be used."""
         settings = self._settings
         if settings.certificate_file is None or settings.key_file is None:
             return None
-        try:
-            pair = (settings.key_file.read_bytes(), settings.certificate_file.read_bytes())
-            client_ca = None if settings.client_ca_file is None else settings.client_ca_file.read_bytes()
-        except OSError as error:
-            raise ValueError(f"cannot read the certificate of the gRPC server: {error}") from None
-        return grpc.ssl_server_credentials(
-            [pair], root_certificates=client_ca, require_client_auth=client_ca is not None
+        return grpc.dynamic_ssl_server_credentials(
+            self._read_certificate(settings.certificate_file, settings.key_file),
+            self._take_new_certificate,
+            require_client_authentication=settings.client_ca_file is not None,
         )
+
+    def _read_certificate(self, certificate_file: Path, key_file: Path) -> Any:
+        """Return the certificate and the authority of proxies as grpc reads them. Raises `InvalidFile`."""
+        client_ca_file = self._settings.client_ca_file
+        check_certificate(certificate_file, key_file)
+        if client_ca_file is not None:
+            check_authorities(client_ca_file)
+        client_ca = None if client_ca_file is None else client_ca_file.read_bytes()
+        return grpc.ssl_server_certificate_configuration(
+            [(key_file.read_bytes(), certificate_file.read_bytes())], root_certificates=client_ca
+        )
+
+    def _take_new_certificate(self) -> Any:
+        """Return the certificate for new connections if it has changed, else `None`. Called by threads of grpc."""
+        changed, self._new_certificate = self._new_certificate, None
+        return changed
+
+    def build_watched_certificate(self) -> WatchedFile | None:
+        """Return the certificate as a file to watch; `None` without one. Each change applies to new connections."""
+        settings = self._settings
+        certificate_file, key_file = settings.certificate_file, settings.key_file
+        if certificate_file is None or key_file is None:
+            return None
+
+        async def apply_certificate(_text: str) -> None:
+            self._new_certificate = self._read_certificate(certificate_file, key_file)
+
+        others = [file for file in (key_file, settings.client_ca_file) if file is not None]
+        return WatchedFile(certificate_file, "certificate", apply_certificate, others=tuple(others))
 
     async def close(self) -> None:
         """Report to health checks that the server ends, finish running calls, and stop."""

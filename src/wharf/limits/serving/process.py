@@ -16,6 +16,7 @@ from wharf.limits.rate_limiter import RateLimiter
 from wharf.limits.serving.check_server import CheckServer
 from wharf.limits.serving.envoy import RateLimitService
 from wharf.limits.serving.grpc_server import RateLimitServer
+from wharf.limits.toml.problems import InvalidFile
 from wharf.world import World
 from wharf.world.addresses import format_host_and_port
 
@@ -56,8 +57,10 @@ async def run_servers(
             metrics.append(grpc_server.list_metrics)
             try:
                 await grpc_server.open()
-            except (OSError, ValueError) as error:
+            except (OSError, InvalidFile) as error:
                 raise ServeStartError(str(error)) from None
+            if (watched := grpc_server.build_watched_certificate()) is not None:
+                limits.watcher.add(watched)
             address = format_host_and_port(serve.grpc_host, grpc_server.port)
             print_line(f"Envoy's rate limit protocol is served at {address}")
         if serve.check_host:

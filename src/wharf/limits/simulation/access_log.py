@@ -20,6 +20,8 @@ _NAMED_TIME: Final = re.compile(
 """A time in seconds with its name. nginx writes several of them if it has asked several servers."""
 _LAST_TIMES: Final = re.compile(rb" (\d+\.\d+)(?: (?:(\d+\.\d+)|-))?\s*$")
 """The duration of a request, perhaps with the time of the service, in seconds at the end of a line."""
+_CREDENTIAL_MARK: Final = re.compile(rb'\bcredential_mark="?([^\s"]{1,128})')
+"""A part or a hash of the credential of a request, which the log has in place of the credential itself."""
 _SECONDS: Final = re.compile(rb"\d+(?:\.\d+)?")
 _AFTER_USER: Final = re.compile(rb'\[([^\]]{20})(?: ([+-]\d{4}))?\] "[A-Z]+ [^ "]+[^"]*" \d{3} \S')
 _ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
@@ -32,6 +34,10 @@ _MONTHS: Final = {
 }
 CREDENTIAL_PREFIX: Final = "credential:"
 """Begins the name of a caller whose credential only the service knows, in the decision log."""
+CREDENTIAL_MARK: Final = b"credential_mark="
+"""Begins the credential mark of a line."""
+NO_USERS: Final = (b"-", b"")
+"""What a line has in place of a user name if the request has none."""
 MAX_CACHED_TEXTS: Final = 100_000
 """Limits the memory for decoded hosts, users, methods and paths; a full cache is cleared."""
 
@@ -82,6 +88,7 @@ class _JsonEntry(msgspec.Struct, frozen=True):
     remote_addr: str = ""
     caller: str = ""
     user: str = ""
+    credential_mark: str = ""
     duration_ms: float | None = None
     first_byte_ms: float | None = None
     request_time: float | str | None = None
@@ -121,10 +128,12 @@ class AccessLogReader:
             return None
         times = _read_times(rest) if len(rest) > 1 else NO_TIMES
         cached = self._texts.get
+        if user == b"-" and CREDENTIAL_MARK in rest:
+            user = read_credential_mark(rest)
         return LogRecord(
             self._at_ms,
             cached(host) or self._decode(host),
-            "" if user == b"-" else cached(user) or self._decode(user),
+            "" if user in NO_USERS else cached(user) or self._decode(user),
             cached(method) or self._decode(method),
             cached(target) or self._decode_path(target),
             times.duration_ms,
@@ -196,7 +205,7 @@ class AccessLogReader:
         return LogRecord(
             entry.at_ms if entry.time is None else int(entry.time.timestamp() * 1_000),
             entry.address or entry.remote_addr or "0.0.0.0",
-            entry.user or caller_user,
+            entry.user or caller_user or _name_mark(entry.credential_mark),
             entry.method,
             _ORIGIN.sub("", entry.path.partition("?")[0]) or "/",
             times.duration_ms,
@@ -205,6 +214,17 @@ class AccessLogReader:
             times.upstream_ms,
             int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 0,
         )
+
+
+def read_credential_mark(rest: bytes) -> bytes:
+    """Return the name of the caller with the credential mark in a part of a line; empty without one."""
+    match = _CREDENTIAL_MARK.search(rest)
+    return b"" if match is None or match[1] == b"-" else CREDENTIAL_PREFIX.encode() + match[1]
+
+
+def _name_mark(mark: str) -> str:
+    """Return the name of the caller with this credential mark; empty without one."""
+    return f"{CREDENTIAL_PREFIX}{mark}" if mark not in ("", "-") else ""
 
 
 def _read_times(rest: bytes) -> LogTimes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from wharf.limits.core.rule import CountedUnit, RuleSet
-from wharf.limits.simulation.access_log import AccessLogReader
+from wharf.limits.simulation.access_log import CREDENTIAL_MARK, NO_USERS, AccessLogReader, read_credential_mark
 from wharf.limits.simulation.replay import PROGRESS_INTERVAL_LINES, Replay, SimulationResult
 
 MAX_WORKERS: Final = 16
@@ -128,7 +128,10 @@ def replay_part(
             # Find the caller without parsing the whole line: host, name, user and the rest.
             words = line.split(b" ", 3)
             if len(words) == 4:
-                is_in_part = zlib.crc32(words[0] if words[2] == b"-" else words[2]) % parts == part
+                host, _, user, rest = words
+                if user == b"-" and CREDENTIAL_MARK in rest:
+                    user = read_credential_mark(rest)
+                is_in_part = zlib.crc32(host if user in NO_USERS else user) % parts == part
                 if replay is not None and not is_in_part:
                     at_ms = reader.read_time_ms(words[3])
                     if at_ms is not None:

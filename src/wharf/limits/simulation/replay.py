@@ -117,6 +117,8 @@ class SimulationResult(msgspec.Struct):
     refused: int = 0
     unacceptable: int = 0
     """Requests with a path or a GraphQL query that the limiter refuses whatever the counters are; not in `refused`."""
+    by_address: int = 0
+    """Requests without a user name and without a mark of their credential, which count by their address."""
     begins_ms: int = 0
     """The first and the last second of the log, in Unix milliseconds."""
     ends_ms: int = 0
@@ -206,6 +208,7 @@ class Replay:
         total.admitted += added.admitted
         total.refused += added.refused
         total.unacceptable += added.unacceptable
+        total.by_address += added.by_address
         for total_counts, added_counts in ((total.rules, added.rules), (total.shadowed, added.shadowed)):
             for rule, count in added_counts.items():
                 total_counts[rule] = total_counts.get(rule, 0) + count
@@ -229,6 +232,8 @@ class Replay:
         now_ms = self._now_ms
         if self._running:
             self._end_requests(now_ms)
+        if not record.user:
+            result.by_address += 1
         second = self._current_second
         key = (record.user, record.address)
         caller = self._callers.get(key) or self._make_caller(key)
@@ -414,6 +419,11 @@ class Replay:
             "bodies: each GraphQL query in a body counts as the smallest one, and each large-file batch as one with few objects"
         )
         yield ("kinds of credentials: a request with a user name counts for that user, any other for its address")
+        if self.result.by_address:
+            yield (
+                f"tokens: {self.result.by_address:,} of {self.result.lines:,} requests have neither a user name nor a "
+                "credential_mark in the log, so they count by address, also if they had a token"
+            )
         if self.result.unacceptable:
             yield f"{self.result.unacceptable} requests with a path or a query that is refused whatever the counters are"
         if self.result.unread:

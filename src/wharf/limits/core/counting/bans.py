@@ -45,6 +45,22 @@ class BanRecord(msgspec.Struct, frozen=True, gc=False):
         return now_ms >= max(self.seen_ms, self.banned_until_ms, self.wait_until_ms) + rules.forget_ms
 
 
+USER_PREFIX: Final = "user:"
+"""Begins the name of a user as the subject of a ban."""
+
+
+class OperatorBan(msgspec.Struct, frozen=True, kw_only=True):
+    """A ban by an operator: of an app, a token, an address, or of a whole user with all its credentials."""
+
+    subject: str
+    until_ms: int
+    by: str = ""
+    reason: str = ""
+    """For the audit log."""
+    message: str = ""
+    """The text for the caller; empty without one."""
+
+
 def record_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_until_ms: int, ceiling: int) -> BanRecord:
     """Return the ban record of a caller after one more refusal, which asks the caller to wait until `wait_until_ms`.
 

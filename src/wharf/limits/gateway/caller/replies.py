@@ -57,7 +57,7 @@ class ReplyWriter:
             # Clients compare this date with their clock, to know when `x-ratelimit-reset` is reached.
             parts.append(b"date: %b\r\n" % environment.format_date().encode())
         if admitted is not None and admitted.decision is not None:
-            parts += drop_limit_headers(lines) if head.has_limits else lines
+            parts += drop_limit_headers(lines) if head.has_limits and admitted.decision.reports_bucket else lines
             parts.append(environment.decision_service.build_header_block(admitted))
         else:
             parts += lines
