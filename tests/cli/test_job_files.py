@@ -367,7 +367,44 @@ def test_a_file_that_cannot_be_read_is_an_error_at_the_call(
     assert result.errors[0].startswith(f"wharf: {file}:12:")
 
 
-# -- unknown names
+# -- unknown names, and types of options
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "fix"),
+    [
+        ('args = "x"', '11:16: "args" for driver raw_exec takes a list of texts, not "x"', 'write ["x"]'),
+        ('command = ["a"]', '11:19: "command" for driver raw_exec takes a text, not a list', 'write "a"'),
+        ("command {\n}", '11:9: "command" for driver raw_exec takes a text, not a block', "write one text in quotes"),
+    ],
+)
+@pytest.mark.parametrize("words", [("job", "validate"), ("job", "plan"), ("job", "run")])
+def test_an_option_of_a_wrong_type_is_an_error_at_its_value(
+    terminal: Terminal, tmp_path: Path, options: str, problem: str, fix: str, words: tuple[str, str]
+) -> None:
+    text = f"""job "web" {{
+  type = "batch"
+
+  group "g" {{
+
+    task "t" {{
+
+      driver = "raw_exec"
+
+      config {{
+        {options}
+      }}
+    }}
+  }}
+}}
+"""
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run(*words, file)
+
+    assert terminal.used_settings == []
+    assert result.errors == [f"wharf: {file}:{problem}"]
+    assert fix in result.err
 
 
 @pytest.mark.parametrize(

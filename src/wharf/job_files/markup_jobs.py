@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
+from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.validation import find_unknown_options
 from wharf.job_files.fields import NormalizedJob, format_path, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import FilePath, iterate_tasks
@@ -108,15 +108,16 @@ def map_markup_job(
 
 
 def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
-    """Add an error for each option that the driver of a task does not have."""
+    """Add an error for each option that the driver of a task does not have, or whose value has a wrong type."""
     for path, task in iterate_tasks(parsed.document):
         driver, config = task.get("Driver"), task.get("Config")
         if not isinstance(driver, str) or not isinstance(config, dict):
             continue
-        for option in find_unknown_options(driver, config):
-            place = parsed.find_place(format_path((*path, "Config", *option.path)))
-            place = _find_name_place(place, str(option.path[-1]))
-            diagnostics.add(place.source, place.start, place.end, option.message, option.fix)
+        for problem in find_option_problems(driver, config):
+            place = parsed.find_place(format_path((*path, "Config", *problem.path)))
+            if problem.is_unknown:
+                place = _find_name_place(place, str(problem.path[-1]))
+            diagnostics.add(place.source, place.start, place.end, problem.message, problem.fix)
 
 
 def _find_name_place(place: SourceRange, name: str) -> SourceRange:

@@ -349,6 +349,23 @@ async def test_unknown_fields_and_options_of_drivers_are_warnings_of_registratio
             ) in warnings
 
 
+@in_virtual_time
+async def test_an_option_of_a_wrong_type_refuses_registrations_plans_and_validations() -> None:
+    task = {"Name": "server", "Driver": "raw_exec", "Config": {"command": "sh", "args": "x"}}
+    job = {"ID": "shop", "TaskGroups": [{"Name": "web", "Tasks": [task]}]}
+    message = (
+        '"args" for driver raw_exec takes a list of texts, not "x" (TaskGroups[0].Tasks[0].Config.args): write ["x"]'
+    )
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        for path in ("/v1/jobs", "/v1/job/shop/plan"):
+            status, text = await client.refusal("PUT", path, {"Job": job})
+
+            assert (400, True) == (status, message in text)
+        assert message in (await client.put("/v1/validate/job", {"Job": job}))["Error"]
+
+
 # -- other limits
 
 

@@ -6,6 +6,7 @@ All problems are reported at once. Rules that need other records are in `context
 from typing import Final
 
 from wharf.contract.model.decoding import format_path
+from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.cron import MAX_YEAR, CronError, load_zone, parse_cron
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
@@ -13,7 +14,6 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, MissedLaunchPolicy, Parameterized, PayloadRequirement, Periodic
 from wharf.contract.model.jobs.periodic import MAX_SCHEDULES
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints, check_spreads
-from wharf.contract.model.jobs.validation.driver_options import find_unknown_options
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationProblem, ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.validation.groups import check_group
 from wharf.contract.model.times import format_duration
@@ -158,9 +158,10 @@ def list_submission_warnings(job: Job) -> tuple[ValidationProblem, ...]:
             if is_set:
                 report.add_warning(f"{path}.{name}", f"{name} is deprecated", "use the disconnect block")
         for number, task in enumerate(group.tasks or ()):
-            for option in find_unknown_options(task.driver, task.config or {}):
-                option_path = format_path(["TaskGroups", position, "Tasks", number, "Config", *option.path])
-                report.add_warning(option_path, option.message, option.fix)
+            for problem in find_option_problems(task.driver, task.config or {}):
+                if problem.is_unknown:  # A value of a wrong type is an error of the validation.
+                    option_path = format_path(["TaskGroups", position, "Tasks", number, "Config", *problem.path])
+                    report.add_warning(option_path, problem.message, problem.fix)
     return report.build_findings().warnings
 
 
