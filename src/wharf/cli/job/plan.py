@@ -12,6 +12,7 @@ from wharf.cli.common.terminal import style
 from wharf.cli.job.variables import VariableOptions, variable_options
 
 if TYPE_CHECKING:
+    from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.jobs.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
     from wharf.contract.wire.jobs.messages import JobPlanResponse
 
@@ -149,14 +150,21 @@ def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
         return render_unplaced_groups({name: unplaced[name] for name in names}, explanations)
 
     preempting = {name for name in unplaced if name in updates and updates[name].preemptions}
+    short = {name for name in unplaced.keys() - preempting if _lacks_capacity(unplaced[name])}
     for title, names in (
         ("Not placed until the preempted allocations have stopped", preempting),
-        ("Not placed: not enough capacity", unplaced.keys() - preempting),
+        ("Not placed: not enough capacity", short),
+        ("Not placed: no node is suitable", unplaced.keys() - preempting - short),
     ):
         if names:
             yield ""
             yield style(title, fg="yellow")
             yield from (f"  {line}" for line in render_groups(names))
+
+
+def _lacks_capacity(metric: "AllocMetric") -> bool:
+    """Return whether any node lacks only free resources. The rules of the job exclude all others."""
+    return bool(metric.nodes_exhausted or metric.dimension_exhausted or metric.quota_exhausted)
 
 
 def render_job_diff(diff: "JobDiff", *, is_full: bool) -> Iterator[str]:
