@@ -71,7 +71,9 @@ def test_a_plan_does_not_blame_capacity_if_no_node_has_the_driver() -> None:
                 group="web",
                 nodes=1,
                 excluded=(
-                    Exclusion(rule="missing drivers", nodes=1, text="driver docker: missing on 1 of 1 node (not installed: x)"),
+                    Exclusion(
+                        rule="missing drivers", nodes=1, text="driver docker: missing on 1 of 1 node (not installed: x)"
+                    ),
                 ),
                 smallest_change="no node has the driver docker; available: exec",
             )

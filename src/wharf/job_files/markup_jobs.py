@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
-from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.job import Job
 from wharf.job_files.fields import NormalizedJob, format_path, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath, iterate_tasks
+from wharf.job_files.hcl.places import FilePath
 from wharf.job_files.hcl.warnings import list_warnings
+from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
 from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
@@ -100,30 +100,11 @@ def map_markup_job(
     if not normalized.document.get("ID"):
         source, start, _ = places.get_range(prefix)
         diagnostics.add(source, start, start, "the job has no ID", "add one, such as ID: web")
-    add_driver_problems(diagnostics, parsed)
+    add_task_problems(diagnostics, parsed)
     if diagnostics.diagnostics:
         _add_type_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
     return parsed
-
-
-def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
-    """Add an error for each option that the driver of a task does not have, or whose value has a wrong type."""
-    for path, task in iterate_tasks(parsed.document):
-        driver, config = task.get("Driver"), task.get("Config")
-        if not isinstance(driver, str) or not isinstance(config, dict):
-            continue
-        for problem in find_option_problems(driver, config):
-            place = parsed.find_place(format_path((*path, "Config", *problem.path)))
-            if problem.is_unknown:
-                place = _find_name_place(place, str(problem.path[-1]))
-            diagnostics.add(place.source, place.start, place.end, problem.message, problem.fix)
-
-
-def _find_name_place(place: SourceRange, name: str) -> SourceRange:
-    """Return the place of the name of an argument, which is on the line of its value."""
-    start = place.source.text.rfind(name, place.source.get_line_start(place.start)[1], place.end)
-    return SourceRange(place.source, start, start + len(name)) if start >= 0 else place
 
 
 def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:

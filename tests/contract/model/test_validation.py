@@ -614,16 +614,6 @@ def test_services_of_a_group_are_unique_and_use_one_provider() -> None:
     ]
 
 
-def a_csi_volume(**fields: Any) -> VolumeRequest:
-    defaults = {
-        "type": "csi",
-        "source": "s",
-        "access_mode": "multi-node-multi-writer",
-        "attachment_mode": "file-system",
-    }
-    return VolumeRequest(**(defaults | fields))
-
-
 @pytest.mark.parametrize(
     ("request_", "group", "job_type", "path", "message"),
     [
@@ -635,14 +625,7 @@ def a_csi_volume(**fields: Any) -> VolumeRequest:
         (VolumeRequest(type="host", source="s", mount_options=MountOptions(fs_type="x")), {}, "service", "MountOptions", "host volumes"),
         (VolumeRequest(type="host", source="s", access_mode="multi-node-reader-only"), {}, "service", "AccessMode", "multi-node"),
         (VolumeRequest(type="host", source="s", access_mode="single-node-reader-only"), {}, "service", "ReadOnly", "read-only"),
-        (a_csi_volume(attachment_mode=""), {}, "service", "AttachmentMode", "must have an attachment mode"),
-        (a_csi_volume(attachment_mode="x"), {}, "service", "AttachmentMode", '"x"'),
-        (a_csi_volume(attachment_mode="block-device", mount_options=MountOptions(fs_type="x")), {}, "service", "MountOptions", "block devices"),
-        (a_csi_volume(access_mode=""), {}, "service", "AccessMode", "must have an access mode"),
-        (a_csi_volume(access_mode="x"), {}, "service", "AccessMode", '"x"'),
-        (a_csi_volume(access_mode="multi-node-reader-only"), {}, "service", "ReadOnly", "read-only"),
-        (a_csi_volume(access_mode="single-node-writer"), {"count": 2}, "service", "PerAlloc", "only one allocation"),
-        (a_csi_volume(access_mode="multi-node-single-writer"), {"count": 2}, "service", "PerAlloc", "only one writer"),
+        (VolumeRequest(type="csi", source="s"), {}, "service", "Type", "CSI storage plugins are not supported"),
     ],
 )  # fmt: skip
 def test_rules_of_a_volume(
@@ -655,9 +638,6 @@ def test_rules_of_a_volume(
     ("request_", "count"),
     [
         (VolumeRequest(type="host", source="s", access_mode="single-node-reader-only", read_only=True), 3),
-        (a_csi_volume(access_mode="single-node-writer"), 1),
-        (a_csi_volume(access_mode="single-node-writer", per_alloc=True), 2),
-        (a_csi_volume(access_mode="multi-node-single-writer", read_only=True), 2),
     ],
 )
 def test_valid_volumes(request_: VolumeRequest, count: int) -> None:

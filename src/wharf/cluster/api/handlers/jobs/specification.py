@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from wharf.cluster.access import CallerKind
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
-from wharf.cluster.operations.jobs.admission import validate_submission
+from wharf.cluster.operations.jobs.admission import check_against_nodes, validate_submission
 from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.operations.jobs.registration import JobRegistration, JobWriteResult, register_job
 from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, DryRunJobRequest
@@ -22,6 +22,7 @@ from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import DEFAULT_REGION, Job, Submission
+from wharf.contract.model.jobs.validation import format_warnings, merge_findings
 from wharf.contract.model.jobs.volumes import VolumeType
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.times import to_datetime
@@ -158,11 +159,11 @@ class JobSpecificationActions:
         validation = validate_submission(
             self._server.replica, job, self._server.job_settings, parser_warnings=decoded.warnings
         )
-        findings = validation.findings
+        in_cluster = check_against_nodes(self._server.replica, validation.job)
+        findings = merge_findings(validation.findings, in_cluster)
+        warnings = format_warnings([*validation.warnings, *in_cluster.warnings])
         return ActionResult(
-            JobValidateResponse(
-                validation_errors=findings.lines or None, error=findings.text, warnings=validation.warnings
-            )
+            JobValidateResponse(validation_errors=findings.lines or None, error=findings.text, warnings=warnings)
         )
 
     async def parse_job(self, request: Request) -> ActionResult:

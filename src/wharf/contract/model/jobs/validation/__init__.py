@@ -2,6 +2,8 @@
 
 from wharf.contract.model.jobs.validation.context import (
     check_drivers,
+    check_existing_volumes,
+    check_known_drivers,
     check_namespace_and_node_pool,
     check_network_modes,
     find_scaling_error,
@@ -16,6 +18,8 @@ __all__ = [
     "ProblemSection",
     "ValidationProblem",
     "check_drivers",
+    "check_existing_volumes",
+    "check_known_drivers",
     "check_namespace_and_node_pool",
     "check_network_modes",
     "find_scaling_error",
