@@ -33,6 +33,8 @@ EXTENSION_PREFIX: Final = "x-"
 WRAPPER: Final = "Job"
 """The key of the job in a request of the API. A file may have it too."""
 _JOB: Final = "job"
+_DECLARED_REFERENCE: Final = re.compile(r"(?<!\$)\$\{\s*(var|local)\.([A-Za-z_][\w-]*)")
+"""The start of a reference to a variable or local value. A doubled sign makes it a text."""
 _PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
 
 
@@ -78,6 +80,8 @@ def map_markup_job(
         diagnostics.add(no_place, 0, 0, f"expected a job, got {describe_type(value)}")
         diagnostics.raise_if_any()
     evaluated = _evaluate_templates(document, source, inputs, ports)
+    if evaluated is None:
+        _add_undeclared_references(diagnostics, value, places)
     if evaluated is not None:
         value = to_plain(evaluated.body.attributes[_JOB].value)
     prefix: FilePath = (WRAPPER,) if WRAPPER in value else ()
@@ -119,6 +123,40 @@ def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
             if problem.path != "ID" or parsed.document.get("ID"):
                 place = parsed.find_place(problem.path)
                 diagnostics.add(place.source, place.start, place.end, str(problem))
+
+
+def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, places: "_Places") -> None:
+    """Add an error for the first `${var.name}` or `${local.name}` of each name in a file that declares none of them.
+
+    The file is no template, so the text would reach the node, which knows no such name. `$${` stays as it is.
+    """
+    seen: set[str] = set()
+    for path, text in _iterate_texts(document, ()):
+        for match in _DECLARED_REFERENCE.finditer(text):
+            kind, name = match[1], match[2]
+            if f"{kind}.{name}" in seen:
+                continue
+            seen.add(f"{kind}.{name}")
+            key = VARIABLES if kind == "var" else LOCALS
+            source, start, end = places.get_range(path)
+            at = source.text.find(match[0], start)
+            diagnostics.add(
+                source,
+                *((at, at + len(match[0])) if at >= 0 else (start, end)),
+                f'the file does not declare "{kind}.{name[:80]}": it has no "{key}"',
+                f'add "{key}" with "{name[:80]}" to the top of the file, or write $${{{kind}.{name[:80]}}} for this text',
+            )
+
+
+def _iterate_texts(value: Any, path: FilePath) -> Iterator[tuple[FilePath, str]]:
+    """Yield the texts inside a value that contain a reference, with their paths."""
+    if isinstance(value, str):
+        if "${" in value:
+            yield path, value
+        return
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in entries:
+        yield from _iterate_texts(item, (*path, step))
 
 
 def describe_type(value: object) -> str:

@@ -19,7 +19,7 @@ from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, DryRunJobReq
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.body_limits import cut_echo
-from wharf.contract.model.decoding import DecodingError, convert_object
+from wharf.contract.model.decoding import DecodingError, UnknownField, convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import DEFAULT_REGION, Job, Submission
 from wharf.contract.model.jobs.validation import format_warnings, merge_findings
@@ -171,9 +171,11 @@ class JobSpecificationActions:
 
         With `canonicalize`, the reply is the job as it would be stored.
         """
-        body = request.decode_body(JobParseRequest)
+        decoded = request.decode_body_with_warnings(JobParseRequest)
+        body = decoded.value
         if not body.job_hcl.strip():
-            raise invalid_request("Job spec is empty")
+            # A misspelled key, such as `HCL`, explains why the text is missing.
+            raise invalid_request("; ".join(["Job spec is empty", *map(_describe_unknown_key, decoded.unknown_fields)]))
         try:
             document = parse_document(body.job_hcl, JOB_FILE_NAME)
             values = (parse_values(body.variables, VALUES_FILE_NAME),) if body.variables.strip() else ()
@@ -204,6 +206,12 @@ class JobSpecificationActions:
                 f"No path to region: this region is {self._server.identity.region}; send the request with `region={cut_echo(region)}`"
             )
         return replace(body.job, namespace=namespace)
+
+
+def _describe_unknown_key(field: UnknownField) -> str:
+    """Return what is wrong with a key of a request to parse a job file. The text of the file is in `JobHCL`."""
+    suggestion = field.suggestion or "JobHCL"
+    return f"{field.path} is not a known field: did you mean {suggestion}?"
 
 
 def require_job_permissions(request: Request, job: Job, *, policy_override: bool = False) -> None:
