@@ -54,7 +54,7 @@ TEMPLATE = "variables: {}\nID: a\n"
 @pytest.mark.parametrize(
     "text",
     [
-        "${X:-y}", "${#x}", "$${x}", "%{http_code}", "${var.x}", "${upper(1)}", "100%", "${unclosed", "${attr.kernel.name}",
+        "${X:-y}", "${#x}", "$${x}", "%{http_code}", "${upper(1)}", "100%", "${unclosed", "${attr.kernel.name}",
         "e\u0301",
     ],
 )  # fmt: skip

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.builders import a_group, a_job, a_node, a_parameterized_job, a_periodic_job, a_task
+from tests.builders import a_group, a_job, a_parameterized_job, a_periodic_job, a_task
 from tests.kit.api_client import ApiClient
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import store as store_records
 from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOBS, NAMESPACES, NODES

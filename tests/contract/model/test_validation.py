@@ -553,7 +553,7 @@ def test_wharf_provider_supports_more_than_the_nomad_provider(fields: dict[str, 
     [
         ("nomad", {"type": "grpc"}, "Type", '"grpc"'),
         ("wharf", {"type": ""}, "Type", "Invalid check type"),
-        ("consul", {"type": "script"}, "Command", "script"),
+        ("wharf", {"type": "script", "task_name": "t"}, "Command", "script"),
         ("wharf", {"type": "script", "command": "/bin/true"}, "TaskName", "needs a task"),
         ("wharf", {"path": ""}, "Path", "must have http path"),
         ("wharf", {"path": "http://host/x"}, "Path", "relative"),
@@ -604,14 +604,11 @@ def test_check_names_of_a_task_service_are_unique() -> None:
     assert list_problems(with_service(service)) == []
 
 
-def test_services_of_a_group_are_unique_and_use_one_provider() -> None:
-    tasks = (a_task("t", services=(a_service("b", provider="consul"), a_service("c", provider="consul"))),)
+def test_services_of_a_group_are_unique_under_all_names_of_the_catalog() -> None:
+    tasks = (a_task("t", services=(a_service("b", provider="consul"), a_service("c", provider="wharf"))),)
     group = a_group("web", *tasks, services=(a_service("a"), a_service("a"), a_service("d", provider="nomad")))
 
-    assert [path for path, _ in list_problems(a_job("shop", group))] == [
-        f"{GROUP}.Services[1].Name",
-        f"{TASK}.Services[0].Provider",
-    ]
+    assert [path for path, _ in list_problems(a_job("shop", group))] == [f"{GROUP}.Services[1].Name"]
 
 
 @pytest.mark.parametrize(
