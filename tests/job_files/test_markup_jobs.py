@@ -243,7 +243,7 @@ def test_a_template_has_the_limit_of_a_file_in_hcl() -> None:
     ("format", "text", "place"),
     [
         (MarkupFormat.YAML, 'ID: a\nMeta: {a: "x ${var.image}", b: "${var.image} $${var.other}"}\n', "2:14"),
-        (MarkupFormat.JSON, '{"ID": "a",\n "Meta": {"a": "${ var.image }"}}', "2:16"),
+        (MarkupFormat.JSON, '{"ID": "a",\n "Meta": {"a": "${ var.image }"}}', "2:17"),
         (MarkupFormat.TOML, 'ID = "a"\n[Meta]\na = "${var.image}"\n', "3:6"),
     ],
 )
