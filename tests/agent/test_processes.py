@@ -43,6 +43,7 @@ def test_dev_prints_addresses_and_first_commands(dev: RunningAgent) -> None:
     assert "Wharf 0.1.0 is running" in dev.out
     assert "in .wharf/state" in dev.out
     assert "runs tasks on this machine, drivers raw_exec" in dev.out
+    assert ("docker" in dev.out.partition("drivers raw_exec")[2].partition("\n")[0]) != ("docker (" in dev.out)
     output_lines = [line.strip() for line in lines(dev.out)]
     assert f"export WHARF_ADDR={dev.address}" in output_lines
     assert [line.partition("-m wharf ")[2] for line in output_lines if "-m wharf " in line] == [

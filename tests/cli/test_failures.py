@@ -10,6 +10,7 @@ from wharf.contract.model.allocations.allocation import AllocationStub, ClientSt
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.task_event_messages import describe_last_failure, make_task_state_view
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
+from wharf.contract.model.explanations import Exclusion, GroupExplanation
 from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
 from wharf.contract.wire.jobs.messages import JobPlanResponse
 
@@ -59,6 +60,33 @@ def test_a_plan_separates_groups_that_wait_for_preemption_from_unplaced_ones() -
         "Not placed: not enough capacity",
         "  db: 1 not placed",
         "    · too little cpu on 1 node",
+    ]
+
+
+def test_a_plan_does_not_blame_capacity_if_no_node_has_the_driver() -> None:
+    response = JobPlanResponse(
+        failed_tg_allocs={"web": AllocMetric(nodes_evaluated=1, constraint_filtered={"missing drivers": 1})},
+        explanations={
+            "web": GroupExplanation(
+                group="web",
+                nodes=1,
+                excluded=(
+                    Exclusion(
+                        rule="missing drivers", nodes=1, text="driver docker: missing on 1 of 1 node (not installed: x)"
+                    ),
+                ),
+                smallest_change="no node has the driver docker; available: exec",
+            )
+        },
+    )
+
+    lines = [click.unstyle(line) for line in render_plan(None, "web.yaml", response)]  # type: ignore[arg-type]  # The plan is only rendered.
+
+    assert lines[lines.index("") + 1 : -3] == [
+        "Not placed: no node is suitable",
+        "  web: 1 not placed",
+        "    · driver docker: missing on 1 of 1 node (not installed: x)",
+        "    no node has the driver docker; available: exec",
     ]
 
 

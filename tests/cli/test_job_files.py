@@ -367,7 +367,76 @@ def test_a_file_that_cannot_be_read_is_an_error_at_the_call(
     assert result.errors[0].startswith(f"wharf: {file}:12:")
 
 
-# -- unknown names
+# -- unknown names, and types of options
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "fix"),
+    [
+        ('args = "x"', '11:16: "args" for driver raw_exec takes a list of texts, not "x"', 'write ["x"]'),
+        ('command = ["a"]', '11:19: "command" for driver raw_exec takes a text, not a list', 'write "a"'),
+        ("command {\n}", '11:9: "command" for driver raw_exec takes a text, not a block', "write one text in quotes"),
+    ],
+)
+@pytest.mark.parametrize("words", [("job", "validate"), ("job", "plan"), ("job", "run")])
+def test_an_option_of_a_wrong_type_is_an_error_at_its_value(
+    terminal: Terminal, tmp_path: Path, options: str, problem: str, fix: str, words: tuple[str, str]
+) -> None:
+    text = f"""job "web" {{
+  type = "batch"
+
+  group "g" {{
+
+    task "t" {{
+
+      driver = "raw_exec"
+
+      config {{
+        {options}
+      }}
+    }}
+  }}
+}}
+"""
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run(*words, file)
+
+    assert terminal.used_settings == []
+    assert result.errors == [f"wharf: {file}:{problem}"]
+    assert fix in result.err
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ('{{ key "a" }}', "column 4: key is not a function: Wharf has no Consul"),
+        ('{{ wiht secret "a" }}', "column 4: wiht is not a function: did you mean with?"),
+        ('{{ with secret "a" }}x{{ end }}', "column 9: secret is not a function: Wharf has no Vault"),
+        ('{{ toUper "a" }}', "column 4: toUper is not a function: did you mean toUpper?"),
+        ("{{ if true }}", "column 4: this if block has no end"),
+        ("{{ range }}{{ end }}", "column 1: expected a field, a variable, a text or a function"),
+    ],
+)
+@pytest.mark.parametrize("name", ["web.hcl", "web.yaml"])
+def test_a_wrong_text_of_a_template_is_an_error_at_its_place(
+    terminal: Terminal, tmp_path: Path, name: str, data: str, problem: str
+) -> None:
+    hcl = (
+        'job "web" {\n group "g" {\n task "t" {\n driver = "mock"\n template {\n destination = "local/a"\n'
+        f"  data = <<EOF\nfirst\n{data}\nEOF\n}}\n}}\n}}\n}}\n"
+    )
+    template = (
+        f"      Templates:\n      - DestPath: local/a\n        EmbeddedTmpl: |\n          first\n          {data}\n"
+    )
+    yaml = f"ID: web\nTaskGroups:\n- Name: g\n  Tasks:\n    - Name: t\n      Driver: mock\n{template}"
+    file = write_file(tmp_path, hcl if name == "web.hcl" else yaml, name)
+
+    result = terminal.run("job", "validate", file)
+
+    place = "7:10" if name == "web.hcl" else "9:9"
+    assert terminal.used_settings == []
+    assert result.errors[0].startswith(f"wharf: {file}:{place}: template, line 2, {problem}")
 
 
 @pytest.mark.parametrize(

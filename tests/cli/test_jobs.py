@@ -238,6 +238,32 @@ def test_the_exit_code_of_plan_shows_whether_allocations_change(terminal: Termin
     assert "wharf job run --check-index " in more.out
 
 
+def test_the_command_of_a_plan_repeats_options_and_values_of_the_environment(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declarations = "variables: {image: a, zone: b, db_password: c, api_token: d, count: 1}\n"
+    file = write_file(tmp_path, declarations + WEB)
+    monkeypatch.setenv("NOMAD_VAR_image", "web 2")
+    monkeypatch.setenv("WHARF_VAR_db_password", "hidden")
+    monkeypatch.setenv("WHARF_VAR_zone", "from the environment")
+    monkeypatch.setenv("WHARF_VAR_other", "not declared")
+
+    result = terminal.run(
+        "job", "plan", "--namespace", "default", "--token", "t0k", "--var", "zone=z1", "--var", "api_token=hidden", file
+    )
+
+    command, *rest = result.out.splitlines()[
+        result.out.splitlines().index("To submit this version only if the job does not change in the meantime:") + 1 :
+    ]
+    options = "--namespace default --var 'image=web 2' --var zone=z1 --var api_token=..."
+    assert command == f"  wharf job run --check-index 0 {options} {file}"
+    assert rest == [
+        "  with the same environment: WHARF_VAR_db_password",
+        "  with the values of the variables instead of ...",
+    ]
+    assert "hidden" not in result.out
+
+
 def test_a_plan_of_a_new_job_is_an_outline_unless_verbose(terminal: Terminal, tmp_path: Path) -> None:
     file = write_file(tmp_path, WEB)
 

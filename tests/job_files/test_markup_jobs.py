@@ -54,7 +54,7 @@ TEMPLATE = "variables: {}\nID: a\n"
 @pytest.mark.parametrize(
     "text",
     [
-        "${X:-y}", "${#x}", "$${x}", "%{http_code}", "${var.x}", "${upper(1)}", "100%", "${unclosed", "${attr.kernel.name}",
+        "${X:-y}", "${#x}", "$${x}", "%{http_code}", "${upper(1)}", "100%", "${unclosed", "${attr.kernel.name}",
         "e\u0301",
     ],
 )  # fmt: skip
@@ -237,6 +237,30 @@ def test_a_value_for_a_file_without_variables_is_an_error_only_in_strict_mode(te
 
 def test_a_template_has_the_limit_of_a_file_in_hcl() -> None:
     assert "a file with variables may have 1,000,000 at most" in list_errors(TEMPLATE + f"Type: {'x' * 1_000_000}")[0]
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "place"),
+    [
+        (MarkupFormat.YAML, 'ID: a\nMeta: {a: "x ${var.image}", b: "${var.image} $${var.other}"}\n', "2:14"),
+        (MarkupFormat.JSON, '{"ID": "a",\n "Meta": {"a": "${ var.image }"}}', "2:17"),
+        (MarkupFormat.TOML, 'ID = "a"\n[Meta]\na = "${var.image}"\n', "3:6"),
+    ],
+)
+def test_a_reference_to_a_variable_needs_its_declaration(format: MarkupFormat, text: str, place: str) -> None:
+    with pytest.raises(DocumentErrors) as errors:
+        parse_markup_job(text, "job.x", format, VariableInputs(), FunctionPorts(FixedBytes()))
+
+    lines = errors.value.text.splitlines()
+    assert lines[0] == f'job.x:{place}: the file does not declare "var.image": it has no "variables"'
+    assert lines[-1] == '   add "variables" with "image" to the top of the file, or write $${var.image} for this text'
+    assert len([line for line in lines if line.startswith("job.x")]) == 1
+
+
+def test_references_for_nodes_and_shells_need_no_declaration() -> None:
+    text = 'ID: a\nMeta: {a: "$${var.image} ${attr.kernel.name} ${X:-y} ${variable.x}"}\n'
+
+    assert "$${var.image} ${attr.kernel.name} ${X:-y} ${variable.x}" == read(text)["Meta"]["a"]
 
 
 # -- names and short forms

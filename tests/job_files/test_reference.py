@@ -343,7 +343,7 @@ UNCHECKED_VALUES = {
     "VolumeRequest.Type",  # A request of another type is dropped.
     "Job.Status",
     "Vault.ChangeMode", "CSIPluginConfig.Type",  # The block is refused, whatever it contains.
-    "MountConfig.type", "ExecConfig.pid_mode", "ExecConfig.ipc_mode",
+    "VolumeRequest.AttachmentMode", "MountConfig.type", "ExecConfig.pid_mode", "ExecConfig.ipc_mode",
 }  # fmt: skip
 VALUE_FIELDS = [
     (block, name)
@@ -352,32 +352,28 @@ VALUE_FIELDS = [
     and "anyOf" in get_entry(block, name)
     and f"{block}.{name}" not in UNCHECKED_VALUES
 ]
-CONTEXTS: dict[str, tuple[dict[str, object], ...]] = {
-    "VolumeRequest.AccessMode": ({}, {"Type": "csi", "AttachmentMode": "file-system"}),
-    "VolumeRequest.AttachmentMode": ({"Type": "csi"},),
+UNSUPPORTED_VALUES = {
+    "ServiceCheck.AddressMode": {"driver"},
+    "VolumeRequest.AccessMode": {"multi-node-reader-only", "multi-node-single-writer", "multi-node-multi-writer"},
 }
-"""Other fields of the block with which all values are known."""
-OF_CONSUL = {"ServiceCheck.AddressMode": {"driver"}}
-"""Values that only services in Consul may have."""
+"""Values that only services in Consul or CSI volumes may have."""
 
 
 @pytest.mark.parametrize(("block", "name"), VALUE_FIELDS)
 def test_the_server_knows_exactly_the_listed_values_of_a_field(block: str, name: str) -> None:
     suggested: set[str] = set()
     outcomes = set()
-    for context in CONTEXTS.get(f"{block}.{name}", ({},)):
-        for place in iterate_block_places(block):
-            place.block.update(context)
-            place.block[name] = "nonsense"
-            fixes = [
-                problem.fix
-                for problem in find_problems(place.job).problems
-                if problem.path == f"{place.path}.{name}".lstrip(".")
-            ]
-            outcomes.add(bool(fixes))
-            suggested |= {word for fix in fixes for word in re.findall(r'"([^"]*)"', fix)}
+    for place in iterate_block_places(block):
+        place.block[name] = "nonsense"
+        fixes = [
+            problem.fix
+            for problem in find_problems(place.job).problems
+            if problem.path == f"{place.path}.{name}".lstrip(".")
+        ]
+        outcomes.add(bool(fixes))
+        suggested |= {word for fix in fixes for word in re.findall(r'"([^"]*)"', fix)}
 
-    listed = set(get_entry(block, name)["x-values"]) - OF_CONSUL.get(f"{block}.{name}", set())
+    listed = set(get_entry(block, name)["x-values"]) - UNSUPPORTED_VALUES.get(f"{block}.{name}", set())
     # The suggestion for HTTP methods names none.
     assert True in outcomes, "unknown values are accepted"
     assert suggested == listed or (name == "Method" and not suggested)

@@ -129,7 +129,7 @@ def build_presets(folder: Path) -> "Mapping[KeyPath, Scalar | list[PlainValue]]"
 def print_welcome(report: "ReadyReport") -> None:
     """Print addresses and folders of the running cluster, and commands to try next."""
     from wharf import __version__
-    from wharf.agent.startup_details import REGISTRATION_DETAIL
+    from wharf.agent.startup_details import REGISTRATION_DETAIL, UNAVAILABLE_DRIVERS_DETAIL
 
     settings, folder = report.settings, report.data_folder
     node = report.details.get("node", {})
@@ -146,6 +146,8 @@ def print_welcome(report: "ReadyReport") -> None:
         rows["Node"] = "is not registered yet; the log shows why"
     elif node.get("drivers"):
         rows["Node"] = f"runs tasks on this machine, drivers {node['drivers']}"
+    if node.get(UNAVAILABLE_DRIVERS_DETAIL):
+        rows["Not here"] = node[UNAVAILABLE_DRIVERS_DETAIL]
     if node.get("fake"):
         count = int(node["fake"])
         verb = "it reports" if count == 1 else "they report"

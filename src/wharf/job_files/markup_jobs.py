@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.validation import find_unknown_options
 from wharf.job_files.fields import NormalizedJob, format_path, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath, iterate_tasks
+from wharf.job_files.hcl.places import FilePath
 from wharf.job_files.hcl.warnings import list_warnings
+from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
 from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
@@ -33,6 +33,8 @@ EXTENSION_PREFIX: Final = "x-"
 WRAPPER: Final = "Job"
 """The key of the job in a request of the API. A file may have it too."""
 _JOB: Final = "job"
+_DECLARED_REFERENCE: Final = re.compile(r"(?<!\$)\$\{\s*(var|local)\.([A-Za-z_][\w-]*)")
+"""The start of a reference to a variable or local value. A doubled sign makes it a text."""
 _PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
 
 
@@ -78,6 +80,8 @@ def map_markup_job(
         diagnostics.add(no_place, 0, 0, f"expected a job, got {describe_type(value)}")
         diagnostics.raise_if_any()
     evaluated = _evaluate_templates(document, source, inputs, ports)
+    if evaluated is None:
+        _add_undeclared_references(diagnostics, value, places)
     if evaluated is not None:
         value = to_plain(evaluated.body.attributes[_JOB].value)
     prefix: FilePath = (WRAPPER,) if WRAPPER in value else ()
@@ -100,29 +104,11 @@ def map_markup_job(
     if not normalized.document.get("ID"):
         source, start, _ = places.get_range(prefix)
         diagnostics.add(source, start, start, "the job has no ID", "add one, such as ID: web")
-    add_driver_problems(diagnostics, parsed)
+    add_task_problems(diagnostics, parsed)
     if diagnostics.diagnostics:
         _add_type_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
     return parsed
-
-
-def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
-    """Add an error for each option that the driver of a task does not have."""
-    for path, task in iterate_tasks(parsed.document):
-        driver, config = task.get("Driver"), task.get("Config")
-        if not isinstance(driver, str) or not isinstance(config, dict):
-            continue
-        for option in find_unknown_options(driver, config):
-            place = parsed.find_place(format_path((*path, "Config", *option.path)))
-            place = _find_name_place(place, str(option.path[-1]))
-            diagnostics.add(place.source, place.start, place.end, option.message, option.fix)
-
-
-def _find_name_place(place: SourceRange, name: str) -> SourceRange:
-    """Return the place of the name of an argument, which is on the line of its value."""
-    start = place.source.text.rfind(name, place.source.get_line_start(place.start)[1], place.end)
-    return SourceRange(place.source, start, start + len(name)) if start >= 0 else place
 
 
 def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
@@ -137,6 +123,40 @@ def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
             if problem.path != "ID" or parsed.document.get("ID"):
                 place = parsed.find_place(problem.path)
                 diagnostics.add(place.source, place.start, place.end, str(problem))
+
+
+def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, places: "_Places") -> None:
+    """Add an error for the first `${var.name}` or `${local.name}` of each name in a file that declares none of them.
+
+    The file is no template, so the text would reach the node, which knows no such name. `$${` stays as it is.
+    """
+    seen: set[str] = set()
+    for path, text in _iterate_texts(document, ()):
+        for match in _DECLARED_REFERENCE.finditer(text):
+            kind, name = match[1], match[2]
+            if f"{kind}.{name}" in seen:
+                continue
+            seen.add(f"{kind}.{name}")
+            key = VARIABLES if kind == "var" else LOCALS
+            source, start, end = places.get_range(path)
+            at = source.text.find(match[0], start)
+            diagnostics.add(
+                source,
+                *((at, at + len(match[0])) if at >= 0 else (start, end)),
+                f'the file does not declare "{kind}.{name[:80]}": it has no "{key}"',
+                f'add "{key}" with "{name[:80]}" to the top of the file, or write $${{{kind}.{name[:80]}}} for this text',
+            )
+
+
+def _iterate_texts(value: Any, path: FilePath) -> Iterator[tuple[FilePath, str]]:
+    """Yield the texts inside a value that contain a reference, with their paths."""
+    if isinstance(value, str):
+        if "${" in value:
+            yield path, value
+        return
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in entries:
+        yield from _iterate_texts(item, (*path, step))
 
 
 def describe_type(value: object) -> str:

@@ -168,6 +168,23 @@ def test_a_file_with_errors_is_refused_with_all_of_them(body: dict[str, Any], te
     run()
 
 
+@pytest.mark.parametrize(
+    ("key", "suggestion"), [("HCL", "JobHCL"), ("JobHcl2", "JobHCL"), ("Spec", "JobHCL"), ("Variable", "Variables")]
+)
+def test_an_unknown_key_explains_a_missing_text(key: str, suggestion: str) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with ACluster() as cluster:
+            client = ApiClient(await cluster.a_server())
+
+            assert await client.refusal("PUT", "/v1/jobs/parse", {key: 'job "a" {}'}) == (
+                400,
+                f"Job spec is empty; {key} is not a known field: did you mean {suggestion}?",
+            )
+
+    run()
+
+
 @in_virtual_time
 async def test_syntax_errors_of_the_file_hide_those_of_the_values() -> None:
     async with ACluster() as cluster:

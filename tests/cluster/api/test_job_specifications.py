@@ -10,12 +10,15 @@ from tests.builders import a_group, a_job, a_parameterized_job, a_periodic_job, 
 from tests.kit.api_client import ApiClient
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time
-from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOBS, NAMESPACES
+from tests.kit.work import store as store_records
+from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOBS, NAMESPACES, NODES
 from wharf.contract.model.jobs.job import Multiregion
 from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.nodes.node import DriverInfo, NodeHostVolume
 from wharf.contract.model.scaling import ScalingPolicy
 
 SHOP: Any = {"ID": "shop", "TaskGroups": [{"Name": "web", "Tasks": [{"Name": "server", "Driver": "raw_exec"}]}]}
@@ -347,6 +350,112 @@ async def test_unknown_fields_and_options_of_drivers_are_warnings_of_registratio
             assert (
                 'unknown key "comand" for driver raw_exec (TaskGroups[0].Tasks[0].Config.comand): did you mean "command"?'
             ) in warnings
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("fields", "warned"), [({}, False), ({"Provider": ""}, False), ({"Provider": "consul"}, True)])
+async def test_a_service_of_nomad_without_a_provider_or_with_consul_is_placed_and_registered(
+    fields: dict[str, str], warned: bool
+) -> None:
+    service = {"Name": "web", "PortLabel": "http", **fields}
+    network = {"DynamicPorts": [{"Label": "http"}]}
+    implied = {"LTarget": "${attr.consul.version}", "Operand": "semver", "RTarget": ">= 1.8.0"}
+    group = {
+        "Name": "web",
+        "Networks": [network],
+        "Services": [service],
+        "Constraints": [implied],
+        "Tasks": [{"Name": "server", "Driver": "mock"}],
+    }
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        reply = await client.put("/v1/jobs", {"Job": {"ID": "shop", "TaskGroups": [group]}})
+        stored = (await client.get("/v1/job/shop"))["TaskGroups"][0]
+
+    assert "nomad" == stored["Services"][0]["Provider"]
+    assert ["${attr.wharf.service_discovery}"] == [each["LTarget"] for each in stored["Constraints"]]
+    assert warned == ("Wharf has no Consul" in reply["Warnings"])
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("driver", "error", "warning"),
+    [
+        ("dcoker", 'no node has the driver "dcoker" (TaskGroups[0].Tasks[0].Driver): did you mean "docker"?', ""),
+        ("podman", "", 'no node has the driver "podman" (TaskGroups[0].Tasks[0].Driver)'),
+        ("exec2", "", 'no node has the driver "exec2" (TaskGroups[0].Tasks[0].Driver)'),
+        ("dockers", "", ""),
+        ("docker", "", ""),
+        ("mock_driver", "", ""),
+    ],
+)
+async def test_a_validation_reports_a_driver_that_neither_wharf_nor_a_node_has(
+    driver: str, error: str, warning: str
+) -> None:
+    group = {"Name": "web", "Tasks": [{"Name": "server", "Driver": driver}]}
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await store_records(server, NODES.build_put(a_node(drivers={"dockers": DriverInfo()})))
+        client = ApiClient(server)
+
+        reply = await client.put("/v1/validate/job", {"Job": {"ID": "shop", "TaskGroups": [group]}})
+
+        assert (error != "", warning != "") == (bool(reply["Error"]), "no node has" in reply["Warnings"])
+        assert error in reply["Error"]
+        assert warning in reply["Warnings"]
+
+
+@in_virtual_time
+async def test_a_validation_warns_of_a_volume_that_no_node_has_and_refuses_csi() -> None:
+    volumes = {"data": {"Type": "host", "Source": "data"}, "other": {"Type": "host", "Source": "other"}}
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await store_records(server, NODES.build_put(a_node(host_volumes={"other": NodeHostVolume(name="other")})))
+        client = ApiClient(server)
+
+        async def validate(**fields: Any) -> Any:
+            group = {"Name": "web", "Tasks": [{"Name": "server", "Driver": "mock"}], **fields}
+            return await client.put("/v1/validate/job", {"Job": {"ID": "shop", "TaskGroups": [group]}})
+
+        host = await validate(Volumes=volumes)
+        csi = await validate(Volumes={"data": {"Type": "csi", "Source": "data"}})
+
+    assert 'no node has the volume "data"' in host["Warnings"]
+    assert '"other"' not in host["Warnings"]
+    assert "CSI storage plugins are not supported" in csi["Error"]
+
+
+@in_virtual_time
+async def test_a_template_with_an_unknown_function_refuses_registrations_and_validations() -> None:
+    template = {"DestPath": "local/a", "EmbeddedTmpl": '\n[[ key "a" ]]', "LeftDelim": "[[", "RightDelim": "]]"}
+    task = {"Name": "server", "Driver": "mock", "Templates": [template]}
+    job = {"ID": "shop", "TaskGroups": [{"Name": "web", "Tasks": [task]}]}
+    message = "template, line 2, column 4: key is not a function: Wharf has no Consul"
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        status, text = await client.refusal("PUT", "/v1/jobs", {"Job": job})
+
+        assert (400, True) == (status, message in text)
+        assert message in (await client.put("/v1/validate/job", {"Job": job}))["Error"]
+
+
+@in_virtual_time
+async def test_an_option_of_a_wrong_type_refuses_registrations_plans_and_validations() -> None:
+    task = {"Name": "server", "Driver": "raw_exec", "Config": {"command": "sh", "args": "x"}}
+    job = {"ID": "shop", "TaskGroups": [{"Name": "web", "Tasks": [task]}]}
+    message = (
+        '"args" for driver raw_exec takes a list of texts, not "x" (TaskGroups[0].Tasks[0].Config.args): write ["x"]'
+    )
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        for path in ("/v1/jobs", "/v1/job/shop/plan"):
+            status, text = await client.refusal("PUT", path, {"Job": job})
+
+            assert (400, True) == (status, message in text)
+        assert message in (await client.put("/v1/validate/job", {"Job": job}))["Error"]
 
 
 # -- other limits

@@ -43,7 +43,13 @@ from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.periodic import find_next_launch
 from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.jobs.volumes import VolumeRequest
-from wharf.contract.model.nodes.node import DrainStrategy, NodeStatus, SchedulingEligibility, set_drain_strategy
+from wharf.contract.model.nodes.node import (
+    DrainStrategy,
+    DriverInfo,
+    NodeStatus,
+    SchedulingEligibility,
+    set_drain_strategy,
+)
 from wharf.contract.model.nodes.resources import DeviceInstance, NodeCpu, NodeDevice
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 from wharf.contract.model.refusal import Refusal
@@ -201,6 +207,26 @@ def test_a_driver_that_no_node_has_is_explained_with_the_available_ones() -> Non
     result = explain_registered_job(make_fleet(1_000), a_job("shop", a_group("web", a_task(driver="qemu"))))
 
     assert get_web_group(result).smallest_change.startswith("no node has the driver qemu; available: ")
+
+
+def test_a_driver_that_nodes_lack_is_explained_with_the_reasons_of_the_nodes() -> None:
+    state = AState()
+    absent = DriverInfo(detected=False, health_description="no container engine at /run/docker.sock")
+    broken = DriverInfo(detected=True, health_description="the engine does not answer")
+    for number, drivers in enumerate(({"docker": absent}, {"docker": absent}, {"docker": broken}, {}), start=1):
+        state.with_node(f"node-{number}", drivers=drivers, attributes={"kernel.name": "linux"})
+
+    result = explain_registered_job(state, a_job("shop", a_group("web", a_task(driver="docker"))))
+
+    reasons = (
+        "driver docker: missing on 2 of 4 nodes (not installed: no container engine at /run/docker.sock); "
+        "driver docker: unhealthy on 1 of 4 nodes (the engine does not answer); "
+        "driver docker: missing on 1 of 4 nodes (the node knows no driver of this name)"
+    )
+    assert [each.text for each in get_web_group(result).excluded] == [reasons]
+    assert result.text.startswith(
+        f"shop waits for a suitable node: web lacks 1 allocation: none of 4 nodes can run one ({reasons})"
+    )
 
 
 def test_a_single_node_is_described_in_the_singular() -> None:

@@ -32,7 +32,19 @@ CNI_PLUGINS = [
             a_group("g", a_task(services=(a_service(checks=(a_check(),)),))),
             ["${attr.wharf.service_discovery} = true", "${attr.wharf.version} semver >= 0.1.0"],
         ),
-        (a_group(services=(a_service(provider="consul"),)), ["${attr.consul.version} semver >= 1.8.0"]),
+        (a_group(services=(a_service(provider="consul"),)), ["${attr.wharf.service_discovery} = true"]),
+        (
+            a_group(
+                constraints=(Constraint(l_target="${attr.consul.version}", operand="semver", r_target=">= 1.8.0"),)
+            ),
+            [],
+        ),
+        (
+            a_group(
+                constraints=(Constraint(l_target="${attr.consul.version}", operand="semver", r_target=">= 1.9.0"),)
+            ),
+            ["${attr.consul.version} semver >= 1.9.0"],
+        ),
         (a_group("g", a_task(vault=Vault(cluster="prod"))), ["${attr.vault.prod.version} semver >= 0.6.1"]),
         (a_group(networks=(NetworkResource(mode="bridge"),)), CNI_PLUGINS),
         (a_group(networks=(NetworkResource(mode="host"),)), []),

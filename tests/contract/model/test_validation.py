@@ -553,7 +553,7 @@ def test_wharf_provider_supports_more_than_the_nomad_provider(fields: dict[str, 
     [
         ("nomad", {"type": "grpc"}, "Type", '"grpc"'),
         ("wharf", {"type": ""}, "Type", "Invalid check type"),
-        ("consul", {"type": "script"}, "Command", "script"),
+        ("wharf", {"type": "script", "task_name": "t"}, "Command", "script"),
         ("wharf", {"type": "script", "command": "/bin/true"}, "TaskName", "needs a task"),
         ("wharf", {"path": ""}, "Path", "must have http path"),
         ("wharf", {"path": "http://host/x"}, "Path", "relative"),
@@ -604,24 +604,11 @@ def test_check_names_of_a_task_service_are_unique() -> None:
     assert list_problems(with_service(service)) == []
 
 
-def test_services_of_a_group_are_unique_and_use_one_provider() -> None:
-    tasks = (a_task("t", services=(a_service("b", provider="consul"), a_service("c", provider="consul"))),)
+def test_services_of_a_group_are_unique_under_all_names_of_the_catalog() -> None:
+    tasks = (a_task("t", services=(a_service("b", provider="consul"), a_service("c", provider="wharf"))),)
     group = a_group("web", *tasks, services=(a_service("a"), a_service("a"), a_service("d", provider="nomad")))
 
-    assert [path for path, _ in list_problems(a_job("shop", group))] == [
-        f"{GROUP}.Services[1].Name",
-        f"{TASK}.Services[0].Provider",
-    ]
-
-
-def a_csi_volume(**fields: Any) -> VolumeRequest:
-    defaults = {
-        "type": "csi",
-        "source": "s",
-        "access_mode": "multi-node-multi-writer",
-        "attachment_mode": "file-system",
-    }
-    return VolumeRequest(**(defaults | fields))
+    assert [path for path, _ in list_problems(a_job("shop", group))] == [f"{GROUP}.Services[1].Name"]
 
 
 @pytest.mark.parametrize(
@@ -635,14 +622,7 @@ def a_csi_volume(**fields: Any) -> VolumeRequest:
         (VolumeRequest(type="host", source="s", mount_options=MountOptions(fs_type="x")), {}, "service", "MountOptions", "host volumes"),
         (VolumeRequest(type="host", source="s", access_mode="multi-node-reader-only"), {}, "service", "AccessMode", "multi-node"),
         (VolumeRequest(type="host", source="s", access_mode="single-node-reader-only"), {}, "service", "ReadOnly", "read-only"),
-        (a_csi_volume(attachment_mode=""), {}, "service", "AttachmentMode", "must have an attachment mode"),
-        (a_csi_volume(attachment_mode="x"), {}, "service", "AttachmentMode", '"x"'),
-        (a_csi_volume(attachment_mode="block-device", mount_options=MountOptions(fs_type="x")), {}, "service", "MountOptions", "block devices"),
-        (a_csi_volume(access_mode=""), {}, "service", "AccessMode", "must have an access mode"),
-        (a_csi_volume(access_mode="x"), {}, "service", "AccessMode", '"x"'),
-        (a_csi_volume(access_mode="multi-node-reader-only"), {}, "service", "ReadOnly", "read-only"),
-        (a_csi_volume(access_mode="single-node-writer"), {"count": 2}, "service", "PerAlloc", "only one allocation"),
-        (a_csi_volume(access_mode="multi-node-single-writer"), {"count": 2}, "service", "PerAlloc", "only one writer"),
+        (VolumeRequest(type="csi", source="s"), {}, "service", "Type", "CSI storage plugins are not supported"),
     ],
 )  # fmt: skip
 def test_rules_of_a_volume(
@@ -655,9 +635,6 @@ def test_rules_of_a_volume(
     ("request_", "count"),
     [
         (VolumeRequest(type="host", source="s", access_mode="single-node-reader-only", read_only=True), 3),
-        (a_csi_volume(access_mode="single-node-writer"), 1),
-        (a_csi_volume(access_mode="single-node-writer", per_alloc=True), 2),
-        (a_csi_volume(access_mode="multi-node-single-writer", read_only=True), 2),
     ],
 )
 def test_valid_volumes(request_: VolumeRequest, count: int) -> None:

@@ -16,7 +16,7 @@ from wharf.agent.node_identities import (
     load_or_create_own_identity,
 )
 from wharf.agent.process_context import ProcessContext
-from wharf.agent.startup_details import REGISTRATION_DETAIL
+from wharf.agent.startup_details import REGISTRATION_DETAIL, UNAVAILABLE_DRIVERS_DETAIL
 from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
 from wharf.agent.tls.validity import start_certificate_watch
 from wharf.config.settings import AgentSettings
@@ -72,6 +72,8 @@ async def run(context: ProcessContext) -> None:
     except OSError as error:
         raise StartupError(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
     details = {"drivers": ", ".join(await node.list_working_drivers())}
+    if unavailable := node.describe_unavailable_drivers():
+        details[UNAVAILABLE_DRIVERS_DETAIL] = unavailable
 
     def create_fake_client() -> AsyncClient:
         """Return a client for fake nodes, with connections of its own."""

@@ -21,7 +21,8 @@ def list_node_reasons(group: "GroupExplanation") -> list[str]:
 
 
 def _format_exclusion(exclusion: "Exclusion") -> str:
-    return f"{count_nodes(exclusion.nodes)} excluded: {exclusion.rule}{_format_examples(exclusion.examples)}"
+    text = exclusion.text or f"{count_nodes(exclusion.nodes)} excluded: {exclusion.rule}"
+    return f"{text}{_format_examples(exclusion.examples)}"
 
 
 def _format_node_shortage(shortage: "Shortage") -> str:

@@ -84,7 +84,10 @@ class Session:
         is_json: bool,
         template: str,
         is_verbose: bool,
+        connection_words: Sequence[str] = (),
     ) -> None:
+        """`connection_words` are the connection options of the call, without secrets, as a printed command repeats them."""
+        self.connection_words = connection_words
         self.world = environment.world
         self.settings = settings
         self.is_json = is_json
@@ -210,6 +213,8 @@ OUTPUT_OPTIONS: Final = (
     ),
     click.Option(["--verbose"], is_flag=True, help="Print full ids and exact times."),
 )
+_UNREPEATED_OPTIONS: Final = frozenset({"token", "stale", "no_color", "force_color"})
+"""Options that a printed command does not repeat: a secret, and what only concerns this reply."""
 _SETTING_BY_OPTION: Final = {
     "namespace": "namespace", "region": "region", "token": "token", "ca_cert": "ca_file", "ca_path": "ca_path",
     "client_cert": "cert_file", "client_key": "key_file", "tls_server_name": "server_name",
@@ -251,6 +256,7 @@ class ServerCommand(click.Command):
                 is_json=bool(output["as_json"]),
                 template=output["template"] or "",
                 is_verbose=bool(output["verbose"]),
+                connection_words=_list_words(connection),
             )
             try:
                 with _report_server_errors(session):
@@ -294,6 +300,16 @@ def build_settings(options: Mapping[str, Any]) -> "ClientSettings":
     changes["stale"] = options["stale"]
     changes["skip_verify"] = settings.skip_verify or options["tls_skip_verify"]
     return msgspec.structs.replace(settings, **changes)
+
+
+def _list_words(options: Mapping[str, Any]) -> list[str]:
+    """Return the connection options as words of a command, without the token and the colours of this call."""
+    words: list[str] = []
+    for option in CONNECTION_OPTIONS:
+        name, value = str(option.name), options[str(option.name)]
+        if value and name not in _UNREPEATED_OPTIONS:
+            words += [option.opts[0]] if option.is_flag else [option.opts[0], str(value)]
+    return words
 
 
 def _list_names(options: tuple[click.Option, ...]) -> list[str]:

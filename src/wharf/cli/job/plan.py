@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -9,14 +10,17 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.common.terminal import style
-from wharf.cli.job.variables import VariableOptions, variable_options
+from wharf.cli.job.variables import VariableOptions, list_environment_values, variable_options
 
 if TYPE_CHECKING:
+    from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.jobs.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
     from wharf.contract.wire.jobs.messages import JobPlanResponse
 
 CHANGES_EXIT_CODE: Final = 1
 UNKNOWN_EXIT_CODE: Final = 255
+HIDDEN_VALUE: Final = "..."
+"""What the printed command has instead of the value of a variable with the name of a secret."""
 ADDED: Final = "Added"
 DELETED: Final = "Deleted"
 OUTLINE_UNITS: Final = {"CPU": "MHz", "Cores": "cores", "MemoryMB": "MB"}
@@ -68,7 +72,10 @@ def plan(
     with locate_errors(session, job):
         response = session.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
     print_warnings(response.warnings, job)
-    session.print_result(response, lambda: "\n".join(render_plan(session, [*options.list_words(), file], response)))
+    values, secrets = list_environment_values(job.inputs, job.parsed.variables)
+    repeated = replace(options, values=(*values, *options.values))
+    words = [*session.connection_words, *repeated.list_words(), file]
+    session.print_result(response, lambda: "\n".join(render_plan(session, words, response, secrets)))
     if has_changes(response):
         raise click.exceptions.Exit(CHANGES_EXIT_CODE)
 
@@ -104,10 +111,13 @@ def has_changes(response: "JobPlanResponse") -> bool:
     return any(getattr(update, name) for update in updates.values() for name in CHANGING_UPDATES)
 
 
-def render_plan(session: Session, words: Sequence[str], response: "JobPlanResponse") -> Iterator[str]:
+def render_plan(
+    session: Session, words: Sequence[str], response: "JobPlanResponse", secrets: Sequence[str] = ()
+) -> Iterator[str]:
     """Yield the lines of a plan: diff, updates, preemptions, unplaced groups and the command to submit it.
 
-    `words` are the arguments of that command: the options for variables, and the file.
+    `words` are the arguments of that command: its options, and the file. `secrets` are the variables of the environment that
+    it needs and that are not among its options.
     """
     from wharf.cli.common.rendering import render_heading
     from wharf.cli.job.changes import render_launches
@@ -135,6 +145,10 @@ def render_plan(session: Session, words: Sequence[str], response: "JobPlanRespon
     yield ""
     yield "To submit this version only if the job does not change in the meantime:"
     yield f"  wharf job run --check-index {response.job_modify_index} {shlex.join(words)}"
+    if secrets:
+        yield f"  with the same environment: {', '.join(secrets)}"
+    if any(word.endswith(f"={HIDDEN_VALUE}") for word in words):
+        yield f"  with the values of the variables instead of {HIDDEN_VALUE}"
 
 
 def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
@@ -149,14 +163,21 @@ def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
         return render_unplaced_groups({name: unplaced[name] for name in names}, explanations)
 
     preempting = {name for name in unplaced if name in updates and updates[name].preemptions}
+    short = {name for name in unplaced.keys() - preempting if _lacks_capacity(unplaced[name])}
     for title, names in (
         ("Not placed until the preempted allocations have stopped", preempting),
-        ("Not placed: not enough capacity", unplaced.keys() - preempting),
+        ("Not placed: not enough capacity", short),
+        ("Not placed: no node is suitable", unplaced.keys() - preempting - short),
     ):
         if names:
             yield ""
             yield style(title, fg="yellow")
             yield from (f"  {line}" for line in render_groups(names))
+
+
+def _lacks_capacity(metric: "AllocMetric") -> bool:
+    """Return whether any node lacks only free resources. The rules of the job exclude all others."""
+    return bool(metric.nodes_exhausted or metric.dimension_exhausted or metric.quota_exhausted)
 
 
 def render_job_diff(diff: "JobDiff", *, is_full: bool) -> Iterator[str]:

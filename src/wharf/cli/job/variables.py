@@ -45,7 +45,36 @@ class VariableOptions:
             for name, text in self.values
             for word in ("--var", f"{name}={'...' if is_secret_name(name) else text}")
         ]
-        return words + [word for file in self.files for word in ("--var-file", file)]
+        words += [word for file in self.files for word in ("--var-file", file)]
+        return words if self.is_strict else [*words, "--hcl2-strict=false"]
+
+
+def list_environment_values(
+    inputs: "VariableInputs", variables: "Mapping[str, Value]"
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the values that come from the environment: names with texts, and variables of the environment with secrets.
+
+    A value that a file or a flag replaces is not among them. The texts of secrets are not returned.
+    """
+    from wharf.languages.hcl.diagnostics import is_secret_name
+    from wharf.languages.hcl.variables import ENVIRONMENT_PREFIXES
+
+    replaced = {name for name, _ in inputs.flags}
+    for document in (*inputs.automatic_files, *inputs.files):
+        replaced |= document.body.arguments.keys()
+    values: list[tuple[str, str]] = []
+    secrets: list[str] = []
+    for name in variables:
+        label = next(
+            (f"{prefix}{name}" for prefix in ENVIRONMENT_PREFIXES if f"{prefix}{name}" in inputs.environment), ""
+        )
+        if not label or name in replaced:
+            continue
+        if is_secret_name(name):
+            secrets.append(label)
+        else:
+            values.append((name, inputs.environment[label]))
+    return values, secrets
 
 
 class _ValueType(click.ParamType[tuple[str, str]]):

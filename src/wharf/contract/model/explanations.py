@@ -43,6 +43,11 @@ class Exclusion(Record):
     rule: str  # The rule as text.
     nodes: int  # How many nodes it excludes.
     examples: tuple[str, ...] = ()  # The names of a few of them.
+    text: str = ""  # A sentence with details of the nodes, instead of the rule; empty if there are none.
+
+    def describe(self) -> str:
+        """Return how many nodes the rule excludes, as a part of a sentence."""
+        return self.text or f'{self.nodes} by "{self.rule}"'
 
 
 class Shortage(Record):

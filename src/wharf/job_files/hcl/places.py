@@ -101,6 +101,7 @@ def _add_free_form(body: EvaluatedBody, path: str, places: dict[str, SourceRange
             item_path = join_path(item_path, name)
             position = counts[item_path] if name == block.type else 0
             counts[item_path] += 1
+            places.setdefault(item_path, block.place)  # Errors of the whole list are at its first block.
             item_path = f"{item_path}[{position}]"
             places[item_path] = block.place
         _add_free_form(block.body, item_path, places)

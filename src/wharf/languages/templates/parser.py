@@ -17,6 +17,20 @@ MAX_TEMPLATE_DEPTH: Final = 100
 """How deep blocks, and separately parentheses, may nest: limits the stack."""
 _ESCAPE: Final = re.compile(r'\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\"\'])|(.?))')
 _LETTER_ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_NO_CONSUL: Final = ": Wharf has no Consul; store the value with `wharf var put`, and read it with variable"
+_NO_VAULT: Final = ": Wharf has no Vault; store the secret with `wharf var put`, and read it with variable"
+_FOREIGN_FUNCTIONS: Final = {
+    **dict.fromkeys(
+        ("key", "keyExists", "keyExistsGet", "keyOrDefault", "ls", "safeLs", "tree", "safeTree"), _NO_CONSUL
+    ),
+    **dict.fromkeys(("secret", "secrets", "pkiCert"), _NO_VAULT),
+    **dict.fromkeys(
+        ("node", "nodes", "datacenters", "connect", "caRoots", "caLeaf", "partitions", "peerings"),
+        ": Wharf has no Consul, which provides it in Nomad",
+    ),
+}
+"""Functions of Nomad's templates that need Consul or Vault, with what to write instead."""
+_KEYWORDS: Final = ("block", "break", "continue", "define", "else", "end", "if", "range", "template", "with")
 _CONSTANTS: Final = {"true": True, "false": False, "nil": None}
 
 
@@ -376,7 +390,11 @@ class _Tokens:
         """Return the arity of the function that a token names. Raises `TemplateError` if it does not exist."""
         arity = self._functions.get(token.text)
         if arity is None:
-            hint = _suggest_name(token.text, self._functions) or ": write a dot before a field, and quotes around text"
+            hint = (
+                _FOREIGN_FUNCTIONS.get(token.text)
+                or _suggest_name(token.text, [*self._functions, *_KEYWORDS])
+                or ": write a dot before a field, and quotes around text; docs/templates.md lists the functions"
+            )
             self._raise_error(f"{token.text} is not a function{hint}", token.offset)
         return arity
 

@@ -429,6 +429,10 @@ class NodeAgent:
         """Check networks and drivers, then return the names of the healthy drivers."""
         return await self._fingerprint.list_working_drivers()
 
+    def describe_unavailable_drivers(self) -> str:
+        """Return the drivers that cannot run tasks, each with its reason, as of the last check."""
+        return self._fingerprint.describe_unavailable_drivers()
+
     async def _send_node_events(self) -> None:
         """Register the node again after each change, which also sends its events. Runs until canceled."""
         await self.server_session.is_registered.wait()

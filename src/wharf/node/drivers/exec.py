@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from wharf.contract.model.drivers.options import convert_options
 from wharf.contract.model.drivers.programs import ExecConfig
 from wharf.contract.model.jobs.implied_constraints import EXEC_HOST_IPC_ATTRIBUTE, EXEC_HOST_PID_ATTRIBUTE
 from wharf.node.drivers import command_process
@@ -113,7 +114,7 @@ class ExecDriver(SupervisedDriver):
 
         Raises CannotStart.
         """
-        config = self._parse_config(order.config, order.user)
+        config = self._parse_config(convert_options(self.name, order.config), order.user)
         try:
             launch = self._build_launch_command(order, config)
         except RootFilesystemError as error:

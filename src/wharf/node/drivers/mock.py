@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from wharf.contract.model.drivers.options import convert_options
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.node.core.outcome import UNKNOWN, Outcome
@@ -38,7 +39,7 @@ class MockDriver:
         """
         if order.run in self._configs:
             return
-        config = order.config
+        config = convert_options(self.name, order.config)
         check_durations(config)
         if config.get("start_error"):
             raise CannotStart(str(config["start_error"]), is_final=not config.get("start_error_recoverable"))

@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from wharf.contract.model.drivers.options import convert_options
 from wharf.contract.model.drivers.programs import RawExecConfig
 from wharf.node.drivers import command_process
 from wharf.node.drivers.config_keys import describe_unknown_keys
@@ -62,20 +63,21 @@ class RawExecDriver(SupervisedDriver):
 
         The program runs as the user that the task names, if any.
         """
-        command, arguments, work_folder = parse_program_config(order.config, CONFIG_KEYS, self.name)
+        config = convert_options(self.name, order.config)
+        command, arguments, work_folder = parse_program_config(config, CONFIG_KEYS, self.name)
         folder = work_folder or str(order.task_folder)
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
         user_switch = build_user_switch(order.user)
         limits = RunLimits(
             memory_mb=order.given.memory_limit_mb if self._is_memory_limited else 0,
             cpu_shares=order.given.cpu_mhz,
-            oom_score=parse_oom_score(order.config),
+            oom_score=parse_oom_score(config),
             cores=order.given.cores,
         )
         run = RunRequest(
             order.run,
             (program, *arguments),
-            remove_denied_variables(order.environment, order.config),
+            remove_denied_variables(order.environment, config),
             work_folder=folder,
             log=build_log_settings(order),
             limits=limits,

@@ -115,7 +115,7 @@ def _explain_group(group: str, metric: AllocMetric) -> GroupExplanation:
     exhausted = tuple(
         Shortage(dimension=what, nodes=nodes) for what, nodes in _sort_by_count(metric.dimension_exhausted)
     )
-    parts = [f'{each.nodes} by "{each.rule}"' for each in excluded]
+    parts = [each.describe() for each in excluded]
     parts += [f"{each.nodes} had too little {each.dimension}" for each in exhausted]
     reasons_text = f" ({', '.join(parts)})" if parts else ""
     subject = f"none of {metric.nodes_evaluated} nodes could" if metric.nodes_evaluated else "no node could"

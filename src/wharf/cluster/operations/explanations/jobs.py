@@ -188,7 +188,11 @@ class JobExplainer:
             if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not unplaced_groups:
                 text = "had too many conflicts with other changes during placement, and is retried within a minute"
             else:
-                text = f"waits for resources{goal}: {describe_groups(unplaced_groups) or 'the last scheduling pass found no node'}"
+                is_unsuitable = bool(unplaced_groups) and not any(
+                    each.exhausted or each.fitting or not each.excluded for each in unplaced_groups
+                )
+                need = "a suitable node" if is_unsuitable else "resources"
+                text = f"waits for {need}{goal}: {describe_groups(unplaced_groups) or 'the last scheduling pass found no node'}"
             yield WaitCondition(
                 waits_for=WaitReason.CAPACITY,
                 text=text + self._describe_queue_position(evaluation),

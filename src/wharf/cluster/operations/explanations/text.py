@@ -28,7 +28,7 @@ def describe_shortage(
         )
     if report.fitting:
         return f"{group.name} lacks {format_allocation_count(unplaced)}, and enough resources are free now"
-    parts = [f'{each.nodes} by "{each.rule}"' for each in report.excluded]
+    parts = [each.describe() for each in report.excluded]
     parts += [f"{each.nodes} have too {describe_dimension(each.dimension)}" for each in report.exhausted if each.unit]
     parts += [f"{each.nodes}: {each.dimension}" for each in report.exhausted if not each.unit]
     reasons_text = f" ({', '.join(parts)})" if parts else ""

@@ -4,12 +4,16 @@ What is written for an admitted job is decided in `registration`.
 """
 
 from collections.abc import Sequence
+from itertools import islice
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from wharf.cluster.scheduling.feasibility.checker import iter_healthy_drivers
+from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes, has_volume
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION
+from wharf.cluster.state.tables import NAMESPACES, NODE_POOLS, NODES, SCHEDULER_CONFIGURATION
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.groups import TaskGroup
@@ -18,6 +22,8 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation import (
     Findings,
     check_drivers,
+    check_existing_volumes,
+    check_known_drivers,
     check_namespace_and_node_pool,
     check_network_modes,
     find_scaling_error,
@@ -29,13 +35,16 @@ from wharf.contract.model.jobs.validation import (
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.refusal import invalid_request
 
+MAX_SCANNED_NODES: Final = 2_000
+"""Limits the CPU time of a validation: how many nodes are searched for drivers and volumes."""
+
 
 class JobValidation(msgspec.Struct, frozen=True):
     """The result of the validation of a submitted job."""
 
     job: Job  # The job in canonical form (with all defaults), whether valid or not.
     findings: Findings  # Errors, and warnings of the validation.
-    warnings: str  # All warnings for the submitter, as one text.
+    warnings: tuple[object, ...]  # All warnings for the submitter.
 
 
 class AdmittedJob(msgspec.Struct, frozen=True):
@@ -57,7 +66,7 @@ def admit_job(
     validation = validate_submission(snapshot, submitted, settings, parser_warnings=parser_warnings)
     if not validation.findings.is_valid:
         raise invalid_request(validation.findings.text)
-    return AdmittedJob(validation.job, validation.warnings)
+    return AdmittedJob(validation.job, format_warnings(validation.warnings))
 
 
 def validate_submission(
@@ -74,7 +83,25 @@ def validate_submission(
     job = add_implied_constraints(canonicalize_job(submitted, _get_namespace_settings(namespace, settings)))
     findings = _validate_in_cluster(snapshot, job, namespace, get_current_settings(snapshot, settings))
     warnings = (*parser_warnings, *list_submission_warnings(submitted), *findings.warnings)
-    return JobValidation(job, findings, format_warnings(warnings))
+    return JobValidation(job, findings, warnings)
+
+
+def check_against_nodes(snapshot: Replica, job: Job) -> Findings:
+    """Return what the nodes of the cluster lack for a job: drivers that none announces, and host volumes that none has.
+
+    Only a validation reports this. A registration may come before its nodes and volumes. Nothing is returned for volumes if
+    more than `MAX_SCANNED_NODES` nodes would have to be searched.
+    """
+    nodes = list(islice(snapshot.iter_all(NODES), MAX_SCANNED_NODES + 1))
+    announced = {name for node in nodes for name in (*(node.drivers or ()), *iter_healthy_drivers(node))}
+    findings = check_known_drivers(job, announced=announced)
+    if len(nodes) > MAX_SCANNED_NODES:
+        return findings
+    find_volume = NamespaceVolumes(snapshot, job.namespace)
+    volumes = check_existing_volumes(
+        job, exists=lambda request: any(has_volume(node, request, find_volume) for node in nodes)
+    )
+    return merge_findings(findings, volumes)
 
 
 def preserve_stored_values(

@@ -4,13 +4,19 @@ Computed from the current fleet. It places nothing.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from wharf.cluster.scheduling.cache import SchedulerCache
-from wharf.cluster.scheduling.feasibility.checker import FEASIBLE
+from wharf.cluster.scheduling.feasibility.checker import (
+    FEASIBLE,
+    MISSING_DRIVERS,
+    explain_missing_driver,
+    has_healthy_driver,
+)
 from wharf.cluster.scheduling.feasibility.distinct import DistinctConstraints, list_placed_siblings
 from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
 from wharf.cluster.scheduling.fleet.columns import Ints, Mask
@@ -30,6 +36,8 @@ from wharf.contract.model.nodes.node import Node, NodeStatus
 
 MAX_EXAMPLES: Final = 3
 """How many node names are listed as examples."""
+MAX_DRIVER_REASONS: Final = 3
+"""How many reasons are given why nodes lack drivers; keeps the text readable."""
 FINISHED_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
 """Client statuses of an allocation whose tasks have ended."""
 MAX_PROBED_NODES: Final = 1_000
@@ -181,7 +189,28 @@ class ExaminedNodes:
             rows = np.flatnonzero(screened.reason_codes == code) if code > FEASIBLE else np.zeros(0, dtype=np.int64)
             if len(rows):
                 # A constraint without a right side ends in a blank; metrics strip it too.
-                yield Exclusion(rule=reason.rstrip(), nodes=len(rows), examples=self.get_example_names(rows))
+                text = self._describe_missing_drivers(rows) if reason == MISSING_DRIVERS else ""
+                examples = self.get_example_names(rows)
+                yield Exclusion(rule=reason.rstrip(), nodes=len(rows), examples=examples, text=text)
+
+    def _describe_missing_drivers(self, rows: Ints) -> str:
+        """Return which driver the nodes in these rows lack, with the reasons that the nodes give.
+
+        A node that lacks several drivers counts for the first of them.
+        """
+        drivers = sorted({task.driver for task in self.group.tasks or ()})
+        counts: Counter[tuple[str, str]] = Counter()
+        for row in rows.tolist():
+            node = self.fleet.get_node(row)
+            driver = next(name for name in drivers if not has_healthy_driver(node, name))
+            counts[driver, explain_missing_driver(node, driver)] += 1
+        total = int(self.is_considered.sum())
+        texts = []
+        for (driver, why), count in counts.most_common(MAX_DRIVER_REASONS):
+            state, _, details = why.partition(" ")
+            texts.append(f"driver {driver}: {state} on {count} of {format_nodes(total)} {details}")
+        more = len(counts) - MAX_DRIVER_REASONS
+        return "; ".join(texts) + (f"; and {more} other reasons" if more > 0 else "")
 
     def get_missing_amounts(self, dimension: str) -> Ints | None:
         """Return how much of CPU, memory or disk each feasible node lacks for one more allocation.

@@ -52,6 +52,8 @@ MAX_CACHED_SCREENINGS: Final = 64
 """Limits memory: how many complete screening results (one entry for each node) are cached."""
 MAX_REPORTED_CLASSES: Final = 200
 """Limits the size of an evaluation: the number of node classes whose eligibility it stores."""
+MAX_DRIVER_REASON_CHARS: Final = 200
+"""Limits the size of an explanation: how much of a node's own reason is repeated."""
 BUILTIN_NETWORK_MODES: Final = ("", "host", "none")
 """Network modes that every node offers."""
 TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
@@ -388,6 +390,15 @@ def has_healthy_driver(node: Node, driver: str) -> bool:
     if info is not None:
         return info.detected and info.healthy
     return (node.attributes or {}).get(f"{DRIVER_ATTRIBUTE_PREFIX}{driver}", "") in TRUE_WORDS
+
+
+def explain_missing_driver(node: Node, driver: str) -> str:
+    """Return why the node cannot run tasks of a driver, such as `missing (not installed: no container engine)`."""
+    info = (node.drivers or {}).get(driver)
+    if info is None:
+        return "missing (the node knows no driver of this name)"
+    why = info.health_description[:MAX_DRIVER_REASON_CHARS] or "the node gives no reason"
+    return f"unhealthy ({why})" if info.detected else f"missing (not installed: {why})"
 
 
 def iter_healthy_drivers(node: Node) -> Iterator[str]:

@@ -60,7 +60,9 @@ def canonicalize_services(
 
 def _canonicalize_service(service: Service, job: Job, group: str, task: str | None) -> Service:
     """Return a service and its checks with every default written out. `task` is `None` for a service of the group."""
-    provider = service.provider or ServiceProvider.CONSUL
+    provider = service.provider
+    if provider in ("", ServiceProvider.CONSUL):
+        provider = _choose_native_provider(service)  # Wharf has no Consul: record 0243.
     name = _build_service_name(service.name, job.name, group, task)
     on_update = service.on_update or OnUpdate.REQUIRE_HEALTHY
     service = msgspec.structs.replace(
@@ -83,6 +85,22 @@ def _canonicalize_service(service: Service, job: Job, group: str, task: str | No
         service = msgspec.structs.replace(service, namespace=job.namespace)
     checks = tuple([_canonicalize_check(check, service) for check in service.checks or ()])
     return msgspec.structs.replace(service, checks=checks or None)
+
+
+def _choose_native_provider(service: Service) -> ServiceProvider:
+    """Return `nomad`, or `wharf` if the service has a check that Nomad's rules allow only in Consul."""
+    for check in service.checks or ():
+        restart = check.check_restart or service.check_restart
+        if (
+            check.type in ("grpc", "script")
+            or check.tls_server_name
+            or check.success_before_passing > 0
+            or check.failures_before_critical > 0
+            or (check.on_update or service.on_update) == OnUpdate.IGNORE_WARNINGS
+            or (restart is not None and restart.ignore_warnings)
+        ):
+            return ServiceProvider.WHARF
+    return ServiceProvider.NOMAD
 
 
 def _canonicalize_check(check: ServiceCheck, service: Service) -> ServiceCheck:

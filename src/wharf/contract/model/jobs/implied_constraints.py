@@ -5,6 +5,7 @@ constrains gets no implied constraint. Wharf's own attributes have the prefix `w
 prefix, so that constraints written for Nomad keep working.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -14,7 +15,6 @@ from wharf.contract.model.jobs.constraints import Constraint, Operand
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.identities import DEFAULT_CLUSTER_NAME
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.services import Service, ServiceProvider
 from wharf.contract.model.jobs.templates import ChangeMode
 
 NATIVE_SERVICES_CONSTRAINT: Final = Constraint(
@@ -38,7 +38,9 @@ EXEC_HOST_IPC_ATTRIBUTE: Final = "driver.exec.host_ipc"
 HOST_MODE_ATTRIBUTES: Final = {"pid_mode": EXEC_HOST_PID_ATTRIBUTE, "ipc_mode": EXEC_HOST_IPC_ATTRIBUTE}
 """Keys in the config of such a task that request it."""
 REQUIRED_VAULT_VERSION: Final = ">= 0.6.1"
-REQUIRED_CONSUL_VERSION: Final = ">= 1.8.0"
+IMPLIED_CONSUL_VERSION: Final = ">= 1.8.0"
+"""The version of Consul that Nomad requires for services."""
+_CONSUL_VERSION: Final = re.compile(r"\$\{attr\.consul(\.[\w-]+)?\.version\}\Z")
 
 
 def add_implied_constraints(job: Job) -> Job:
@@ -57,15 +59,15 @@ def _add_to_group(group: TaskGroup, job: Job) -> TaskGroup:
 
     An attribute that the group or its job already constrains gets no further constraint.
     """
-    constraints = list(group.constraints or ())
+    constraints = [each for each in group.constraints or () if not _is_implied_consul_constraint(each)]
     targets = {constraint.l_target for constraint in (*constraints, *(job.constraints or ()))}
     for constraint in _iter_implied_constraints(group):
         if constraint.l_target not in targets:
             targets.add(constraint.l_target)
             constraints.append(constraint)
-    if len(constraints) == len(group.constraints or ()):
+    if constraints == list(group.constraints or ()):
         return group
-    return msgspec.structs.replace(group, constraints=tuple(constraints))
+    return msgspec.structs.replace(group, constraints=tuple(constraints) or None)
 
 
 def _iter_implied_constraints(group: TaskGroup) -> Iterator[Constraint]:
@@ -84,7 +86,6 @@ def _iter_implied_constraints(group: TaskGroup) -> Iterator[Constraint]:
         yield NATIVE_SERVICES_CONSTRAINT
     if any(service.is_native and service.checks for service in services):
         yield NATIVE_CHECKS_CONSTRAINT
-    yield from _iter_consul_constraints(services)
     if any(network.mode == "bridge" for network in group.networks or ()):
         yield from BRIDGE_CONSTRAINTS
     for task in group.tasks or ():
@@ -113,17 +114,19 @@ def _list_signals(group: TaskGroup) -> set[str]:
     return signals - {""}
 
 
-def _iter_consul_constraints(services: list[Service]) -> Iterator[Constraint]:
-    """Yield one version constraint for each Consul cluster that a service uses."""
-    clusters = {service.cluster for service in services if service.provider == ServiceProvider.CONSUL}
-    for cluster in sorted(clusters):
-        yield _build_version_constraint("consul", cluster, REQUIRED_CONSUL_VERSION)
+def _is_implied_consul_constraint(constraint: Constraint) -> bool:
+    """Return whether Nomad added this constraint to a job because of a service in Consul, such as in an exported job.
+
+    No node satisfies it, and the service is in the catalog of the cluster instead.
+    """
+    is_version = constraint.operand == Operand.SEMVER and constraint.r_target == IMPLIED_CONSUL_VERSION
+    return is_version and _CONSUL_VERSION.match(constraint.l_target) is not None
 
 
 def _build_version_constraint(product: str, cluster: str, version: str) -> Constraint:
-    """Return a constraint on nodes: the Vault or Consul cluster that they use must have this version.
+    """Return a constraint on nodes: the Vault cluster that they use must have this version.
 
-    `product` is "vault" or "consul"; `version` is a condition such as `>= 0.6.1`.
+    `product` is "vault"; `version` is a condition such as `>= 0.6.1`.
     """
     name = product if cluster in ("", DEFAULT_CLUSTER_NAME) else f"{product}.{cluster}"
     return Constraint(l_target=f"${{attr.{name}.version}}", operand=Operand.SEMVER, r_target=version)

@@ -74,11 +74,14 @@ def complete_group(group: JsonObject) -> JsonObject:
 
 
 def complete_service(service: JsonObject) -> JsonObject:
-    """Complete a submitted service: copy its restart rule into each of its checks.
+    """Complete a submitted service: copy its restart rule into each of its checks, and leave an absent provider empty.
 
+    An empty provider differs from `consul`, which the job names itself: only that one causes a warning.
     Fields that a check sets itself take precedence. The zeros of `ZERO_IF_ABSENT` count as absent. Modifies and returns the
     JSON object.
     """
+    if not service.get("Provider"):
+        service["Provider"] = ""
     restart, checks = service.get("CheckRestart"), service.get("Checks")
     if isinstance(restart, dict) and isinstance(checks, list):
         for check in checks:

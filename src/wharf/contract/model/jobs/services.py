@@ -411,16 +411,15 @@ class Service(Record):
     Example: ignore
     """
     provider: str = ServiceProvider.CONSUL
-    """The catalog in which the service is registered.
+    """The catalog in which the service is registered: that of the cluster itself, which has two names.
 
-    Set it to `wharf`: only these services are registered and checked.
+    Wharf has no Consul. A job of Nomad that names no provider, or `consul`, gets the catalog of the cluster.
 
     Values:
-        wharf: the catalog of the cluster itself
+        wharf: the catalog of the cluster
         nomad: the same, with the stricter rules of Nomad for checks
-        consul: accepted for compatibility; Wharf registers such a service nowhere and runs none of its
-            checks
-    Limits: the same for all services of a group
+        consul: replaced as if it was absent, with a warning
+    Default: `nomad`, or `wharf` if a check of the service needs it
     Example: wharf
     """
     cluster: str = DEFAULT_CLUSTER_NAME

@@ -74,7 +74,7 @@ class VolumeRequest(Record):
 
     Values:
         host: a folder of the node, from its configuration or created with `wharf volume create`
-        csi: a CSI plugin; Wharf has none, so no task receives such a volume
+        csi: a CSI plugin; refused, because Wharf has none
     Default: none; required
     Example: host
     """

@@ -108,6 +108,14 @@ class NodeFingerprint:
         await self.probe()
         return [name for name, driver_info in self._health.items() if driver_info.healthy]
 
+    def describe_unavailable_drivers(self) -> str:
+        """Return the drivers that cannot run tasks, each with its reason, as of the last check."""
+        return "; ".join(
+            f"{name} ({driver_info.health_description})"
+            for name, driver_info in sorted(self._health.items())
+            if not driver_info.healthy
+        )
+
     async def probe_and_build_node(self) -> Node:
         """Check networks and drivers, then return the description of the node."""
         await self.probe()

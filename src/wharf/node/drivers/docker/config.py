@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.contract.model.drivers.docker import DockerConfig
+from wharf.contract.model.drivers.options import convert_options
 from wharf.node.drivers.config_keys import describe_unknown_keys
 from wharf.node.sandbox.privileges import DEFAULT_CAPABILITIES
 
@@ -37,10 +38,6 @@ class DockerConfigError(Exception):
         self.problems = problems
 
 
-_SINGLE_BLOCKS: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", "sysctl", "storage_opt")
-"""Blocks of job files: each may arrive as a list with one element."""
-_SINGLE_MOUNT_BLOCKS: Final = ("bind_options", "tmpfs_options", "volume_options", "driver_config")
-"""Blocks of a mount in job files: each may arrive as a list with one element."""
 _SHARED_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode", "cgroupns")
 """Keys of which some values share a namespace, so that `allow_privileged` is required."""
 _SHARING_VALUE: Final = re.compile("host|(container|ns|pod):?.*", re.DOTALL)
@@ -66,7 +63,7 @@ def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerC
     """
     known_keys = DockerConfig.__struct_fields__
     problems = describe_unknown_keys(config, known_keys, "docker")
-    plain = {key: _unwrap_block(key, value) for key, value in config.items() if key in known_keys}
+    plain = convert_options("docker", {key: value for key, value in config.items() if key in known_keys})
     try:
         parsed = msgspec.convert(plain, DockerConfig, strict=False)
     except msgspec.ValidationError as error:
@@ -174,30 +171,6 @@ def _is_outside(source: str) -> bool:
     """
     is_named = not source.startswith(".") and "/" not in source
     return source.startswith("/") or is_named or ".." in source.split("/")
-
-
-def _unwrap_block(key: str, value: Any) -> Any:
-    """Return the block of a job file in the type that its key requires: a single object, or a list for mounts.
-
-    Job files may give a list with one element for a single object, and an object for a list.
-    """
-    if key in _SINGLE_BLOCKS and isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if key in ("mount", "mounts") and isinstance(value, dict):
-        value = [value]
-    if key in ("mount", "mounts") and isinstance(value, list):
-        return [
-            {
-                name: nested[0]
-                if name in _SINGLE_MOUNT_BLOCKS and isinstance(nested, list) and len(nested) == 1
-                else nested
-                for name, nested in mount.items()
-            }
-            if isinstance(mount, dict)
-            else mount
-            for mount in value
-        ]
-    return value
 
 
 def _rewrite_validation_error(error_text: str) -> str:

@@ -12,16 +12,17 @@ from msgspec.structs import replace
 from wharf.cluster.access import CallerKind
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
-from wharf.cluster.operations.jobs.admission import validate_submission
+from wharf.cluster.operations.jobs.admission import check_against_nodes, validate_submission
 from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.operations.jobs.registration import JobRegistration, JobWriteResult, register_job
 from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, DryRunJobRequest
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.body_limits import cut_echo
-from wharf.contract.model.decoding import DecodingError, convert_object
+from wharf.contract.model.decoding import DecodingError, UnknownField, convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import DEFAULT_REGION, Job, Submission
+from wharf.contract.model.jobs.validation import format_warnings, merge_findings
 from wharf.contract.model.jobs.volumes import VolumeType
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.times import to_datetime
@@ -158,11 +159,11 @@ class JobSpecificationActions:
         validation = validate_submission(
             self._server.replica, job, self._server.job_settings, parser_warnings=decoded.warnings
         )
-        findings = validation.findings
+        in_cluster = check_against_nodes(self._server.replica, validation.job)
+        findings = merge_findings(validation.findings, in_cluster)
+        warnings = format_warnings([*validation.warnings, *in_cluster.warnings])
         return ActionResult(
-            JobValidateResponse(
-                validation_errors=findings.lines or None, error=findings.text, warnings=validation.warnings
-            )
+            JobValidateResponse(validation_errors=findings.lines or None, error=findings.text, warnings=warnings)
         )
 
     async def parse_job(self, request: Request) -> ActionResult:
@@ -170,9 +171,11 @@ class JobSpecificationActions:
 
         With `canonicalize`, the reply is the job as it would be stored.
         """
-        body = request.decode_body(JobParseRequest)
+        decoded = request.decode_body_with_warnings(JobParseRequest)
+        body = decoded.value
         if not body.job_hcl.strip():
-            raise invalid_request("Job spec is empty")
+            # A misspelled key, such as `HCL`, explains why the text is missing.
+            raise invalid_request("; ".join(["Job spec is empty", *map(_describe_unknown_key, decoded.unknown_fields)]))
         try:
             document = parse_document(body.job_hcl, JOB_FILE_NAME)
             values = (parse_values(body.variables, VALUES_FILE_NAME),) if body.variables.strip() else ()
@@ -203,6 +206,12 @@ class JobSpecificationActions:
                 f"No path to region: this region is {self._server.identity.region}; send the request with `region={cut_echo(region)}`"
             )
         return replace(body.job, namespace=namespace)
+
+
+def _describe_unknown_key(field: UnknownField) -> str:
+    """Return what is wrong with a key of a request to parse a job file. The text of the file is in `JobHCL`."""
+    suggestion = field.suggestion or "JobHCL"
+    return f"{field.path} is not a known field: did you mean {suggestion}?"
 
 
 def require_job_permissions(request: Request, job: Job, *, policy_override: bool = False) -> None:

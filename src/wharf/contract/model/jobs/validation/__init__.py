@@ -2,13 +2,14 @@
 
 from wharf.contract.model.jobs.validation.context import (
     check_drivers,
+    check_existing_volumes,
+    check_known_drivers,
     check_namespace_and_node_pool,
     check_network_modes,
     find_scaling_error,
     find_update_error,
     merge_findings,
 )
-from wharf.contract.model.jobs.validation.driver_options import find_unknown_options
 from wharf.contract.model.jobs.validation.findings import Findings, ProblemSection, ValidationProblem, format_warnings
 from wharf.contract.model.jobs.validation.job import list_submission_warnings, validate_job
 
@@ -17,10 +18,11 @@ __all__ = [
     "ProblemSection",
     "ValidationProblem",
     "check_drivers",
+    "check_existing_volumes",
+    "check_known_drivers",
     "check_namespace_and_node_pool",
     "check_network_modes",
     "find_scaling_error",
-    "find_unknown_options",
     "find_update_error",
     "format_warnings",
     "list_submission_warnings",

@@ -4,12 +4,22 @@ The functions take plain values; the caller looks them up in its snapshot. Chang
 as one sentence, as in Nomad (jobs.md 6), not in the list of problems.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Final
 
+from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationReport
+from wharf.contract.model.jobs.volumes import VolumeRequest, VolumeType
 from wharf.contract.model.node_pools import ALL_NODE_POOL
+from wharf.languages.suggestions import find_nearest_name
 
+MOCK_ALIAS: Final = "mock_driver"
+"""The name of the driver `mock` in jobs of Nomad."""
+FOREIGN_DRIVERS: Final = frozenset({"containerd-driver", "exec2", "java", "lxc", "podman", "qemu", "virt"})
+"""Drivers that exist for Nomad. Their names are no misspellings, although `exec2` is similar to `exec`."""
+MAX_LISTED_DRIVERS: Final = 20
+"""The known drivers that a warning lists; keeps it readable."""
 SYSTEM_JOB_SCALING_ERROR = "Task groups with job type system do not support scaling blocks"
 
 
@@ -57,6 +67,45 @@ def check_network_modes(job: Job, *, enabled: Collection[str] | None, disabled: 
                 report.add_error(
                     f"TaskGroups[{position}].Networks[{number}].Mode",
                     f'network mode "{mode}" is not allowed in namespace "{job.namespace}"',
+                )
+    return report.build_findings()
+
+
+def check_known_drivers(job: Job, *, announced: Collection[str]) -> Findings:
+    """Return a finding for each task whose driver is neither built in nor announced by a node.
+
+    A name that is similar to that of a driver is an error. Any other name may be that of a plug-in of a node that is not
+    registered yet, so it is only a warning (record 0242).
+    """
+    report = ValidationReport()
+    known = sorted({*DRIVER_CONFIGS, *announced})
+    for position, group in enumerate(job.groups):
+        for number, task in enumerate(group.tasks or ()):
+            if not task.driver or task.driver in (*known, MOCK_ALIAS):
+                continue
+            path = f"TaskGroups[{position}].Tasks[{number}].Driver"
+            nearest = find_nearest_name(task.driver, known)
+            if nearest is not None and task.driver not in FOREIGN_DRIVERS:
+                report.add_error(path, f'no node has the driver "{task.driver}"', f'did you mean "{nearest}"?')
+            else:
+                report.add_warning(
+                    path,
+                    f'no node has the driver "{task.driver}"',
+                    f"the job waits for a node with this plug-in; the known drivers are {', '.join(known[:MAX_LISTED_DRIVERS])}",
+                )
+    return report.build_findings()
+
+
+def check_existing_volumes(job: Job, *, exists: Callable[[VolumeRequest], bool]) -> Findings:
+    """Return a warning for each request for a host volume that no node has. `exists` finds the volume."""
+    report = ValidationReport()
+    for position, group in enumerate(job.groups):
+        for name, request in (group.volumes or {}).items():
+            if request.type == VolumeType.HOST and request.source and not exists(request):
+                report.add_warning(
+                    f"TaskGroups[{position}].Volumes.{name}.Source",
+                    f'no node has the volume "{request.source}" with the access that the job requests',
+                    "create it with `wharf volume create`; until then the job waits",
                 )
     return report.build_findings()
 

@@ -73,10 +73,7 @@ def _check_services(group: TaskGroup, path: str, report: ValidationReport) -> No
 
 
 def _check_services_of_all_tasks(group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Add an error to the report for each service that occurs twice in a group and its tasks.
-
-    Another error is added if the services use several providers.
-    """
+    """Add an error to the report for each service that occurs twice in a group and its tasks."""
     services: list[tuple[str, str, Service]] = [
         ("group", f"{path}.Services[{position}]", service) for position, service in enumerate(group.services or ())
     ]
@@ -86,7 +83,6 @@ def _check_services_of_all_tasks(group: TaskGroup, path: str, report: Validation
             for position, service in enumerate(task.services or ())
         )
     seen: set[tuple[str, str, str]] = set()
-    providers: set[str] = set()
     for task_or_group, field_path, service in services:
         key = (service.name, task_or_group, service.port_label)
         if key in seen:
@@ -94,14 +90,6 @@ def _check_services_of_all_tasks(group: TaskGroup, path: str, report: Validation
                 f"{field_path}.Name", f'Services are not unique: "{service.name}" in {task_or_group} on port "{key[2]}"'
             )
         seen.add(key)
-        # The native provider has two names.
-        providers.add("native" if service.is_native else service.provider)
-        if len(providers) == 2:
-            providers.add("reported")  # A third entry: the error is reported only once.
-            report.add_error(
-                f"{field_path}.Provider",
-                "Multiple service providers used: task group services must use the same provider",
-            )
 
 
 def _check_tasks(group: TaskGroup, path: str, report: ValidationReport, job_type: str, settings: JobSettings) -> None:

@@ -6,14 +6,15 @@ All problems are reported at once. Rules that need other records are in `context
 from typing import Final
 
 from wharf.contract.model.decoding import format_path
+from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.cron import MAX_YEAR, CronError, load_zone, parse_cron
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, MissedLaunchPolicy, Parameterized, PayloadRequirement, Periodic
 from wharf.contract.model.jobs.periodic import MAX_SCHEDULES
+from wharf.contract.model.jobs.services import Service, ServiceProvider
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints, check_spreads
-from wharf.contract.model.jobs.validation.driver_options import find_unknown_options
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationProblem, ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.validation.groups import check_group
 from wharf.contract.model.times import format_duration
@@ -157,11 +158,25 @@ def list_submission_warnings(job: Job) -> tuple[ValidationProblem, ...]:
         ):
             if is_set:
                 report.add_warning(f"{path}.{name}", f"{name} is deprecated", "use the disconnect block")
+        _warn_about_consul(group.services, path, report)
         for number, task in enumerate(group.tasks or ()):
-            for option in find_unknown_options(task.driver, task.config or {}):
-                option_path = format_path(["TaskGroups", position, "Tasks", number, "Config", *option.path])
-                report.add_warning(option_path, option.message, option.fix)
+            _warn_about_consul(task.services, f"{path}.Tasks[{number}]", report)
+            for problem in find_option_problems(task.driver, task.config or {}):
+                if problem.is_unknown:  # A value of a wrong type is an error of the validation.
+                    option_path = format_path(["TaskGroups", position, "Tasks", number, "Config", *problem.path])
+                    report.add_warning(option_path, problem.message, problem.fix)
     return report.build_findings().warnings
+
+
+def _warn_about_consul(services: tuple[Service, ...] | None, path: str, report: ValidationReport) -> None:
+    """Add a warning to the report for each service that names Consul, which the canonical form replaces."""
+    for position, service in enumerate(services or ()):
+        if service.provider == ServiceProvider.CONSUL:
+            report.add_warning(
+                f"{path}.Services[{position}].Provider",
+                f'Wharf has no Consul: the service "{service.name}" is registered in the catalog of the cluster',
+                'write provider = "nomad"',
+            )
 
 
 def _check_identity(job: Job, report: ValidationReport) -> None:

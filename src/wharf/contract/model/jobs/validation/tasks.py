@@ -5,6 +5,8 @@ from typing import Final
 
 import msgspec
 
+from wharf.contract.model.decoding import format_path
+from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.groups import LifecycleHook, Task, TaskAction, TaskGroup
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
@@ -36,6 +38,10 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
     """Add each problem of a task to the report. The name of the task is not checked here."""
     if not task.driver:
         report.add_error(f"{path}.Driver", "Missing task driver")
+    for problem in find_option_problems(task.driver, task.config or {}):
+        if not problem.is_unknown:  # An unknown option is a warning about the submitted job.
+            option_path = format_path(["Config", *problem.path])
+            report.add_error(f"{path}.{option_path}", problem.message, problem.fix)
     if task.kill_timeout < 0:
         report.add_error(f"{path}.KillTimeout", "KillTimeout must be a positive value")
     elif context.job_type == "service":

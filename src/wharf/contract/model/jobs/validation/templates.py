@@ -5,11 +5,20 @@ from typing import Final
 
 from wharf.contract.model.jobs.templates import Artifact, ChangeMode, GetterMode, Template
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
+from wharf.languages.templates.errors import TemplateError
+from wharf.languages.templates.functions import FUNCTION_ARITIES
+from wharf.languages.templates.parser import parse_template
 
+MAX_CHECKED_ACTION_CHARS: Final = 2_000
+"""Characters of all `{{ }}` of a task that servers parse; limits the CPU time of a registration to about 20 ms.
+The command line parses all templates, and so does the node.
+"""
 CHANGE_MODES: Final = tuple(str(word) for word in ChangeMode)
 GETTER_MODES: Final = tuple(str(word) for word in GetterMode)
 DIGEST_LENGTHS: Final = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
 """Number of hexadecimal digits of a checksum, by type."""
+LEFT_DELIMITER: Final = "{{"
+RIGHT_DELIMITER: Final = "}}"
 _PERMISSIONS = re.compile(r"[0-7]{1,5}\Z")
 _HEX = re.compile(r"[0-9a-fA-F]+\Z")
 
@@ -33,15 +42,37 @@ def check_templates(templates: tuple[Template, ...] | None, path: str, report: V
     `path` is the path of the task.
     """
     destinations: dict[str, int] = {}
+    action_chars = 0
     for position, template in enumerate(templates or ()):
         field_path = f"{path}.Templates[{position}]"
         section = report.add_section(f"Template {position + 1} validation failed")
+        action_chars += _count_action_chars(template)
+        if action_chars <= MAX_CHECKED_ACTION_CHARS:
+            problem = find_syntax_problem(template.embedded_tmpl, template.left_delim, template.right_delim)
+            if problem:
+                section.add_error(f"{field_path}.EmbeddedTmpl", problem)
         _check_template(template, field_path, section)
         first = destinations.setdefault(template.dest_path, position)
         if first != position:
             section.add_error(
                 f"{field_path}.DestPath", f"Template {position + 1} has same destination as template {first + 1}"
             )
+
+
+def find_syntax_problem(text: str, left: str, right: str) -> str:
+    """Return the first error of a template's text, such as an unknown function, with its place; empty if there is none."""
+    try:
+        parse_template(text, FUNCTION_ARITIES, left or LEFT_DELIMITER, right or RIGHT_DELIMITER)
+    except TemplateError as error:
+        return f"template, line {error.line}, column {error.column}: {error.reason}"
+    return ""
+
+
+def _count_action_chars(template: Template) -> int:
+    """Return the number of characters from each left delimiter to its right one. Only these cost time to parse."""
+    left, right = template.left_delim or LEFT_DELIMITER, template.right_delim or RIGHT_DELIMITER
+    parts = template.embedded_tmpl.split(left)[1:]
+    return sum(len(part.partition(right)[0]) + len(left) + len(right) for part in parts)
 
 
 def _check_template(template: Template, path: str, report: ValidationReport) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
-from wharf.contract.model.jobs.volumes import AccessMode, AttachmentMode, VolumeMount, VolumeRequest, VolumeType
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON, AccessMode, VolumeMount, VolumeRequest, VolumeType
 
 HOST_ACCESS_MODES: Final = (
     "",
@@ -14,8 +14,6 @@ HOST_ACCESS_MODES: Final = (
     AccessMode.SINGLE_NODE_SINGLE_WRITER,
     AccessMode.SINGLE_NODE_MULTI_WRITER,
 )
-READER_MODES: Final = frozenset({AccessMode.SINGLE_NODE_READER, AccessMode.MULTI_NODE_READER})
-SINGLE_NODE_MODES: Final = frozenset(HOST_ACCESS_MODES) - {""}
 PROPAGATION_MODES: Final = ("private", "host-to-task", "bidirectional")
 SELINUX_LABELS: Final = ("", "z", "Z")
 
@@ -32,7 +30,7 @@ def check_volumes(group: TaskGroup, path: str, report: ValidationReport, *, job_
         if request.type == VolumeType.HOST:
             _check_host(request, field_path, section)
         elif request.type == VolumeType.CSI:
-            _check_csi(request, group, field_path, section)
+            section.add_error(f"{field_path}.Type", NO_PLUGINS_REASON)
 
 
 def _check_per_alloc(
@@ -62,40 +60,6 @@ def _check_host(request: VolumeRequest, path: str, report: ValidationReport) -> 
         )
     elif request.access_mode == AccessMode.SINGLE_NODE_READER and not request.read_only:
         report.add_error(f"{path}.ReadOnly", f"{request.access_mode} volumes must be read-only")
-
-
-def _check_csi(request: VolumeRequest, group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Add each problem of a request for a CSI volume to the report."""
-    mode = request.access_mode
-    attachment_modes = tuple(str(word) for word in AttachmentMode)
-    if not request.attachment_mode:
-        report.add_error(
-            f"{path}.AttachmentMode", "CSI volumes must have an attachment mode", suggest_one_of(attachment_modes)
-        )
-    elif request.attachment_mode not in attachment_modes:
-        report.add_error(
-            f"{path}.AttachmentMode",
-            f'"{request.attachment_mode}" is not an attachment mode',
-            suggest_one_of(attachment_modes),
-        )
-    if request.attachment_mode == AttachmentMode.BLOCK_DEVICE and request.mount_options is not None:
-        report.add_error(f"{path}.MountOptions", "block devices cannot have mount options")
-    access_modes = tuple(str(word) for word in AccessMode)
-    if not mode:
-        report.add_error(f"{path}.AccessMode", "CSI volumes must have an access mode", suggest_one_of(access_modes))
-    elif mode not in access_modes:
-        report.add_error(f"{path}.AccessMode", f'"{mode}" is not an access mode', suggest_one_of(access_modes))
-    if mode in READER_MODES and not request.read_only:
-        report.add_error(f"{path}.ReadOnly", f"{mode} volumes must be read-only")
-    has_several_allocations = group.count > 1 and not request.per_alloc
-    if mode in SINGLE_NODE_MODES and has_several_allocations:
-        report.add_error(
-            f"{path}.PerAlloc", f"volume with {mode} access mode allows only one allocation", "set PerAlloc"
-        )
-    if mode == AccessMode.MULTI_NODE_SINGLE_WRITER and has_several_allocations and not request.read_only:
-        report.add_error(
-            f"{path}.PerAlloc", f"volume with {mode} access mode allows only one writer", "set ReadOnly or PerAlloc"
-        )
 
 
 def check_mounts(

@@ -1,0 +1,90 @@
+"""The options of tasks: which names and types of values the drivers take, by one table for job files, servers and nodes."""
+
+from typing import Any
+
+import pytest
+
+from wharf.contract.model.drivers import DRIVER_CONFIGS
+from wharf.contract.model.drivers.options import convert_options, find_option_problems
+
+
+def list_problems(driver: str, config: dict[str, Any]) -> list[tuple[object, str, str]]:
+    """Return the problems as (last step of the path, message, fix)."""
+    return [(problem.path, problem.message, problem.fix) for problem in find_option_problems(driver, config)]
+
+
+@pytest.mark.parametrize(
+    ("driver", "config", "path", "message", "fix"),
+    [
+        ("raw_exec", {"args": "x"}, ("args",), '"args" for driver raw_exec takes a list of texts, not "x"', 'write ["x"]'),
+        ("exec", {"command": ["a"]}, ("command",), '"command" for driver exec takes a text, not a list',
+         'write "a", and the arguments in "args"'),
+        ("docker", {"image": 5}, ("image",), '"image" for driver docker takes a text, not 5', 'write "5"'),
+        ("docker", {"ports": "http"}, ("ports",), '"ports" for driver docker takes a list of texts, not "http"',
+         'write ["http"]'),
+        ("docker", {"labels": "a=b"}, ("labels",), '"labels" for driver docker takes a map of texts, not "a=b"',
+         'write a map, such as { name = "text" } in HCL or {name: text} in YAML'),
+        ("docker", {"privileged": "yes"}, ("privileged",), '"privileged" for driver docker takes true or false, not "yes"',
+         "write true or false"),
+        ("docker", {"pids_limit": "many"}, ("pids_limit",), '"pids_limit" for driver docker takes a whole number, not "many"',
+         "write a whole number, such as 10"),
+        ("docker", {"args": [["a"]]}, ("args", 0), 'item 1 of "args" for driver docker takes a text, not a list', 'write "a"'),
+        ("docker", {"labels": {"a": {"b": "c"}}}, ("labels", "a"),
+         'item a of "labels" for driver docker takes a text, not a map', "write one text in quotes"),
+        ("docker", {"auth": "me"}, ("auth",), '"auth" for driver docker takes one block, not a text',
+         "write one block auth with options of username, password, email, server_address"),
+        ("docker", {"auth": [{}, {}]}, ("auth",), '"auth" for driver docker takes one block, not a block',
+         "write one block auth with options of username, password, email, server_address"),
+        ("docker", {"mount": [{"target": "/a"}, "b"]}, ("mount",), '"mount" for driver docker takes blocks, not a list',
+         "write block mount with options of target, type, source, readonly, bind_options, volume_options, tmpfs_options"),
+        ("docker", {"mount": [{"target": "/a", "readonly": "x"}]}, ("mount", 0, "readonly"),
+         '"readonly" for block mount takes true or false, not "x"', "write true or false"),
+        ("docker", {"mount": {"source": "/a"}}, ("mount",), 'block mount has no "target"', 'add "target"'),
+        ("docker", {"auth": {"password": 12345}}, ("auth", "password"),
+         '"password" for block auth takes a text, not a number', 'write "..."'),
+        ("mock", {"run_for": ["1s"]}, ("run_for",), '"run_for" for driver mock takes a duration, not a list',
+         'write "1s"'),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_is_a_problem_with_its_place_and_correction(
+    driver: str, config: dict[str, Any], path: tuple[object, ...], message: str, fix: str
+) -> None:
+    assert [(path, message, fix)] == list_problems(driver, config)
+
+
+@pytest.mark.parametrize(
+    ("driver", "config"),
+    [
+        ("raw_exec", {"command": "sh", "args": ["-p", 8080, 1.5, True], "oom_score_adj": "5"}),
+        ("docker", {"image": "x", "pids_limit": "${meta.limit}", "privileged": "true", "entrypoint": []}),
+        ("docker", {"image": "x", "labels": [{"a": 1}], "auth": [{"username": "me"}], "mount": {"target": "/a"}}),
+        ("docker", {"image": "x", "command": None, "auth": None}),
+        ("mock", {"run_for": 5, "exit_code": "1"}),
+        ("plugin", {"args": "x"}),
+    ],
+)
+def test_other_spellings_of_values_are_no_problem(driver: str, config: dict[str, Any]) -> None:
+    assert [] == list_problems(driver, config)
+
+
+def test_a_task_has_a_limited_number_of_problems() -> None:
+    assert 20 == len(list_problems("raw_exec", {f"x{at}": at for at in range(100)}))
+
+
+def test_nodes_get_the_types_of_the_table() -> None:
+    config = {
+        "args": ["-p", 8080, 1.5, 2.0, True], "command": None, "labels": [{"a": 1}, {"b": "c"}], "auth": [{"username": "me"}],
+        "mount": {"target": "/a", "tmpfs_options": [{"size": "5"}]}, "pids_limit": "7", "other": 1,
+    }  # fmt: skip
+
+    assert {
+        "args": ["-p", "8080", "1.5", "2", "true"], "labels": {"a": "1", "b": "c"}, "auth": {"username": "me"},
+        "mount": [{"target": "/a", "tmpfs_options": {"size": 5}}], "pids_limit": 7, "other": 1,
+    } == convert_options("docker", config)  # fmt: skip
+
+
+@pytest.mark.parametrize("driver", list(DRIVER_CONFIGS))
+def test_defaults_of_all_options_are_of_their_types(driver: str) -> None:
+    defaults = {name: getattr(DRIVER_CONFIGS[driver](), name) for name in DRIVER_CONFIGS[driver].__struct_fields__}
+
+    assert [] == list_problems(driver, defaults)
