@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.validation import find_unknown_options
-from wharf.job_files.fields import NormalizedJob, format_path, normalize_job
-from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath, iterate_tasks
+from wharf.job_files.fields import NormalizedJob, normalize_job
+from wharf.job_files.hcl.parsed_job import ParsedJob, add_driver_problems
+from wharf.job_files.hcl.places import FilePath, format_path
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
@@ -105,24 +104,6 @@ def map_markup_job(
         _add_type_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
     return parsed
-
-
-def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
-    """Add an error for each option that the driver of a task does not have."""
-    for path, task in iterate_tasks(parsed.document):
-        driver, config = task.get("Driver"), task.get("Config")
-        if not isinstance(driver, str) or not isinstance(config, dict):
-            continue
-        for option in find_unknown_options(driver, config):
-            place = parsed.find_place(format_path((*path, "Config", *option.path)))
-            place = _find_name_place(place, str(option.path[-1]))
-            diagnostics.add(place.source, place.start, place.end, option.message, option.fix)
-
-
-def _find_name_place(place: SourceRange, name: str) -> SourceRange:
-    """Return the place of the name of an argument, which is on the line of its value."""
-    start = place.source.text.rfind(name, place.source.get_line_start(place.start)[1], place.end)
-    return SourceRange(place.source, start, start + len(name)) if start >= 0 else place
 
 
 def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:

@@ -10,14 +10,13 @@ from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_
 from wharf.cli.job.variables import VariableOptions, describe_submitted_variables, read_inputs
 from wharf.job_files.fields import DURATION_FIELDS
 from wharf.job_files.markup_jobs import (
-    add_driver_problems,
     has_variables,
     is_hcl_in_json,
     map_markup_job,
     parse_path,
     read_markup,
 )
-from wharf.languages.hcl.diagnostics import DiagnosticList, DocumentErrors, SourceFile
+from wharf.languages.hcl.diagnostics import DocumentErrors, SourceFile
 from wharf.languages.markup import MarkupFormat
 
 if TYPE_CHECKING:
@@ -183,10 +182,7 @@ def _parse(path: str, name: str, text: str, options: VariableOptions, world: "Wo
 
     parsed_document = parse_document(text, name)
     inputs = read_inputs(path, options)
-    parsed = evaluate_hcl_job(parsed_document, inputs, ports)
-    diagnostics = DiagnosticList()
-    add_driver_problems(diagnostics, parsed)
-    diagnostics.raise_if_any()
+    parsed = evaluate_hcl_job(parsed_document, inputs, ports, checks_options=True)
     return JobFile(name, text, HCL, parsed, inputs)
 
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wharf.languages.hcl.diagnostics import Diagnostic, SourceRange
+from wharf.contract.model.jobs.validation import find_unknown_options
+from wharf.job_files.hcl.places import format_path, iterate_tasks
+from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, SourceRange
 from wharf.languages.hcl.values import Value
 
 _JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
@@ -45,3 +47,21 @@ class ParsedJob:
     def render_problem(self, path: str, message: str, fix: str = "") -> str:
         """Return a problem of a field as text for users: its place and message, the line with a mark, and the fix."""
         return Diagnostic(self.find_place(path), message, fix).render()
+
+
+def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
+    """Add an error for each option that the driver of a task does not have."""
+    for path, task in iterate_tasks(parsed.document):
+        driver, config = task.get("Driver"), task.get("Config")
+        if not isinstance(driver, str) or not isinstance(config, dict):
+            continue
+        for option in find_unknown_options(driver, config):
+            place = parsed.find_place(format_path((*path, "Config", *option.path)))
+            place = _find_name_place(place, str(option.path[-1]))
+            diagnostics.add(place.source, place.start, place.end, option.message, option.fix)
+
+
+def _find_name_place(place: SourceRange, name: str) -> SourceRange:
+    """Return the place of the name of an argument, which is on the line of its value."""
+    start = place.source.text.rfind(name, place.source.get_line_start(place.start)[1], place.end)
+    return SourceRange(place.source, start, start + len(name)) if start >= 0 else place

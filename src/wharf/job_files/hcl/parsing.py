@@ -5,7 +5,7 @@ from typing import Final
 from wharf.job_files.hcl.block_types import build_block_schema
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.mapper import JobMapper
-from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.hcl.parsed_job import ParsedJob, add_driver_problems
 from wharf.job_files.hcl.places import JsonObject, PlaceIndex
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
@@ -26,8 +26,12 @@ def parse_hcl_job(text: str | bytes, name: str, inputs: VariableInputs, ports: F
     return evaluate_hcl_job(parse_document(text, name), inputs, ports)
 
 
-def evaluate_hcl_job(document: ParsedDocument, inputs: VariableInputs, ports: FunctionPorts) -> ParsedJob:
+def evaluate_hcl_job(
+    document: ParsedDocument, inputs: VariableInputs, ports: FunctionPorts, *, checks_options: bool = False
+) -> ParsedJob:
     """Return the job of a file whose syntax is right. Raises `DocumentErrors`.
+
+    If `checks_options`, options that the drivers of tasks do not have are errors too.
 
     A caller that also reads values files parses the job file first, because its syntax errors hide all others.
     """
@@ -42,5 +46,8 @@ def evaluate_hcl_job(document: ParsedDocument, inputs: VariableInputs, ports: Fu
         except BudgetExceeded as error:
             place = block.place
             diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
+    parsed = ParsedJob(job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins), evaluated.variables)
+    if checks_options and job:
+        add_driver_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
-    return ParsedJob(job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins), evaluated.variables)
+    return parsed

@@ -101,6 +101,7 @@ def _add_free_form(body: EvaluatedBody, path: str, places: dict[str, SourceRange
             item_path = join_path(item_path, name)
             position = counts[item_path] if name == block.type else 0
             counts[item_path] += 1
+            places.setdefault(item_path, block.place)  # Errors of the whole list are at its first block.
             item_path = f"{item_path}[{position}]"
             places[item_path] = block.place
         _add_free_form(block.body, item_path, places)
@@ -123,6 +124,14 @@ def join_path(path: str, name: str) -> str:
     if not _PLAIN_NAME.match(name):
         return f"{path}[{name}]"
     return f"{path}.{name}" if path else name
+
+
+def format_path(path: FilePath) -> str:
+    """Return a path as text, such as `TaskGroups[0].Count`."""
+    text = ""
+    for step in path:
+        text = f"{text}[{step}]" if isinstance(step, int) else join_path(text, step)
+    return text
 
 
 def iterate_tasks(document: Mapping[str, Any]) -> Iterator[tuple[FilePath, Mapping[str, Any]]]:

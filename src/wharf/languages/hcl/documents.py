@@ -237,8 +237,8 @@ def evaluate_document(
 ) -> EvaluatedDocument:
     """Evaluate a document by the schema of its top level, beside variables and local values.
 
-    Raises `DocumentErrors` with all errors of declarations, values, validations and local values. Errors of the body are
-    in the diagnostics of the result.
+    Raises `DocumentErrors` for JSON that is no document, and after too many steps. All other errors, from declarations to
+    the body, are in the diagnostics of the result.
     """
     diagnostics = DiagnosticList()
     source = document.source
@@ -258,7 +258,7 @@ def evaluate_document(
         scope.variables = variables
         local_values = collect_local_values(body, source, diagnostics)
         evaluate_local_values(local_values, source, scope, diagnostics)
-        diagnostics.raise_if_any()
+        # The body is evaluated also if a variable or local value has an error, so that the author sees all errors in one run.
         evaluator = _BodyEvaluator(source, root, diagnostics, is_json=document.is_json)
         for argument in local_values.values():
             evaluator.record_references(argument, scope)
@@ -362,8 +362,9 @@ class _BodyEvaluator:
                 self._report_labels(block, schema)
             first = result.first_blocks.get(name) if not schema.is_repeatable else None
             if first is not None:
+                fix = "write a file for each" if schema.is_required else "join both into one"
                 self._add_error(
-                    block.start, block.header_end, f'the block "{name[:80]}" may occur only once', "join both into one",
+                    block.start, block.header_end, f'the block "{name[:80]}" may occur only once', fix,
                     (first.place, "the first is at"),
                 )  # fmt: skip
             elif (argument := result.attributes.get(name)) is not None:
@@ -589,7 +590,9 @@ class _BodyEvaluator:
             return f'did you mean "{nearest}"?'
         nearest = find_nearest_name(name, list_item_names(self._root))
         if nearest is None:
-            return ""
+            return suggest_name(
+                name, schema.blocks if is_block else schema.attributes, kind="blocks" if is_block else "arguments"
+            )
         owners = find_owners(self._root, nearest, is_block=is_block) or find_owners(
             self._root, nearest, is_block=not is_block
         )

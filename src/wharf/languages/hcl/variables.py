@@ -50,7 +50,7 @@ class VariableInputs:
 
     `environment` maps names such as `WHARF_VAR_image` to texts, and the first of `ENVIRONMENT_PREFIXES` wins.
     `automatic_files` were found beside the job file, and `files` were named by the user; later files replace earlier ones.
-    `flags` are the texts of `-var name=value`. If `is_strict`, files and flags may only name declared variables. The
+    `flags` are the texts of `--var name=value`. If `is_strict`, files and flags may only name declared variables. The
     environment and automatic files may name others, because they serve several job files.
     """
 
@@ -364,7 +364,7 @@ class VariableReader:
                 if self._accept_name(argument.name, place, is_strict=is_strict):
                     candidates[argument.name] = _OutsideValue(document.source, argument)
         for name, text in inputs.flags:
-            source = SourceFile(f"-var {name[:80]}", text, is_file=False)
+            source = SourceFile(f"--var {name[:80]}", text, is_file=False)
             if self._accept_name(name, SourceRange(source, 0, 0), is_strict=inputs.is_strict):
                 candidates[name] = _OutsideValue(source)
         return candidates
@@ -406,7 +406,7 @@ class VariableReader:
                 place = declaration.place
                 self._diagnostics.add(
                     place.source, place.start, place.end, f'the variable "{name[:80]}" has no value',
-                    f"set it with -var {name[:80]}=..., in a values file, as {ENVIRONMENT_PREFIXES[0]}{name[:80]} in the "
+                    f"set it with --var {name[:80]}=..., in a values file, as {ENVIRONMENT_PREFIXES[0]}{name[:80]} in the "
                     "environment, or with a default here",
                 )  # fmt: skip
                 return False

@@ -4,7 +4,7 @@ Only options of built-in drivers are known. A plug-in checks its options itself,
 """
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -16,7 +16,16 @@ from wharf.languages.suggestions import find_nearest_name
 MAX_UNKNOWN_OPTIONS: Final = 20
 """The unknown options of one task that are reported. Searching a similar name is slow."""
 MAX_SHOWN_CHARS: Final = 80
-MAX_LISTED_CHARS: Final = 300
+MAX_LISTED_OPTIONS: Final = 12
+"""A longer list of options would hide the error."""
+_FORMER_DOCKER_OPTIONS: Final[Mapping[str, str]] = {
+    "port_map": 'write network { port "NAME" { to = PORT } } in the group, and ports = ["NAME"] here',
+    "ssl": "delete it: registries are always used with TLS",
+    "volumes_from": "write a volume in the group and volume_mount in the task, or volumes here",
+    "advertise_ipv6_address": 'delete it, and write address_mode = "driver" in the service',
+    "isolation": "delete it: it is an option for Windows",
+}
+"""Options of earlier versions of Nomad, and of Windows, with what to write instead."""
 
 OptionPath = tuple[str | int, ...]
 
@@ -47,10 +56,8 @@ def _iterate_unknown_options(
     names = config_type.__struct_fields__
     for key, value in config.items():
         if key not in names:
-            nearest = find_nearest_name(key, names)
-            fix = f'did you mean "{nearest}"?' if nearest is not None else f"the options are {', '.join(names)}"
             message = f'unknown key "{key[:MAX_SHOWN_CHARS]}" for {owner}'
-            yield UnknownOption((*path, key), message, fix[:MAX_LISTED_CHARS])
+            yield UnknownOption((*path, key), message, _suggest_option(key, names, owner))
             continue
         block_type = blocks.get(key)
         if block_type is None:
@@ -60,6 +67,18 @@ def _iterate_unknown_options(
             item_path = (*path, key) if at is None else (*path, key, at)
             if isinstance(item, dict):
                 yield from _iterate_unknown_options(item, block_type, item_path, f"block {key}")
+
+
+def _suggest_option(key: str, names: Sequence[str], owner: str) -> str:
+    """Return what to write instead of an unknown option."""
+    if owner == "driver docker" and key in _FORMER_DOCKER_OPTIONS:
+        return _FORMER_DOCKER_OPTIONS[key]
+    nearest = find_nearest_name(key, names)
+    if nearest is not None:
+        return f'did you mean "{nearest}"?'
+    if len(names) <= MAX_LISTED_OPTIONS:
+        return f"the options are {', '.join(names)}"
+    return f"`wharf job explain-field {owner.rpartition(' ')[2]}` lists the options"
 
 
 @cache
