@@ -12,6 +12,7 @@ from wharf.job_files.fields import DURATION_FIELDS
 from wharf.job_files.markup_jobs import (
     has_variables,
     is_hcl_in_json,
+    list_sensitive_variables,
     map_markup_job,
     parse_path,
     read_markup,
@@ -77,14 +78,15 @@ class JobFile:
         """Return the source that is stored with the job: the text, and the values of its variables."""
         from wharf.contract.wire.jobs.messages import JobSource
 
-        flags, variables = describe_submitted_variables(self.inputs, self.parsed.variables)
+        flags, variables = describe_submitted_variables(self.inputs, self.parsed.variables, self.parsed.hidden.names)
         stored_format = SUBMITTED_HCL_FORMAT if self.format == HCL else self.format
         return JobSource(source=self.source, format=stored_format, variable_flags=flags, variables=variables)
 
     def format_errors(self, text: str) -> str:
         """Return the server's validation errors with their places in this file."""
         # Several groups may inherit one field of the job: its problem is reported once.
-        return "\n".join(dict.fromkeys(self._format_issue(issue) for issue in parse_validation_issues(text)))
+        lines = dict.fromkeys(self._format_issue(issue) for issue in parse_validation_issues(text))
+        return self.parsed.hidden.hide("\n".join(lines))
 
     def format_warning(self, warning: str) -> str:
         """Return a server's warning, with the position of the field that it is about."""
@@ -175,13 +177,14 @@ def _parse(path: str, name: str, text: str, options: VariableOptions, world: "Wo
         document = read_markup(text, name, MarkupFormat(format))
         if format != MarkupFormat.JSON or not is_hcl_in_json(document.value):
             needs_inputs = has_variables(document.value) or options.values or options.files
-            inputs = read_inputs(path, options) if needs_inputs else VariableInputs()
+            secret_names = list_sensitive_variables(document.value)
+            inputs = read_inputs(path, options, secret_names) if needs_inputs else VariableInputs()
             return JobFile(name, text, format, map_markup_job(document, SourceFile(name, text), inputs, ports), inputs)
     from wharf.job_files.hcl.parsing import evaluate_hcl_job
-    from wharf.languages.hcl.documents import parse_document
+    from wharf.languages.hcl.documents import list_sensitive_names, parse_document
 
     parsed_document = parse_document(text, name)
-    inputs = read_inputs(path, options)
+    inputs = read_inputs(path, options, list_sensitive_names(parsed_document))
     parsed = evaluate_hcl_job(parsed_document, inputs, ports, checks_options=True)
     return JobFile(name, text, HCL, parsed, inputs)
 

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Sequence, Set
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,6 +14,7 @@ from wharf.cli.job.variables import VariableOptions, variable_options
 if TYPE_CHECKING:
     from wharf.contract.model.jobs.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
     from wharf.contract.wire.jobs.messages import JobPlanResponse
+    from wharf.languages.hcl.diagnostics import HiddenValues
 
 CHANGES_EXIT_CODE: Final = 1
 UNKNOWN_EXIT_CODE: Final = 255
@@ -59,6 +60,8 @@ def plan(
 
     wharf job plan web.yaml
     """
+    from msgspec.structs import replace
+
     from wharf.cli.job.changes import choose_namespace, locate_errors, print_warnings
     from wharf.cli.job.files import read_job_file
 
@@ -68,7 +71,11 @@ def plan(
     with locate_errors(session, job):
         response = session.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
     print_warnings(response.warnings, job)
-    session.print_result(response, lambda: "\n".join(render_plan(session, [*options.list_words(), file], response)))
+    hidden = job.parsed.hidden
+    if response.diff is not None:
+        response = replace(response, diff=_hide_values(response.diff, hidden))
+    words = [*options.list_words(hidden.names), file]
+    session.print_result(response, lambda: "\n".join(render_plan(session, words, response)))
     if has_changes(response):
         raise click.exceptions.Exit(CHANGES_EXIT_CODE)
 
@@ -96,6 +103,30 @@ def validate(
         errors = response.validation_errors or (response.error,)
         raise CliError("\n".join(job.format_errors(error) for error in errors))
     session.print_result(response, lambda: f"{job.name} is valid (job {job.id})")
+
+
+def _hide_values(diff: "JobDiff", hidden: "HiddenValues") -> "JobDiff":
+    """Return a diff without the values of sensitive variables. A changed field shows neither of its values then."""
+    import msgspec
+
+    from wharf.contract.model.jobs.plan import FieldDiff
+    from wharf.languages.hcl.diagnostics import HIDDEN
+
+    def hide(value: Any) -> Any:  # Any part of a diff.
+        if isinstance(value, tuple):
+            return tuple([hide(item) for item in value])
+        if isinstance(value, FieldDiff):
+            is_hidden = hidden.hide(value.old) != value.old or hidden.hide(value.new) != value.new
+            texts = {name: HIDDEN for name in ("old", "new") if getattr(value, name)} if is_hidden else {}
+            return msgspec.structs.replace(value, **texts)
+        if isinstance(value, msgspec.Struct):
+            return msgspec.structs.replace(
+                value, **{name: hide(getattr(value, name)) for name in value.__struct_fields__}
+            )
+        return hidden.hide(value) if type(value) is str else value
+
+    shown: JobDiff = hide(diff)
+    return shown
 
 
 def has_changes(response: "JobPlanResponse") -> bool:

@@ -183,6 +183,6 @@ def _suggest_duration(value: Value) -> str:
         if value.isascii() and value.isdecimal() and len(value) <= 12:
             return f'"{value}s"'
         duration = find_duration(value)
-        if duration is not None:
+        if duration is not None and duration != value:
             return f'"{duration}"'
     return '"30s", with a unit: ns, us, ms, s, m or h'

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from wharf.contract.model.jobs.validation import find_unknown_options
 from wharf.job_files.hcl.places import format_path, iterate_tasks
-from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, SourceRange
+from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, HiddenValues, SourceRange
 from wharf.languages.hcl.values import Value
 
 _JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
@@ -30,6 +30,8 @@ class ParsedJob:
     places: Mapping[str, SourceRange]
     variables: Mapping[str, Value] = field(default_factory=dict)
     """The values of the variables that the file declares."""
+    hidden: HiddenValues = field(default_factory=HiddenValues)
+    """The values of sensitive variables. No text for users contains them."""
 
     def find_place(self, path: str) -> SourceRange:
         """Return the place of a field, or of the nearest object around it that the file contains.
@@ -46,7 +48,7 @@ class ParsedJob:
 
     def render_problem(self, path: str, message: str, fix: str = "") -> str:
         """Return a problem of a field as text for users: its place and message, the line with a mark, and the fix."""
-        return Diagnostic(self.find_place(path), message, fix).render()
+        return Diagnostic(self.find_place(path), message, fix).render(self.hidden)
 
 
 def add_driver_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:

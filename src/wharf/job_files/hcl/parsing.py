@@ -46,7 +46,9 @@ def evaluate_hcl_job(
         except BudgetExceeded as error:
             place = block.place
             diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
-    parsed = ParsedJob(job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins), evaluated.variables)
+    parsed = ParsedJob(
+        job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins), evaluated.variables, diagnostics.hidden
+    )
     if checks_options and job:
         add_driver_problems(diagnostics, parsed)
     diagnostics.raise_if_any()

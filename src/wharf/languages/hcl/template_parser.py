@@ -10,9 +10,9 @@ from wharf.languages.hcl.reader import (
     NAME,
     NAME_PATTERN,
     FinalError,
+    OpenEndedError,
     ParseError,
     SourceReader,
-    OpenEndedError,
 )
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.values import normalize_text
