@@ -106,7 +106,7 @@ def map_markup_job(
     for problem in normalized.problems:
         diagnostics.add(*places.get_range((*prefix, *problem.path)), problem.message, problem.fix)
     warnings = list_warnings(evaluated, normalized.document) if evaluated is not None else []
-    parsed = ParsedJob(normalized.document, warnings, places)
+    parsed = ParsedJob(normalized.document, warnings, places, spell_path=places.spell_path)
     if evaluated is not None:
         diagnostics.hidden = evaluated.diagnostics.hidden
         parsed = replace(parsed, variables=evaluated.variables, hidden=diagnostics.hidden)
@@ -172,6 +172,10 @@ class _Places(Mapping[str, SourceRange]):
         if found is None and path:
             raise KeyError(path)
         return found or SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
+
+    def spell_path(self, path: str) -> str:
+        """Return the path in the file of a field of the job."""
+        return format_path(self._get_file_path(parse_path(path)))
 
     def __iter__(self) -> Iterator[str]:
         return _iterate_paths(self._job, ())

@@ -91,17 +91,21 @@ class JobFile:
     def format_warning(self, warning: str) -> str:
         """Return a server's warning, with the position of the field that it is about."""
         unknown_field = _UNKNOWN_FIELD.fullmatch(warning)
-        if unknown_field is None:
+        if unknown_field is not None:
+            return f"{self.parsed.find_place(unknown_field[1])}: {unknown_field[1]} {unknown_field[2]}"
+        issues = parse_validation_issues(warning)
+        if len(issues) != 1 or not issues[0].field_path:
             return warning
-        return f"{self.parsed.find_place(unknown_field[1])}: {unknown_field[1]} {unknown_field[2]}"
+        path, text = self._find_origin(issues[0].field_path), issues[0].text
+        return f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {text}"
 
     def list_warnings(self) -> list[str]:
         """Return the warnings that need no server: of the parser, and durations that probably lack a unit."""
         return [
             *self.parsed.warnings,
             *(
-                f"{self.parsed.find_place(path)}: {path}: {duration} without a unit means nanoseconds: "
-                f"write {duration}s for seconds"
+                f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {duration} without a unit means "
+                f'nanoseconds: write "{duration}s" for seconds'
                 for path, duration in _iter_tiny_durations(self.document)
             ),
         ]
@@ -115,7 +119,9 @@ class JobFile:
         if _NOT_A_NUMBER.fullmatch(text) and _is_duration_field(field_path):
             value = self._find_value(field_path)
             text = f'expected a duration such as 30s or 1h30m, got "{value}"'
-        return self.parsed.render_problem("" if field_path == "Job" else field_path, f"{field_path}: {text}")
+        is_job = field_path == "Job"
+        name = field_path if is_job else self.parsed.spell_path(field_path)
+        return self.parsed.render_problem("" if is_job else field_path, f"{name}: {text}")
 
     def _find_origin(self, field_path: str) -> str:
         """Return the path at which the file has the value of a field: groups and tasks inherit policies from above."""

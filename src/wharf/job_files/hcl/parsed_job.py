@@ -1,7 +1,7 @@
 """The result of reading a job file: the JSON of the job, warnings, and the place of each field in the file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ class ParsedJob:
     """The values of the variables that the file declares."""
     hidden: HiddenValues = field(default_factory=HiddenValues)
     """The values of sensitive variables. No text for users contains them."""
+    spell_path: Callable[[str], str] = str
+    """Returns the names that the file has for the path of a field."""
 
     def find_place(self, path: str) -> SourceRange:
         """Return the place of a field, or of the nearest object around it that the file contains.

@@ -6,7 +6,7 @@ from wharf.job_files.hcl.block_types import build_block_schema
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.mapper import JobMapper
 from wharf.job_files.hcl.parsed_job import ParsedJob, add_driver_problems
-from wharf.job_files.hcl.places import JsonObject, PlaceIndex
+from wharf.job_files.hcl.places import JsonObject, PlaceIndex, spell_path
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts
@@ -47,7 +47,12 @@ def evaluate_hcl_job(
             place = block.place
             diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
     parsed = ParsedJob(
-        job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins), evaluated.variables, diagnostics.hidden
+        job,
+        list_warnings(evaluated, job),
+        PlaceIndex(job, mapper.origins),
+        evaluated.variables,
+        diagnostics.hidden,
+        spell_path,
     )
     if checks_options and job:
         add_driver_problems(diagnostics, parsed)
