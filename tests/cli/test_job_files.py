@@ -247,7 +247,7 @@ def test_a_value_for_an_undeclared_variable_is_an_error_unless_strictness_is_off
 
     assert result.errors == [
         f'wharf: {values}:1:1: no variable "cuont" is declared in the file',
-        'wharf: -var zone: no variable "zone" is declared in the file',
+        'wharf: --var zone: no variable "zone" is declared in the file',
     ]
     assert (lenient.code, lenient.err) == (0, "")
 
@@ -260,7 +260,7 @@ def test_a_variable_without_a_value_is_an_error_that_names_the_ways_to_set_it(
     result = terminal.run("job", "validate", file)
 
     assert result.errors == [f'wharf: {file}:2:3: the variable "count" has no value']
-    assert "set it with -var count=..., in a values file, as WHARF_VAR_count in the environment" in result.err
+    assert "set it with --var count=..., in a values file, as WHARF_VAR_count in the environment" in result.err
 
 
 def test_a_wrong_text_for_an_option_of_variables_does_not_show_the_value(terminal: Terminal, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_failed_validation_does_not_show_the_value_of_a_secret(terminal: Termi
 
     assert result.code == 1
     assert "hunter2" not in result.err
-    assert '-var db_password: the value of variable "db_password" is not of type number' in result.err
+    assert '--var db_password: the value of variable "db_password" is not of type number' in result.err
 
 
 # -- the stored source

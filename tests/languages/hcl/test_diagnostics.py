@@ -106,7 +106,7 @@ def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> 
         # The faults that people meet most.
         ('job "x" {\n meta {\n com.example = 1\n }\n}\n', 'expected "=" or "{" after com', "write an object"),
         ('job "x" {\n type "batch"\n}\n', 'expected a label or "{"', "for an argument, write type = ..."),
-        ('variable "v" {\n}\njob "x" {\n}\n', 'the variable "v" has no value', "set it with -var v=..."),
+        ('variable "v" {\n}\njob "x" {\n}\n', 'the variable "v" has no value', "set it with --var v=..."),
         ('job "x" {\n a = file("x")\n}\n', "the function file reads files", "command line tool"),
         ('job "x" {\n a { b = 1 c = 2 }\n}\n', "a block on one line has only one argument", "put each argument"),
         ('job "x" {\n meta {\n "a.b" = 1\n }\n}\n', "the name of an argument has no quotes", 'meta = { "a.b" = ... }'),
@@ -128,7 +128,11 @@ def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> 
         ('job "x" {\n a = {{ x }}\n}\n', 'found "{{"', "render it first"),
         ('job "x" {\n update {\n }\n update {\n }\n}\n', "may occur only once", "the first is at: job.hcl:2:2"),
         ('job "x" {\n group "g" {\n', "the block group has no closing brace", "write } on a line of its own"),
-        ('job "x" {\n a = 256MB\n}\n', "256MB is not a number", 'put it in quotes: "256MB"'),
+        (
+            'job "x" {\n a = 256MB\n}\n',
+            "256MB is not a number",
+            "write a = 256, without a unit: the number is in megabytes",
+        ),
         ('job "x" {\n tpye = 1\n}\n', 'no argument "tpye"', 'did you mean "type"?'),
         ('job "x" {\n count = 1\n}\n', 'no argument "count"', "count belongs to group"),
         ('job "x" {\n config {\n }\n}\n', 'no block "config"', "config belongs to task"),

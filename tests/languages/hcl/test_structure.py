@@ -29,7 +29,7 @@ def test_an_argument_that_occurs_twice_names_both_places() -> None:
         ("a = 1,", "an argument ends with its line"),
         ("a = 1;", "an argument ends with its line"),
         ("a = 1 b = 2", "expected the end of the line, found another argument or block"),
-        ("a =", '"a" has no value'),
+        ("a =", '"a" has no value on its line'),
         ("a = 1 2", 'expected an operator or the end of the line, found "2"'),
         ("a", 'expected "=" or "{" after a, found the end of the line'),
         ("a\n=\n1", 'expected "=" or "{" after a, found the end of the line'),
@@ -193,7 +193,7 @@ def test_all_syntax_errors_are_found_in_one_run() -> None:
     text = "a = [1,\n 2\nb = 3\nc = 4 5\nd {\n e = 5m\n f = 'x'\n g = max(1\n}\nh = {{ x }}\ni = 1\n"
 
     assert [
-        'job.hcl:3:1: expected "," or "]", found "b"',
+        'job.hcl:3:1: the list has no "]" before b',
         'job.hcl:4:7: expected an operator or the end of the line, found "5"',
         "job.hcl:6:6: 5m is not a number",
         'job.hcl:7:6: expected a value, found "\'"',

@@ -261,7 +261,7 @@ class BodyParser(ExpressionParser):
             if fix is not None:
                 error.fix = fix
                 raise error
-        if bare is not None and end <= bare.end(1) and _NO_BARE_TEXT.search(bare[1]) is None:
+        if bare is not None and end <= bare.end() and _NO_BARE_TEXT.search(bare[1]) is None:
             raise make_bare_text_error(bare[1], start, bare.end(1))
         if error is not None:
             raise error

@@ -409,6 +409,8 @@ class ExpressionParser(TemplateParser):
                 f'the list has no "{closing}" before {name[0][:80]}', self.pos, name.end(), f"write {closing} after its last item",
                 related,
             )  # fmt: skip
+        if self.text.startswith("[[", start - 1):  # Probably a mark of another template language.
+            return self.make_unexpected_error('"," or "]"', "", related)
         if self.text[self.pos : self.pos + 1] not in _ITEM_STARTS and NAME.match(self.text, self.pos) is None:
             expected = '"," or "]"' if kind == "list" else '"," or a line end or "}"'
             return self.make_unexpected_error(expected, "", related)
