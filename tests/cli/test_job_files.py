@@ -341,8 +341,8 @@ def test_notes_have_the_names_of_the_file_and_the_line(terminal: Terminal, tmp_p
     result = terminal.run("job", "validate", file)
 
     assert result.err.splitlines() == [
-        f'note: {file}:24:22: group.task.kill_timeout: 20 without a unit means nanoseconds: write "20s" for seconds',
-        f"note: {file}:20:18: group.task.resources.iops: IOPS has been deprecated and has no effect",
+        f'note: {file}:25:22: group.task.kill_timeout: 20 without a unit means nanoseconds: write "20s" for seconds',
+        f"note: {file}:21:18: group.task.resources.iops: IOPS has been deprecated and has no effect",
     ]
 
 

@@ -163,7 +163,9 @@ TaskGroups: [{Count: "${var.count}"}]
     values = parse_values('count = "5"\n')
 
     assert [group["Count"] for group in read(text, files=(values,))["TaskGroups"]] == [5]
-    assert list_errors(text, flags=[("count", "10")]) == ['--var count: invalid value for variable "count": at most 9']
+    assert list_errors(text, flags=[("count", "10")]) == [
+        '--var count: invalid value 10 for variable "count": at most 9'
+    ]
     assert list_errors(text, flags=[("count", "x")])[0].startswith("--var count: the value of variable")
 
 
@@ -177,8 +179,8 @@ variables:
       - {condition: "${var.x > 0}", error_message: too small}
       - {condition: "var.x < 3", error_message: too large}
 """
-    assert list_errors(text, flags=[("x", "0")]) == ['--var x: invalid value for variable "x": too small']
-    assert list_errors(text, flags=[("x", "9")]) == ['--var x: invalid value for variable "x": too large']
+    assert list_errors(text, flags=[("x", "0")]) == ['--var x: invalid value 0 for variable "x": too small']
+    assert list_errors(text, flags=[("x", "9")]) == ['--var x: invalid value 9 for variable "x": too large']
 
 
 def test_keys_of_maps_are_templates_too() -> None:

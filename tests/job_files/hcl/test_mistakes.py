@@ -402,6 +402,7 @@ job.hcl:2:2: no block "consul" is allowed in job
       |  ^^^^^^
    consul belongs to group, task
 job.hcl:3:2: no argument "vault_token" is allowed in job
+   the arguments are all_at_once, datacenters, id, meta, name, namespace, node_pool, priority, ...
 """,
     ),
     "network_in_a_task": (

@@ -80,12 +80,14 @@ def test_syntax_errors_of_the_file_hide_everything_else() -> None:
     assert ["job.hcl:2:6: 5m is not a number"] == list_errors('job "x" {\n a = 5m\n foo = 1\n}\n', values="v = 1\n")
 
 
-def test_errors_of_declarations_hide_errors_of_the_body() -> None:
+def test_errors_of_declarations_and_of_the_body_are_reported_together() -> None:
     text = 'variable "v" {\n}\nlocals {\n a = nope()\n}\njob "x" {\n foo = 1\n}\n'
 
-    assert ['job.hcl:1:10: the variable "v" has no value', 'job.hcl:4:6: no function "nope" exists'] == list_errors(
-        text
-    )
+    assert [
+        'job.hcl:1:10: the variable "v" has no value',
+        'job.hcl:4:6: no function "nope" exists',
+        'job.hcl:7:2: no argument "foo" is allowed in job',
+    ] == list_errors(text)
 
 
 def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> None:

@@ -79,7 +79,7 @@ def test_a_block_may_be_on_one_line(text: str, body: dict[str, object]) -> None:
         ("b {\n} c = 1\n", "2:3: expected the end of the line, found another argument or block"),
         ("b {} {}\n", '1:6: expected an operator or the end of the line, found "{"'),
         ("b\n{\n}\n", '1:2: expected "=" or "{" after b, found the end of the line'),
-        ('b "x"\n{\n}\n', '1:6: expected a label or "{", found the end of the line'),
+        ('b "x"\n{\n}\n', '1:6: expected "{", found the end of the line'),
         ('b "x" = {\n}\n', '1:7: expected a label or "{", found "="'),
     ],
 )
