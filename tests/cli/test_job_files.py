@@ -315,7 +315,8 @@ def test_a_sensitive_value_is_neither_shown_nor_stored(
 
     shown = planned.out + planned.err + as_json.out + as_json.err
     assert '"(hidden)" → "(hidden)"' in planned.out
-    assert "correct-horse" not in shown and "battery-staple" not in shown
+    assert "correct-horse" not in shown
+    assert "battery-staple" not in shown
     assert f"--var zones=... {file}" in planned.out
     submission = read_submission(terminal)
     assert (submission["Source"], submission["VariableFlags"], submission["Variables"]) == (text, None, "")
@@ -328,7 +329,8 @@ def test_an_error_of_the_server_does_not_show_a_sensitive_value(terminal: Termin
     result = terminal.run("job", "validate", "--var", 'zones=["correct-horse"]', file)
 
     assert "type: " in result.err
-    assert "(hidden)" in result.err and "correct-horse" not in result.err
+    assert "(hidden)" in result.err
+    assert "correct-horse" not in result.err
 
 
 # -- notes
