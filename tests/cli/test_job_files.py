@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -186,7 +187,7 @@ def test_an_error_that_the_server_finds_shows_the_line_of_a_file_in_hcl(terminal
     result = terminal.run("job", "run", file)
 
     assert result.err.splitlines()[:3] == [
-        f"wharf: {file}:21:18: TaskGroups[0].Tasks[0].Resources.CPU: minimum CPU value is 1; got -1",
+        f"wharf: {file}:21:18: group.task.resources.cpu: minimum CPU value is 1; got -1",
         "   21 |         cpu    = -1",
         "      |                  ^^",
     ]
@@ -247,7 +248,7 @@ def test_a_value_for_an_undeclared_variable_is_an_error_unless_strictness_is_off
 
     assert result.errors == [
         f'wharf: {values}:1:1: no variable "cuont" is declared in the file',
-        'wharf: -var zone: no variable "zone" is declared in the file',
+        'wharf: --var zone: no variable "zone" is declared in the file',
     ]
     assert (lenient.code, lenient.err) == (0, "")
 
@@ -260,7 +261,7 @@ def test_a_variable_without_a_value_is_an_error_that_names_the_ways_to_set_it(
     result = terminal.run("job", "validate", file)
 
     assert result.errors == [f'wharf: {file}:2:3: the variable "count" has no value']
-    assert "set it with -var count=..., in a values file, as WHARF_VAR_count in the environment" in result.err
+    assert "set it with --var count=..., in a values file, as WHARF_VAR_count in the environment" in result.err
 
 
 def test_a_wrong_text_for_an_option_of_variables_does_not_show_the_value(terminal: Terminal, tmp_path: Path) -> None:
@@ -269,7 +270,7 @@ def test_a_wrong_text_for_an_option_of_variables_does_not_show_the_value(termina
     result = terminal.run("job", "validate", "--var", "hunter2", file)
 
     assert "hunter2" not in result.err
-    assert "the text is not NAME=VALUE" in result.err
+    assert "the text has no =: write --var NAME=VALUE" in result.err
 
 
 @pytest.mark.parametrize("name", ["web.hcl", "web.yaml"])
@@ -285,7 +286,72 @@ def test_a_failed_validation_does_not_show_the_value_of_a_secret(terminal: Termi
 
     assert result.code == 1
     assert "hunter2" not in result.err
-    assert '-var db_password: the value of variable "db_password" is not of type number' in result.err
+    assert '--var db_password: the value of variable "db_password" is not of type number' in result.err
+
+
+# -- sensitive variables
+
+
+SENSITIVE_HCL: Final = HCL_WEB.replace("default = []\n", "default = []\n  sensitive = true\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (SENSITIVE_HCL, "web.hcl"),
+        (YAML_WEB.replace("default: []", "default: [], sensitive: true"), "web.yaml"),
+    ],
+)
+def test_a_sensitive_value_is_neither_shown_nor_stored(
+    terminal: Terminal, tmp_path: Path, text: str, name: str
+) -> None:
+    file = write_file(tmp_path, text, name)
+    secret, other = 'zones=["correct-horse"]', 'zones=["battery-staple"]'
+    values = write_file(tmp_path, 'zones = ["correct-horse"]\n', "prod.vars")
+    terminal.run_ok(*DETACHED_RUN, "--var-file", values, "--var", secret, file)
+
+    planned = terminal.run("job", "plan", "--var", other, file)
+    as_json = terminal.run("job", "plan", "--json", "--var", other, file)
+
+    shown = planned.out + planned.err + as_json.out + as_json.err
+    assert '"(hidden)" → "(hidden)"' in planned.out
+    assert "correct-horse" not in shown
+    assert "battery-staple" not in shown
+    assert f"--var zones=... {file}" in planned.out
+    submission = read_submission(terminal)
+    assert (submission["Source"], submission["VariableFlags"], submission["Variables"]) == (text, None, "")
+
+
+def test_an_error_of_the_server_does_not_show_a_sensitive_value(terminal: Terminal, tmp_path: Path) -> None:
+    text = SENSITIVE_HCL.replace('job "web" {\n', 'job "web" {\n  type = var.zones[0]\n')
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run("job", "validate", "--var", 'zones=["correct-horse"]', file)
+
+    assert "type: " in result.err
+    assert "(hidden)" in result.err
+    assert "correct-horse" not in result.err
+
+
+# -- notes
+
+
+def test_notes_have_the_names_of_the_file_and_the_line(terminal: Terminal, tmp_path: Path) -> None:
+    body = "      resources {\n        iops   = 5\n"
+    file = write_file(tmp_path, HCL_WEB.replace("      resources {\n", body).replace('"20s"', "20"), "web.hcl")
+
+    result = terminal.run("job", "validate", file)
+
+    assert result.err.splitlines() == [
+        f'note: {file}:25:22: group.task.kill_timeout: 20 without a unit means nanoseconds: write "20s" for seconds',
+        f"note: {file}:21:18: group.task.resources.iops: IOPS has been deprecated and has no effect",
+    ]
+
+
+def test_a_flag_without_a_value_says_what_to_write(terminal: Terminal, tmp_path: Path) -> None:
+    result = terminal.run("job", "validate", "--var", "count", write_file(tmp_path, HCL_WEB, "web.hcl"))
+
+    assert "write --var NAME=VALUE, such as --var copies=2" in result.err
 
 
 # -- the stored source

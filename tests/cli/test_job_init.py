@@ -44,7 +44,7 @@ def test_an_example_is_short_and_valid(terminal: Terminal, tmp_path: Path, kind:
         file = tmp_path / f"{kind}{len(options)}.{language}"
         terminal.run_ok("job", "init", f"--{kind}", f"--{language}", *options, str(file))
 
-        assert terminal.run_ok("job", "validate", str(file)) == f"{file} is valid (job example)\n"
+        assert terminal.run_ok("job", "validate", str(file)) == f"{file} is valid (job {file.stem})\n"
         lines = file.read_text().splitlines()
         assert len(lines) <= MAX_LINES
         assert any("#" in line for line in lines) == (not options)
@@ -55,7 +55,7 @@ def test_both_languages_have_the_same_job(terminal: Terminal, tmp_path: Path, ki
     jobs = []
     for language in ("yaml", "hcl"):
         file = tmp_path / f"example.{language}"
-        file.write_text(build_example(kind, language, file="example"))
+        file.write_text(build_example(kind, language, name="example", file="example"))
         submitted = json.loads(terminal.run_ok("job", "run", "--output", str(file)))["Job"]
         terminal.run("job", "stop", "--purge", "--detach", "example")
         terminal.run_ok("job", "run", "--detach", str(file))
@@ -69,7 +69,7 @@ def test_both_languages_have_the_same_job(terminal: Terminal, tmp_path: Path, ki
 
 
 def test_the_first_line_of_yaml_names_the_schema_for_editors() -> None:
-    first_line = build_example("service", "yaml", file="x.yaml").splitlines()[0]
+    first_line = build_example("service", "yaml", name="x", file="x.yaml").splitlines()[0]
 
     assert first_line == "# yaml-language-server: $schema=http://127.0.0.1:4646/v1/schema/job.json"
 
@@ -77,7 +77,50 @@ def test_the_first_line_of_yaml_names_the_schema_for_editors() -> None:
 def test_the_ending_of_the_file_selects_the_language(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "init", str(tmp_path / "web.nomad"))
 
-    assert 'job "example" {' in (tmp_path / "web.nomad").read_text()
+    assert 'job "web" {' in (tmp_path / "web.nomad").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "first_line"),
+    [
+        ((), "example.yaml", "ID: example"),
+        (("--batch",), "batch.yaml", "ID: batch"),
+        (("--system", "--hcl"), "system.hcl", 'job "system" {'),
+        (("--batch", "my backup.hcl"), "my backup.hcl", 'job "my-backup" {'),
+    ],
+)
+def test_the_job_is_named_after_its_file_or_its_kind(
+    terminal: Terminal,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    file: str,
+    first_line: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    terminal.run_ok("job", "init", *words)
+
+    assert first_line in (tmp_path / file).read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--hcl", "x.yaml"), "x.yaml has the ending of YAML, and --hcl writes HCL: change one of them"),
+        (("--yaml", "x.hcl"), "x.hcl has the ending of HCL, and --yaml writes YAML: change one of them"),
+        (
+            ("x.json",),
+            "x.json: examples are in YAML or HCL: use the ending .yaml or .hcl; `wharf job convert` writes JSON",
+        ),
+    ],
+)
+def test_an_ending_of_another_language_is_refused(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = terminal.run("job", "init", *words)
+
+    assert (result.code, result.err, list(tmp_path.iterdir())) == (1, f"wharf: {message}\n", [])
 
 
 def test_two_kinds_are_refused(terminal: Terminal, tmp_path: Path) -> None:
@@ -108,7 +151,7 @@ def test_an_example_runs_a_real_task(
 ) -> None:
     (agent.folder / "payload").write_text("some text\n")
     (agent.folder / f"example.{language}").unlink(missing_ok=True)
-    run_command(agent, "job", "init", f"--{kind}", f"--{language}")
+    run_command(agent, "job", "init", f"--{kind}", f"--{language}", f"example.{language}")
     run_command(agent, "job", "run", "--detach", f"example.{language}")
     if launch:
         earlier = list_children(agent)
@@ -141,7 +184,7 @@ def test_the_example_with_a_container_runs_it(tmp_path: Path) -> None:
         with running(tmp_path / "a", *words) as agent:
             agent.wait_ready()
             for language in ("yaml", "hcl"):
-                run_command(agent, "job", "init", "--docker", f"--{language}")
+                run_command(agent, "job", "init", "--docker", f"--{language}", f"example.{language}")
                 file = agent.folder / f"example.{language}"
                 file.write_text(file.read_text().replace("busybox:1", f"{registry.address}/web:1"))
                 run_command(agent, "job", "run", "--detach", file.name)

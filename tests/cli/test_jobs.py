@@ -135,7 +135,7 @@ def test_a_tiny_duration_without_a_unit_is_a_warning(terminal: Terminal, tmp_pat
 
     result = terminal.run("job", "validate", file)
 
-    text = "TaskGroups[0].ShutdownDelay: 10 without a unit means nanoseconds: write 10s for seconds"
+    text = 'TaskGroups[0].ShutdownDelay: 10 without a unit means nanoseconds: write "10s" for seconds'
     assert (result.code, result.err) == (0, f"note: {file}:6:5: {text}\n")
 
 

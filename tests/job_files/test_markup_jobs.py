@@ -163,8 +163,10 @@ TaskGroups: [{Count: "${var.count}"}]
     values = parse_values('count = "5"\n')
 
     assert [group["Count"] for group in read(text, files=(values,))["TaskGroups"]] == [5]
-    assert list_errors(text, flags=[("count", "10")]) == ['-var count: invalid value for variable "count": at most 9']
-    assert list_errors(text, flags=[("count", "x")])[0].startswith("-var count: the value of variable")
+    assert list_errors(text, flags=[("count", "10")]) == [
+        '--var count: invalid value 10 for variable "count": at most 9'
+    ]
+    assert list_errors(text, flags=[("count", "x")])[0].startswith("--var count: the value of variable")
 
 
 def test_several_validations_may_be_conditions_with_and_without_braces() -> None:
@@ -177,8 +179,8 @@ variables:
       - {condition: "${var.x > 0}", error_message: too small}
       - {condition: "var.x < 3", error_message: too large}
 """
-    assert list_errors(text, flags=[("x", "0")]) == ['-var x: invalid value for variable "x": too small']
-    assert list_errors(text, flags=[("x", "9")]) == ['-var x: invalid value for variable "x": too large']
+    assert list_errors(text, flags=[("x", "0")]) == ['--var x: invalid value 0 for variable "x": too small']
+    assert list_errors(text, flags=[("x", "9")]) == ['--var x: invalid value 9 for variable "x": too large']
 
 
 def test_keys_of_maps_are_templates_too() -> None:
@@ -231,7 +233,7 @@ def test_a_reference_with_an_unknown_name_is_a_warning() -> None:
 
 @pytest.mark.parametrize("text", ["ID: a\n", "ID: a\nMeta: {x: '${X:-y}'}\n"])
 def test_a_value_for_a_file_without_variables_is_an_error_only_in_strict_mode(text: str) -> None:
-    assert list_errors(text, flags=[("x", "1")], is_strict=True) == ['-var x: no variable "x" is declared in the file']
+    assert list_errors(text, flags=[("x", "1")], is_strict=True) == ['--var x: no variable "x" is declared in the file']
     parse(text, flags=[("x", "1")])
 
 

@@ -20,6 +20,7 @@ from wharf.job_files.hcl_formatter import format_hcl, has_comments
 from wharf.job_files.hcl_writer import write_hcl_job
 from wharf.job_files.markup_jobs import LOCALS, TEMPLATE_KEYS, VARIABLES, WRAPPER, has_variables
 from wharf.languages.hcl.bodies import SyntaxBody
+from wharf.languages.hcl.diagnostics import HIDDEN
 from wharf.languages.hcl.documents import ParsedDocument
 from wharf.languages.markup import MarkupFormat
 from wharf.languages.toml_locations import TOML_TEXT
@@ -63,7 +64,11 @@ def convert_hcl_job(text: str, document: ParsedDocument, parsed: ParsedJob, targ
     """Return a job file in HCL in another language: the job after the evaluation. Raises `UnwritableValue`."""
     if target is JobFormat.HCL and not document.is_json:
         return Conversion(format_hcl(text))
-    conversion = _write_job(parsed.document, target)
+    job = parsed.hidden.hide_in(parsed.document)
+    conversion = _write_job(job, target)
+    if job != parsed.document:
+        names = ", ".join(sorted(parsed.hidden.names))
+        conversion.losses.append(f"{HIDDEN} stands for values of sensitive variables ({names}): write them yourself")
     if not document.is_json and has_comments(text):
         conversion.losses.append("comments are left out")
     if _has_declarations(document):

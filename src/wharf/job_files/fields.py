@@ -18,7 +18,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType
 from wharf.job_files.hcl.blocks import JOB
-from wharf.job_files.hcl.places import FilePath, join_path
+from wharf.job_files.hcl.places import FilePath, format_path
 from wharf.languages.suggestions import find_nearest_name
 
 DURATION_FIELDS: Final = frozenset({
@@ -336,11 +336,3 @@ def parse_comparison(text: str) -> dict[str, str]:
 def _is_outside(text: str, at: int) -> bool:
     """Return whether a position is outside of a reference `${...}`."""
     return text.rfind("${", 0, at) <= text.rfind("}", 0, at)
-
-
-def format_path(path: FilePath) -> str:
-    """Return a path as text, such as `TaskGroups[0].Count`."""
-    text = ""
-    for step in path:
-        text = f"{text}[{step}]" if isinstance(step, int) else join_path(text, step)
-    return text

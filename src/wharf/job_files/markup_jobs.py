@@ -6,13 +6,14 @@ as they are (record 0236).
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.job_files.fields import NormalizedJob, format_path, normalize_job
+from wharf.job_files.fields import NormalizedJob, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath
+from wharf.job_files.hcl.places import FilePath, format_path
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.calls import FunctionPorts
@@ -41,6 +42,16 @@ _PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
 def has_variables(document: Any) -> bool:
     """Return whether a document declares variables or local values."""
     return isinstance(document, dict) and any(key in document for key in TEMPLATE_KEYS)
+
+
+def list_sensitive_variables(document: Any) -> frozenset[str]:
+    """Return the names of the variables that a document declares as sensitive."""
+    variables = document.get(VARIABLES) if isinstance(document, dict) else None
+    if not isinstance(variables, dict):
+        return frozenset()
+    return frozenset(
+        name for name, part in variables.items() if isinstance(part, dict) and part.get("sensitive") is True
+    )
 
 
 def is_hcl_in_json(document: Any) -> bool:
@@ -100,7 +111,10 @@ def map_markup_job(
     for problem in normalized.problems:
         diagnostics.add(*places.get_range((*prefix, *problem.path)), problem.message, problem.fix)
     warnings = list_warnings(evaluated, normalized.document) if evaluated is not None else []
-    parsed = ParsedJob(normalized.document, warnings, places, evaluated.variables if evaluated is not None else {})
+    parsed = ParsedJob(normalized.document, warnings, places, spell_path=places.spell_path)
+    if evaluated is not None:
+        diagnostics.hidden = evaluated.diagnostics.hidden
+        parsed = replace(parsed, variables=evaluated.variables, hidden=diagnostics.hidden)
     if not normalized.document.get("ID"):
         source, start, _ = places.get_range(prefix)
         diagnostics.add(source, start, start, "the job has no ID", "add one, such as ID: web")
@@ -198,6 +212,10 @@ class _Places(Mapping[str, SourceRange]):
             raise KeyError(path)
         return found or SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
 
+    def spell_path(self, path: str) -> str:
+        """Return the path in the file of a field of the job."""
+        return format_path(self._get_file_path(parse_path(path)))
+
     def __iter__(self) -> Iterator[str]:
         return _iterate_paths(self._job, ())
 
@@ -279,7 +297,7 @@ def _evaluate_templates(
     if not has_variables(document.value):
         # The document stays as it is, but values for variables that it does not declare are an error.
         nothing = ParsedDocument(source, JsonObject([], 0, 0))
-        evaluate_document(nothing, BodySchema(), ports=ports, inputs=inputs)
+        evaluate_document(nothing, BodySchema(), ports=ports, inputs=inputs).diagnostics.raise_if_any()
         return None
     diagnostics = DiagnosticList()
     size = len(source.text.encode())

@@ -8,9 +8,8 @@ from typing import Any
 
 from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.validation.templates import find_syntax_problem
-from wharf.job_files.fields import format_path
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath, iterate_tasks
+from wharf.job_files.hcl.places import FilePath, format_path, iterate_tasks
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceRange
 
 

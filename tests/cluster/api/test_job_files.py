@@ -131,7 +131,7 @@ async def test_parse_and_plan_agree_after_a_registration() -> None:
             'job.hcl:1:10: the variable "image" has no value\n'
             '    1 | variable "image" {\n'
             "      |          ^^^^^^^\n"
-            "   set it with -var image=..., in a values file, as WHARF_VAR_image in the environment, or with a default here",
+            "   set it with --var image=..., in a values file, as WHARF_VAR_image in the environment, or with a default here",
         ),
         (
             {"JobHCL": SHOP, "Variables": "image = upper(x)\n"},

@@ -745,8 +745,6 @@ def test_the_number_of_problems_of_a_job_is_limited() -> None:
         (with_task(resources=some_resources(networks=WEB_NETWORK)), f"{TASK}.Resources.Networks"),
         (with_task(resources=some_resources(memory_max_mb=500)), f"{TASK}.Resources.MemoryMaxMB"),
         (with_task(templates=(Template(embedded_tmpl="x", dest_path="x", vault_grace=1),)), f"{TASK}.Templates[0].VaultGrace"),
-        (with_task(services=(a_service(),)), f"{TASK}.ShutdownDelay"),
-        (with_group(services=(a_service(),)), f"{GROUP}.ShutdownDelay"),
         (with_task(identities=(WorkloadIdentity(name="x", ttl=1),)), f"{TASK}.Identities[0].Audience"),
         (with_task(identities=(WorkloadIdentity(name="x", audience=("a",)),)), f"{TASK}.Identities[0].TTL"),
         (with_task(identity=WorkloadIdentity(audience=("a",))), f"{TASK}.Identity.Audience"),
@@ -803,7 +801,11 @@ def test_at_most_twenty_problems_of_a_whole_job_are_reported() -> None:
     ("driver", "config", "warnings"),
     [
         ("raw_exec", {"comand": "x"}, ["TaskGroups[0].Tasks[0].Config.comand: did you mean"]),
-        ("docker", {"GPU": 1}, ["TaskGroups[0].Tasks[0].Config.GPU: the options are"]),
+        (
+            "docker",
+            {"GPU": 1},
+            ["TaskGroups[0].Tasks[0].Config.GPU: `wharf job explain-field docker` lists the options"],
+        ),
         (
             "docker",
             {"mount": [{"target": "/a"}, {"sourc": "b"}]},

@@ -159,3 +159,9 @@ BATCH_RESTART = {**SERVICE_RESTART, "Attempts": 3, "Interval": 24 * HOUR}
 )  # fmt: skip
 def test_the_canonical_form_has_all_defaults(body: str, path: str, value: object) -> None:
     assert find_value(read_canonical(body), path) == value
+
+
+def test_a_lifecycle_that_sets_nothing_is_removed() -> None:
+    job = read_canonical(in_task('lifecycle {\nhook = ""\n}'))
+
+    assert find_value(job, f"{TASK}.Lifecycle") is None

@@ -16,7 +16,7 @@ job "j" {}
 job.hcl:1:10: the variable "x" has no value
     1 | variable "x" {
       |          ^^^
-   set it with -var x=..., in a values file, as WHARF_VAR_x in the environment, or with a default here
+   set it with --var x=..., in a values file, as WHARF_VAR_x in the environment, or with a default here
 """,
     ),
     "a_file_function_on_a_server": (
@@ -342,7 +342,7 @@ job.hcl:2:1: the block "job" may occur only once
    the first is at: job.hcl:1:1
     1 | job "a" {}
       | ^^^^^^^
-   join both into one
+   write a file for each
 """,
     ),
     "a_secret_value": (
@@ -402,6 +402,7 @@ job.hcl:2:2: no block "consul" is allowed in job
       |  ^^^^^^
    consul belongs to group, task
 job.hcl:3:2: no argument "vault_token" is allowed in job
+   the arguments are all_at_once, datacenters, id, meta, name, namespace, node_pool, priority, ...
 """,
     ),
     "network_in_a_task": (

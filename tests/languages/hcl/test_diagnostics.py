@@ -80,12 +80,14 @@ def test_syntax_errors_of_the_file_hide_everything_else() -> None:
     assert ["job.hcl:2:6: 5m is not a number"] == list_errors('job "x" {\n a = 5m\n foo = 1\n}\n', values="v = 1\n")
 
 
-def test_errors_of_declarations_hide_errors_of_the_body() -> None:
+def test_errors_of_declarations_and_of_the_body_are_reported_together() -> None:
     text = 'variable "v" {\n}\nlocals {\n a = nope()\n}\njob "x" {\n foo = 1\n}\n'
 
-    assert ['job.hcl:1:10: the variable "v" has no value', 'job.hcl:4:6: no function "nope" exists'] == list_errors(
-        text
-    )
+    assert [
+        'job.hcl:1:10: the variable "v" has no value',
+        'job.hcl:4:6: no function "nope" exists',
+        'job.hcl:7:2: no argument "foo" is allowed in job',
+    ] == list_errors(text)
 
 
 def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> None:
@@ -106,7 +108,7 @@ def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> 
         # The faults that people meet most.
         ('job "x" {\n meta {\n com.example = 1\n }\n}\n', 'expected "=" or "{" after com', "write an object"),
         ('job "x" {\n type "batch"\n}\n', 'expected a label or "{"', "for an argument, write type = ..."),
-        ('variable "v" {\n}\njob "x" {\n}\n', 'the variable "v" has no value', "set it with -var v=..."),
+        ('variable "v" {\n}\njob "x" {\n}\n', 'the variable "v" has no value', "set it with --var v=..."),
         ('job "x" {\n a = file("x")\n}\n', "the function file reads files", "command line tool"),
         ('job "x" {\n a { b = 1 c = 2 }\n}\n', "a block on one line has only one argument", "put each argument"),
         ('job "x" {\n meta {\n "a.b" = 1\n }\n}\n', "the name of an argument has no quotes", 'meta = { "a.b" = ... }'),
@@ -128,7 +130,11 @@ def test_unknown_names_and_wrong_values_of_the_body_are_collected_together() -> 
         ('job "x" {\n a = {{ x }}\n}\n', 'found "{{"', "render it first"),
         ('job "x" {\n update {\n }\n update {\n }\n}\n', "may occur only once", "the first is at: job.hcl:2:2"),
         ('job "x" {\n group "g" {\n', "the block group has no closing brace", "write } on a line of its own"),
-        ('job "x" {\n a = 256MB\n}\n', "256MB is not a number", 'put it in quotes: "256MB"'),
+        (
+            'job "x" {\n a = 256MB\n}\n',
+            "256MB is not a number",
+            "write a = 256, without a unit: the number is in megabytes",
+        ),
         ('job "x" {\n tpye = 1\n}\n', 'no argument "tpye"', 'did you mean "type"?'),
         ('job "x" {\n count = 1\n}\n', 'no argument "count"', "count belongs to group"),
         ('job "x" {\n config {\n }\n}\n', 'no block "config"', "config belongs to task"),

@@ -201,7 +201,7 @@ def test_any_text_of_a_flag_is_accepted_or_has_errors(text: str) -> None:
         errors = find_document_errors(partial(evaluate_document, document, SCHEMA, ports=PORTS, inputs=inputs))
 
         for diagnostic in errors.diagnostics if errors is not None else ():
-            assert re.match(r"-var v: |job\.hcl:\d+:\d+: ", diagnostic.render())
+            assert re.match(r"--var v: |job\.hcl:\d+:\d+: ", diagnostic.render())
 
 
 # -- printed values

@@ -184,10 +184,10 @@ def test_a_list_or_object_holds_its_items(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1 2]", 'expected "," or "]", found "2"'),
-        ("[1\n2]", 'expected "," or "]", found "2"'),
+        ("[1 2]", "a comma is missing before this item of the list"),
+        ("[1\n2]", "a comma is missing before this item of the list"),
         ("[,]", 'expected a value, found ","'),
-        ("{ a = 1 b = 2 }", 'expected "," or a line end or "}", found "b"'),
+        ("{ a = 1 b = 2 }", "a comma is missing before this item of the object"),
         ("{ a.b = 1 }", "a key is a name, a text or an expression in parentheses"),
         ("{ a }", 'expected "=" or ":" after the key, found "}"'),
         ("{ a == 1 }", 'expected "=" or ":" after the key, found "="'),

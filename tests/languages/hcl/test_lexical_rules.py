@@ -200,7 +200,9 @@ def test_labels_are_not_normalized() -> None:
 
 def test_labels_have_escapes_but_no_templates() -> None:
     assert {"b": [("${x}", 'a"b', {})]} == read_body('b "$${x}" "a\\"b" {}\n')
-    assert ["job.hcl:1:6: a label is a plain text"] == list_errors('b "a-${x}" {}\n', FREE_SCHEMA)
+    assert ["job.hcl:1:6: a label is a plain text: it is not computed, so it has no ${"] == list_errors(
+        'b "a-${x}" {}\n', FREE_SCHEMA
+    )
 
 
 # -- line ends in expressions

@@ -29,7 +29,7 @@ def test_an_argument_that_occurs_twice_names_both_places() -> None:
         ("a = 1,", "an argument ends with its line"),
         ("a = 1;", "an argument ends with its line"),
         ("a = 1 b = 2", "expected the end of the line, found another argument or block"),
-        ("a =", '"a" has no value'),
+        ("a =", '"a" has no value on its line'),
         ("a = 1 2", 'expected an operator or the end of the line, found "2"'),
         ("a", 'expected "=" or "{" after a, found the end of the line'),
         ("a\n=\n1", 'expected "=" or "{" after a, found the end of the line'),
@@ -79,7 +79,7 @@ def test_a_block_may_be_on_one_line(text: str, body: dict[str, object]) -> None:
         ("b {\n} c = 1\n", "2:3: expected the end of the line, found another argument or block"),
         ("b {} {}\n", '1:6: expected an operator or the end of the line, found "{"'),
         ("b\n{\n}\n", '1:2: expected "=" or "{" after b, found the end of the line'),
-        ('b "x"\n{\n}\n', '1:6: expected a label or "{", found the end of the line'),
+        ('b "x"\n{\n}\n', '1:6: expected "{", found the end of the line'),
         ('b "x" = {\n}\n', '1:7: expected a label or "{", found "="'),
     ],
 )
@@ -193,7 +193,7 @@ def test_all_syntax_errors_are_found_in_one_run() -> None:
     text = "a = [1,\n 2\nb = 3\nc = 4 5\nd {\n e = 5m\n f = 'x'\n g = max(1\n}\nh = {{ x }}\ni = 1\n"
 
     assert [
-        'job.hcl:3:1: expected "," or "]", found "b"',
+        'job.hcl:3:1: the list has no "]" before b',
         'job.hcl:4:7: expected an operator or the end of the line, found "5"',
         "job.hcl:6:6: 5m is not a number",
         'job.hcl:7:6: expected a value, found "\'"',

@@ -86,9 +86,13 @@ def test_an_unbalanced_or_unknown_directive_is_an_error(text: str, message: str)
     assert [message] == find_failure(text).messages
 
 
-@pytest.mark.parametrize("text", ['"${X:-y}"', '"${#x}"', '"${x%%y}"', '"${!x:0:3}"', '"${x"', '"${}"', '"${x:0:3}"'])
+@pytest.mark.parametrize("text", ['"${X:-y}"', '"${#x}"', '"${x%%y}"', '"${!x:0:3}"', '"${}"', '"${x:0:3}"'])
 def test_shell_text_gets_the_advice_to_double_the_sign(text: str) -> None:
     assert ["for shell text, write $${ instead of ${"] == find_failure(text).fixes
+
+
+def test_an_interpolation_without_a_brace_gets_the_advice_to_close_it() -> None:
+    assert ["write } at its end"] == find_failure('"${x"').fixes
 
 
 def test_a_percent_sign_of_another_language_gets_the_advice_to_double_it() -> None:
@@ -122,7 +126,7 @@ def test_a_heredoc_holds_the_lines_up_to_its_name(lines: list[str], value: str) 
 
 
 def test_after_a_wrong_heredoc_without_an_end_the_next_line_is_parsed() -> None:
-    assert ['job.hcl:2:1: "b" has no value'] == list_errors("a = 1 << EOF\nb =\n", FREE_SCHEMA)[1:]
+    assert ['job.hcl:2:1: "b" has no value on its line'] == list_errors("a = 1 << EOF\nb =\n", FREE_SCHEMA)[1:]
 
 
 @pytest.mark.parametrize("opening", ["<<EOF x", '<<"EOF"', "<< EOF", "<<EOF # c", "<<'EOF'"])

@@ -131,7 +131,7 @@ def test_a_reference_for_the_node_in_a_default_gets_the_advice_to_double_the_sig
     assert 'write "$${node.class}"' in find_errors(declare('default = "${node.class}"') + JOB)
 
 
-@pytest.mark.parametrize("name", ["sensitive", "nullable", "ephemeral", "typ", "validation"])
+@pytest.mark.parametrize("name", ["nullable", "ephemeral", "typ", "validation"])
 def test_another_argument_of_a_variable_is_unknown(name: str) -> None:
     assert [f'job.hcl:2:1: a variable has no argument "{name}"'] == list_errors(
         declare(f"{name} = true", "default = 1") + JOB
@@ -160,7 +160,7 @@ def test_every_declared_variable_needs_a_value() -> None:
     text = find_errors(declare("type = string") + JOB)
 
     assert text.startswith('job.hcl:1:10: the variable "v" has no value\n')
-    assert "set it with -var v=..., in a values file, as WHARF_VAR_v in the environment" in text
+    assert "set it with --var v=..., in a values file, as WHARF_VAR_v in the environment" in text
 
 
 def test_an_unset_variable_in_a_local_value_has_one_message() -> None:
@@ -237,12 +237,12 @@ def test_a_text_from_outside_is_read_by_the_type(lines: list[str], text: str, va
 @pytest.mark.parametrize(
     ("lines", "text", "message"),
     [
-        (["type = list(string)"], "x", "-var v: a value holds no names, but x is one"),
-        (["type = list(string)"], '["x"', '-var v: expected "," or "]", found the end of the file'),
-        (["type = number"], "x", '-var v: the value of variable "v" is not of type number: expected a number'),
-        (["type = bool"], "yes", "-var v: a value holds no names, but yes is one"),
-        (["type = list(string)"], 'split(",", "a")', "-var v: a value holds no functions, but split is one"),
-        (["default = 1"], "x", '-var v: the value of variable "v" is not of type number: expected a number'),
+        (["type = list(string)"], "x", "--var v: a value holds no names, but x is one"),
+        (["type = list(string)"], '["x"', '--var v: expected "," or "]", found the end of the file'),
+        (["type = number"], "x", '--var v: the value of variable "v" is not of type number: expected a number'),
+        (["type = bool"], "yes", "--var v: a value holds no names, but yes is one"),
+        (["type = list(string)"], 'split(",", "a")', "--var v: a value holds no functions, but split is one"),
+        (["default = 1"], "x", '--var v: the value of variable "v" is not of type number: expected a number'),
     ],
 )
 def test_a_wrong_text_from_outside_is_named_by_its_source(lines: list[str], text: str, message: str) -> None:
@@ -333,7 +333,7 @@ def test_unknown_names_are_ignored_or_refused() -> None:
     errors = find_errors(text, values="cuont = 1\n", flags=[("x", "1")], is_strict=True)
     assert 'variables:1:1: no variable "cuont" is declared in the file' in errors
     assert 'did you mean "count"?' in errors
-    assert '-var x: no variable "x" is declared in the file' in errors
+    assert '--var x: no variable "x" is declared in the file' in errors
 
 
 # -- use
@@ -399,18 +399,18 @@ def test_a_wrong_validation_is_an_error(text: str, message: str) -> None:
 def test_a_failed_validation_names_the_value_and_the_rule() -> None:
     text = find_errors(REPLICAS + JOB, values="replicas = 12\n")
 
-    assert 'variables:1:12: invalid value for variable "replicas": Between 1 and 9.' in text
+    assert 'variables:1:12: invalid value 12 for variable "replicas": Between 1 and 9.' in text
     assert "the rule is at: job.hcl:6:21" in text
 
 
 def test_a_failed_validation_of_a_flag_names_the_flag() -> None:
     errors = list_errors(REPLICAS + JOB, flags=[("replicas", "0")])
 
-    assert ['-var replicas: invalid value for variable "replicas": Between 1 and 9.'] == errors
+    assert ['--var replicas: invalid value 0 for variable "replicas": Between 1 and 9.'] == errors
 
 
 def test_a_default_is_validated_too() -> None:
-    assert ['job.hcl:2:11: invalid value for variable "v": Wrong.'] == list_errors(validate("var.v > 5") + JOB)
+    assert ['job.hcl:2:11: invalid value 1 for variable "v": Wrong.'] == list_errors(validate("var.v > 5") + JOB)
 
 
 # -- secrets

@@ -427,11 +427,11 @@ def locate_errors(session: Session, job: "JobFile") -> "Iterator[None]":
 def print_warnings(warnings: str, job: "JobFile") -> None:
     """Print the warnings about a job to standard error, one line each, with positions in the file if known."""
     for warning in job.list_warnings():
-        click.echo(f"note: {warning}", err=True)
+        click.echo(f"note: {job.parsed.hidden.hide(warning)}", err=True)
     for line in warnings.splitlines():
         text = line.strip().removeprefix("* ")
         if text and not _WARNING_COUNT_LINE.fullmatch(text):
-            click.echo(f"note: {job.format_warning(text)}", err=True)
+            click.echo(f"note: {job.parsed.hidden.hide(job.format_warning(text))}", err=True)
 
 
 def render_launches(session: Session, launches: "Iterable[datetime.datetime]") -> str:

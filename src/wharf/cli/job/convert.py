@@ -59,7 +59,7 @@ def convert(
     except UnwritableValue as error:
         raise CliError(f"{job.name}: {error}") from error
     for warning in job.parsed.warnings:
-        click.echo(f"note: {warning}", err=True)
+        click.echo(f"note: {job.parsed.hidden.hide(warning)}", err=True)
     for loss in conversion.losses:
         click.echo(f"note: {job.name}: {loss}", err=True)
     click.echo(conversion.text, nl=False)

@@ -5,12 +5,12 @@ from typing import Final
 _YAML_HEAD: Final = """\
 # yaml-language-server: $schema={schema}
 # `wharf job plan {file}` shows what submitting this job would change; `wharf job run {file}` submits it.
-ID: example
+ID: {name}
 
 """
 _HCL_HEAD: Final = """\
 # `wharf job plan {file}` shows what submitting this job would change; `wharf job run {file}` submits it.
-job "example" {
+job "{name}" {
 """
 _YAML_RAW_EXEC: Final = """\
         # raw_exec runs a program of the node without isolation: `wharf dev` permits it. exec adds a sandbox, docker runs an
@@ -105,7 +105,7 @@ EXAMPLES: Final[dict[tuple[str, str], str]] = {
         _YAML_HEAD
         + _YAML_SERVICE
         + f"""\
-        # The node needs a container engine such as Docker. It pulls the image.
+        # The node needs a running container engine: Docker or Podman. `wharf node status --verbose NODE` lists its drivers.
         Driver: docker
         Config:
           image: busybox:1
@@ -118,7 +118,7 @@ EXAMPLES: Final[dict[tuple[str, str], str]] = {
         _HCL_HEAD
         + _HCL_SERVICE
         + f"""\
-      # The node needs a container engine such as Docker. It pulls the image.
+      # The node needs a running container engine: Docker or Podman. `wharf node status --verbose NODE` lists its drivers.
       driver = "docker"
 
       config {{
@@ -194,7 +194,7 @@ TaskGroups:
         + """\
 Type: batch
 
-# Each launch is a job of its own. `wharf job periodic force example` launches one now.
+# Each launch is a job of its own. `wharf job periodic force {name}` launches one now.
 Periodic:
   Specs: ["*/15 * * * *"] # Minute, hour, day of month, month, day of week.
   TimeZone: UTC
@@ -218,7 +218,7 @@ TaskGroups:
         + """\
   type = "batch"
 
-  # Each launch is a job of its own. `wharf job periodic force example` launches one now.
+  # Each launch is a job of its own. `wharf job periodic force {name}` launches one now.
   periodic {
     crons            = ["*/15 * * * *"] # Minute, hour, day of month, month, day of week.
     time_zone        = "UTC"
@@ -243,7 +243,7 @@ TaskGroups:
         + """\
 Type: batch
 
-# Each dispatch is a job of its own: `echo a text | wharf job dispatch --meta name=world example -`.
+# Each dispatch is a job of its own: `echo a text | wharf job dispatch --meta name=world {name} -`.
 ParameterizedJob:
   Payload: optional # Or required, or forbidden.
   MetaRequired: [name]
@@ -268,7 +268,7 @@ TaskGroups:
         + """\
   type = "batch"
 
-  # Each dispatch is a job of its own: `echo a text | wharf job dispatch --meta name=world example -`.
+  # Each dispatch is a job of its own: `echo a text | wharf job dispatch --meta name=world {name} -`.
   parameterized {
     payload       = "optional" # Or required, or forbidden.
     meta_required = ["name"]
@@ -337,5 +337,5 @@ TaskGroups:
         + _HCL_RESOURCES
     ),
 }
-"""Texts by kind and language. `{file}` and `{schema}` stand for names."""
+"""Texts by kind and language. `{name}`, `{file}` and `{schema}` stand for names."""
 KINDS: Final = ("service", "batch", "docker", "periodic", "parameterized", "system")

@@ -12,12 +12,12 @@ from wharf.job_files.fields import DURATION_FIELDS
 from wharf.job_files.markup_jobs import (
     has_variables,
     is_hcl_in_json,
+    list_sensitive_variables,
     map_markup_job,
     parse_path,
     read_markup,
 )
-from wharf.job_files.task_problems import add_task_problems
-from wharf.languages.hcl.diagnostics import DiagnosticList, DocumentErrors, SourceFile
+from wharf.languages.hcl.diagnostics import DocumentErrors, SourceFile
 from wharf.languages.markup import MarkupFormat
 
 if TYPE_CHECKING:
@@ -78,29 +78,34 @@ class JobFile:
         """Return the source that is stored with the job: the text, and the values of its variables."""
         from wharf.contract.wire.jobs.messages import JobSource
 
-        flags, variables = describe_submitted_variables(self.inputs, self.parsed.variables)
+        flags, variables = describe_submitted_variables(self.inputs, self.parsed.variables, self.parsed.hidden.names)
         stored_format = SUBMITTED_HCL_FORMAT if self.format == HCL else self.format
         return JobSource(source=self.source, format=stored_format, variable_flags=flags, variables=variables)
 
     def format_errors(self, text: str) -> str:
         """Return the server's validation errors with their places in this file."""
         # Several groups may inherit one field of the job: its problem is reported once.
-        return "\n".join(dict.fromkeys(self._format_issue(issue) for issue in parse_validation_issues(text)))
+        lines = dict.fromkeys(self._format_issue(issue) for issue in parse_validation_issues(text))
+        return self.parsed.hidden.hide("\n".join(lines))
 
     def format_warning(self, warning: str) -> str:
         """Return a server's warning, with the position of the field that it is about."""
         unknown_field = _UNKNOWN_FIELD.fullmatch(warning)
-        if unknown_field is None:
+        if unknown_field is not None:
+            return f"{self.parsed.find_place(unknown_field[1])}: {unknown_field[1]} {unknown_field[2]}"
+        issues = parse_validation_issues(warning)
+        if len(issues) != 1 or not issues[0].field_path:
             return warning
-        return f"{self.parsed.find_place(unknown_field[1])}: {unknown_field[1]} {unknown_field[2]}"
+        path, text = self._find_origin(issues[0].field_path), issues[0].text
+        return f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {text}"
 
     def list_warnings(self) -> list[str]:
         """Return the warnings that need no server: of the parser, and durations that probably lack a unit."""
         return [
             *self.parsed.warnings,
             *(
-                f"{self.parsed.find_place(path)}: {path}: {duration} without a unit means nanoseconds: "
-                f"write {duration}s for seconds"
+                f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {duration} without a unit means "
+                f'nanoseconds: write "{duration}s" for seconds'
                 for path, duration in _iter_tiny_durations(self.document)
             ),
         ]
@@ -114,7 +119,9 @@ class JobFile:
         if _NOT_A_NUMBER.fullmatch(text) and _is_duration_field(field_path):
             value = self._find_value(field_path)
             text = f'expected a duration such as 30s or 1h30m, got "{value}"'
-        return self.parsed.render_problem("" if field_path == "Job" else field_path, f"{field_path}: {text}")
+        is_job = field_path == "Job"
+        name = field_path if is_job else self.parsed.spell_path(field_path)
+        return self.parsed.render_problem("" if is_job else field_path, f"{name}: {text}")
 
     def _find_origin(self, field_path: str) -> str:
         """Return the path at which the file has the value of a field: groups and tasks inherit policies from above."""
@@ -176,17 +183,15 @@ def _parse(path: str, name: str, text: str, options: VariableOptions, world: "Wo
         document = read_markup(text, name, MarkupFormat(format))
         if format != MarkupFormat.JSON or not is_hcl_in_json(document.value):
             needs_inputs = has_variables(document.value) or options.values or options.files
-            inputs = read_inputs(path, options) if needs_inputs else VariableInputs()
+            secret_names = list_sensitive_variables(document.value)
+            inputs = read_inputs(path, options, secret_names) if needs_inputs else VariableInputs()
             return JobFile(name, text, format, map_markup_job(document, SourceFile(name, text), inputs, ports), inputs)
     from wharf.job_files.hcl.parsing import evaluate_hcl_job
-    from wharf.languages.hcl.documents import parse_document
+    from wharf.languages.hcl.documents import list_sensitive_names, parse_document
 
     parsed_document = parse_document(text, name)
-    inputs = read_inputs(path, options)
-    parsed = evaluate_hcl_job(parsed_document, inputs, ports)
-    diagnostics = DiagnosticList()
-    add_task_problems(diagnostics, parsed)
-    diagnostics.raise_if_any()
+    inputs = read_inputs(path, options, list_sensitive_names(parsed_document))
+    parsed = evaluate_hcl_job(parsed_document, inputs, ports, checks_tasks=True)
     return JobFile(name, text, HCL, parsed, inputs)
 
 

@@ -11,6 +11,9 @@ from wharf.cli.common.errors import CliError
 from wharf.cli.job.examples import EXAMPLES, KINDS
 
 LANGUAGES: Final = ("yaml", "hcl")
+YAML_SUFFIXES: Final = (".yaml", ".yml")
+DEFAULT_NAME: Final = "example"
+_UNUSUAL_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _COMMENT: Final = re.compile(r"(?m)^[ ]*#.*\n|[ ]+#[ ].*$")
 _HELP: Final = {
     "service": "A program that runs until it is stopped (the default).",
@@ -36,7 +39,8 @@ _HELP: Final = {
 def init(file: Path | None, kinds: tuple[str, ...], language: str | None, short: bool) -> None:
     """Write an example job file.
 
-    FILE is example.yaml or example.hcl by default. An existing file is not overwritten.
+    The job is named like FILE. FILE is named after the kind of job by default, such as batch.yaml or batch.hcl, and
+    example.yaml without a kind. An existing file is not overwritten.
 
     wharf job init --batch --hcl
     """
@@ -44,9 +48,10 @@ def init(file: Path | None, kinds: tuple[str, ...], language: str | None, short:
         options = " and ".join(f"--{kind}" for kind in KINDS if kind in kinds)
         raise click.UsageError(f"{options} exclude each other: use one of them")
     kind = kinds[0] if kinds else "service"
-    language = language or _detect_language(file)
-    file = file if file is not None else Path(f"example.{language}")
-    text = build_example(kind, language, file=str(file), has_comments=not short)
+    language = _choose_language(file, language)
+    file = file if file is not None else Path(f"{kinds[0] if kinds else DEFAULT_NAME}.{language}")
+    name = _UNUSUAL_CHARACTERS.sub("-", file.stem).strip("-") or DEFAULT_NAME
+    text = build_example(kind, language, name=name, file=str(file), has_comments=not short)
     try:
         with file.open("x", encoding="utf-8") as target:
             target.write(text)
@@ -57,13 +62,24 @@ def init(file: Path | None, kinds: tuple[str, ...], language: str | None, short:
     click.echo(f"wrote {file}; `wharf job run {file}` submits it")
 
 
-def _detect_language(file: Path | None) -> str:
+def _choose_language(file: Path | None, option: str | None) -> str:
+    """Return the language of the option, or that of the ending of the file. Raises CliError if they disagree."""
     from wharf.cli.job.files import HCL_SUFFIXES
 
-    return "hcl" if file is not None and file.suffix in HCL_SUFFIXES else "yaml"
+    suffix = file.suffix if file is not None else ""
+    by_suffix = "hcl" if suffix in HCL_SUFFIXES else "yaml" if suffix in YAML_SUFFIXES else None
+    if by_suffix is None and suffix in (".json", ".toml"):
+        raise CliError(
+            f"{file}: examples are in YAML or HCL: use the ending .yaml or .hcl; `wharf job convert` writes {suffix[1:].upper()}"
+        )
+    if option is not None and by_suffix not in (option, None):
+        raise CliError(
+            f"{file} has the ending of {by_suffix.upper()}, and --{option} writes {option.upper()}: change one of them"
+        )
+    return option or by_suffix or "yaml"
 
 
-def build_example(kind: str, language: str, *, file: str, has_comments: bool = True) -> str:
+def build_example(kind: str, language: str, *, name: str, file: str, has_comments: bool = True) -> str:
     """Return an example job."""
     from wharf.contract.client import read_settings
     from wharf.job_files.schema import SCHEMA_URL_PATH
@@ -74,4 +90,4 @@ def build_example(kind: str, language: str, *, file: str, has_comments: bool = T
         text = _COMMENT.sub("", text)
         text = re.sub(r"\n{3,}", "\n\n", text).lstrip("\n")
     address = read_settings(os.environ).addresses[0].rstrip("/")
-    return text.replace("{schema}", f"{address}{SCHEMA_URL_PATH}").replace("{file}", file)
+    return text.replace("{schema}", f"{address}{SCHEMA_URL_PATH}").replace("{file}", file).replace("{name}", name)

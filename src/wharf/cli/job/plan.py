@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.jobs.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
     from wharf.contract.wire.jobs.messages import JobPlanResponse
+    from wharf.languages.hcl.diagnostics import HiddenValues
 
 CHANGES_EXIT_CODE: Final = 1
 UNKNOWN_EXIT_CODE: Final = 255
@@ -72,9 +73,11 @@ def plan(
     with locate_errors(session, job):
         response = session.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
     print_warnings(response.warnings, job)
-    values, secrets = list_environment_values(job.inputs, job.parsed.variables)
-    repeated = replace(options, values=(*values, *options.values))
-    words = [*session.connection_words, *repeated.list_words(), file]
+    hidden = job.parsed.hidden
+    response = _hide_values(response, hidden)
+    found_values, secrets = list_environment_values(job.inputs, job.parsed.variables, hidden.names)
+    options = replace(options, values=(*found_values, *options.values))
+    words = [*session.connection_words, *options.list_words(hidden.names), file]
     session.print_result(response, lambda: "\n".join(render_plan(session, words, response, secrets)))
     if has_changes(response):
         raise click.exceptions.Exit(CHANGES_EXIT_CODE)
@@ -103,6 +106,29 @@ def validate(
         errors = response.validation_errors or (response.error,)
         raise CliError("\n".join(job.format_errors(error) for error in errors))
     session.print_result(response, lambda: f"{job.name} is valid (job {job.id})")
+
+
+def _hide_values(response: "JobPlanResponse", hidden: "HiddenValues") -> "JobPlanResponse":
+    """Return a plan whose diff does not show the values of sensitive variables. A changed field shows neither of its values then."""
+    import msgspec
+
+    from wharf.contract.model.jobs.plan import FieldDiff
+    from wharf.languages.hcl.diagnostics import HIDDEN
+
+    def hide(value: Any) -> Any:  # Any part of a diff.
+        if isinstance(value, tuple):
+            return tuple([hide(item) for item in value])
+        if isinstance(value, FieldDiff):
+            is_hidden = hidden.hide(value.old) != value.old or hidden.hide(value.new) != value.new
+            texts = {name: HIDDEN for name in ("old", "new") if getattr(value, name)} if is_hidden else {}
+            return msgspec.structs.replace(value, **texts)
+        if isinstance(value, msgspec.Struct):
+            return msgspec.structs.replace(
+                value, **{name: hide(getattr(value, name)) for name in value.__struct_fields__}
+            )
+        return hidden.hide(value) if type(value) is str else value
+
+    return msgspec.structs.replace(response, diff=hide(response.diff))
 
 
 def has_changes(response: "JobPlanResponse") -> bool:

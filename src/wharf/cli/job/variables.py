@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -36,21 +36,21 @@ class VariableOptions:
     files: tuple[str, ...] = ()
     is_strict: bool = True
 
-    def list_words(self) -> list[str]:
-        """Return the options as arguments of a command. Values of variables with names of secrets are left out."""
+    def list_words(self, sensitive_names: "Set[str]" = frozenset()) -> list[str]:
+        """Return the options as arguments of a command. The values of sensitive variables, and of names of secrets, are left out."""
         from wharf.languages.hcl.diagnostics import is_secret_name
 
         words = [
             word
             for name, text in self.values
-            for word in ("--var", f"{name}={'...' if is_secret_name(name) else text}")
+            for word in ("--var", f"{name}={'...' if name in sensitive_names or is_secret_name(name) else text}")
         ]
         words += [word for file in self.files for word in ("--var-file", file)]
         return words if self.is_strict else [*words, "--hcl2-strict=false"]
 
 
 def list_environment_values(
-    inputs: "VariableInputs", variables: "Mapping[str, Value]"
+    inputs: "VariableInputs", variables: "Mapping[str, Value]", sensitive_names: "Set[str]"
 ) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the values that come from the environment: names with texts, and variables of the environment with secrets.
 
@@ -70,7 +70,7 @@ def list_environment_values(
         )
         if not label or name in replaced:
             continue
-        if is_secret_name(name):
+        if name in sensitive_names or is_secret_name(name):
             secrets.append(label)
         else:
             values.append((name, inputs.environment[label]))
@@ -85,7 +85,9 @@ class _ValueType(click.ParamType[tuple[str, str]]):
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> tuple[str, str]:
         name, sign, text = str(value).partition("=")
         if not sign or not _NAME.fullmatch(name):
-            shown = name[:80] if sign and name.isprintable() else "the text"
+            if not sign:
+                self.fail("the text has no =: write --var NAME=VALUE, such as --var copies=2", param, context)
+            shown = name[:80] if name.isprintable() else "the text"
             self.fail(f"{shown} is not NAME=VALUE: a name has letters, digits, _ and -", param, context)
         return name, text
 
@@ -107,8 +109,13 @@ def variable_options(command: F) -> F:
     return command
 
 
-def read_inputs(job_path: str, options: VariableOptions) -> "VariableInputs":
-    """Return the values for the variables of a job file. A note names the automatic files. Raises CliError."""
+def read_inputs(
+    job_path: str, options: VariableOptions, secret_names: frozenset[str] = frozenset()
+) -> "VariableInputs":
+    """Return the values for the variables of a job file. A note names the automatic files. Raises CliError.
+
+    Errors do not show the values of `secret_names`.
+    """
     from wharf.languages.hcl.variables import ENVIRONMENT_PREFIXES, VariableInputs
 
     automatic_paths = find_automatic_files(job_path)
@@ -116,8 +123,8 @@ def read_inputs(job_path: str, options: VariableOptions) -> "VariableInputs":
         click.echo(f"note: read variables from {', '.join(automatic_paths)}", err=True)
     return VariableInputs(
         environment={name: text for name, text in os.environ.items() if name.startswith(ENVIRONMENT_PREFIXES)},
-        automatic_files=tuple([_read_values(path) for path in automatic_paths]),
-        files=tuple([_read_values(path) for path in options.files]),
+        automatic_files=tuple([_read_values(path, secret_names) for path in automatic_paths]),
+        files=tuple([_read_values(path, secret_names) for path in options.files]),
         flags=options.values,
         is_strict=options.is_strict,
     )
@@ -146,25 +153,25 @@ def find_automatic_files(job_path: str) -> list[str]:
     return sorted(found)
 
 
-def _read_values(path: str) -> "ValuesDocument":
+def _read_values(path: str, secret_names: frozenset[str]) -> "ValuesDocument":
     """Return a values file. Raises CliError with all errors of its syntax."""
     from wharf.languages.hcl.diagnostics import DocumentErrors
     from wharf.languages.hcl.documents import parse_values
 
     text = read_utf8_text(path, path, max_bytes=MAX_VALUES_BYTES)
     try:
-        return parse_values(text, path)
+        return parse_values(text, path, secret_names)
     except DocumentErrors as errors:
         raise CliError(errors.text) from errors
 
 
 def describe_submitted_variables(
-    inputs: "VariableInputs", variables: "Mapping[str, Value]"
+    inputs: "VariableInputs", variables: "Mapping[str, Value]", sensitive_names: "Set[str]"
 ) -> tuple[dict[str, str] | None, str]:
     """Return what is stored with a job about its variables: flags with simple values, and the text of a values file.
 
     The values file has the values of files, and those flags that are lists or maps. Each name occurs once. The environment
-    is not stored: it may hold secrets that are not meant for the cluster.
+    is not stored: it may hold secrets that are not meant for the cluster. Sensitive variables are left out (record 0245).
     """
     from wharf.job_files.hcl_writer import Markers, format_expression
     from wharf.languages.hcl.values import COLLECTIONS, to_plain
@@ -173,11 +180,11 @@ def describe_submitted_variables(
     for document in (*inputs.automatic_files, *inputs.files):
         for name in document.body.arguments:
             lines.pop(name, None)
-            if name in variables:
+            if name in variables and name not in sensitive_names:
                 lines[name] = f"{name} = {format_expression(to_plain(variables[name]), markers=Markers.ESCAPE)}\n"
     flags: dict[str, str] = {}
     for name, text in inputs.flags:
-        if name not in variables:
+        if name not in variables or name in sensitive_names:
             continue
         lines.pop(name, None)
         if isinstance(variables[name], COLLECTIONS):

@@ -1,12 +1,12 @@
 """Converts the value of an argument to JSON by the type in the table, and says what is wrong with a value that does not fit."""
 
-import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
 from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import MAX_INTEGER, MIN_INTEGER, Argument, ArgumentKind
+from wharf.languages.hcl.amounts import UNIT_NAMES, find_duration, find_number
 from wharf.languages.hcl.conversions import ConversionError, to_bool, to_number_value, to_text
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute
@@ -16,7 +16,6 @@ from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, Value, describe_valu
 
 MAX_SHOWN_CHARS: Final = 40
 """A message shows a longer text only as "a text"."""
-_UNIT_NAMES: Final[Mapping[str, str]] = {"MB": " of megabytes", "MHz": " of megahertz", "%": " of percent"}
 _DESCRIPTIONS: Final[Mapping[ArgumentKind, str]] = {
     ArgumentKind.TEXT: "a text",
     ArgumentKind.BOOL: "true or false",
@@ -24,19 +23,6 @@ _DESCRIPTIONS: Final[Mapping[ArgumentKind, str]] = {
     ArgumentKind.TEXTS: "a list of texts",
     ArgumentKind.WHOLES: "a list of whole numbers",
     ArgumentKind.TEXT_MAP: "a map of texts",
-}
-_AMOUNT: Final = re.compile(r"([0-9]{1,12}) ?([A-Za-z]{1,9})")
-_UNIT_FACTORS: Final[Mapping[str, Mapping[str, int]]] = {
-    "MB": {**dict.fromkeys(("m", "mb", "mib", "mi"), 1), **dict.fromkeys(("g", "gb", "gib", "gi"), 1_024)},
-    "MHz": {"mhz": 1, "ghz": 1_000},
-}
-"""What a number with a unit is multiplied by, for each unit of arguments."""
-_DURATION_UNITS: Final[Mapping[str, tuple[int, str]]] = {
-    **dict.fromkeys(("d", "day", "days"), (24, "h")),
-    **dict.fromkeys(("w", "week", "weeks"), (168, "h")),
-    **dict.fromkeys(("hour", "hours", "hr", "hrs"), (1, "h")),
-    **dict.fromkeys(("min", "mins", "minute", "minutes"), (1, "m")),
-    **dict.fromkeys(("sec", "secs", "second", "seconds"), (1, "s")),
 }
 
 
@@ -153,7 +139,7 @@ def describe_argument(argument: Argument) -> str:
     """Return what an argument takes, such as `a whole number of megabytes`."""
     if argument.kind is not ArgumentKind.WHOLE:
         return _DESCRIPTIONS[argument.kind]
-    unit = _UNIT_NAMES.get(argument.unit, "")
+    unit = f" of {UNIT_NAMES[argument.unit]}" if argument.unit else ""
     if argument.minimum == MIN_INTEGER and argument.maximum == MAX_INTEGER:
         return f"a whole number{unit}"
     if argument.maximum == MAX_INTEGER:
@@ -183,9 +169,8 @@ def _find_fix(argument: Argument, attribute: EvaluatedAttribute) -> str:
     match argument.kind:
         case ArgumentKind.TEXTS if isinstance(value, str) and len(value) <= MAX_SHOWN_CHARS:
             return f'write {argument.name} = ["{value}"]'
-        case ArgumentKind.WHOLE if isinstance(value, str) and (amount := _AMOUNT.fullmatch(value)) is not None:
-            factor = _UNIT_FACTORS[argument.unit].get(amount[2].lower()) if argument.unit in _UNIT_FACTORS else 1
-            return f"write {argument.name} = {int(amount[1]) * factor}" if factor is not None else ""
+        case ArgumentKind.WHOLE if isinstance(value, str) and (number := find_number(value, argument.unit)) is not None:
+            return f"write {argument.name} = {number}"
         case ArgumentKind.DURATION:
             return f"write {argument.name} = {_suggest_duration(value)}"
         case _:
@@ -197,8 +182,7 @@ def _suggest_duration(value: Value) -> str:
     if isinstance(value, str):
         if value.isascii() and value.isdecimal() and len(value) <= 12:
             return f'"{value}s"'
-        amount = _AMOUNT.fullmatch(value)
-        unit = _DURATION_UNITS.get(amount[2].lower()) if amount is not None else None
-        if amount is not None and unit is not None:
-            return f'"{int(amount[1]) * unit[0]}{unit[1]}"'
+        duration = find_duration(value)
+        if duration is not None and duration != value:
+            return f'"{duration}"'
     return '"30s", with a unit: ns, us, ms, s, m or h'

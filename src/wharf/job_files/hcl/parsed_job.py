@@ -1,11 +1,11 @@
 """The result of reading a job file: the JSON of the job, warnings, and the place of each field in the file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wharf.languages.hcl.diagnostics import Diagnostic, SourceRange
+from wharf.languages.hcl.diagnostics import Diagnostic, HiddenValues, SourceRange
 from wharf.languages.hcl.values import Value
 
 _JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
@@ -28,6 +28,10 @@ class ParsedJob:
     places: Mapping[str, SourceRange]
     variables: Mapping[str, Value] = field(default_factory=dict)
     """The values of the variables that the file declares."""
+    hidden: HiddenValues = field(default_factory=HiddenValues)
+    """The values of sensitive variables. No text for users contains them."""
+    spell_path: Callable[[str], str] = str
+    """Returns the names that the file has for the path of a field."""
 
     def find_place(self, path: str) -> SourceRange:
         """Return the place of a field, or of the nearest object around it that the file contains.
@@ -44,4 +48,4 @@ class ParsedJob:
 
     def render_problem(self, path: str, message: str, fix: str = "") -> str:
         """Return a problem of a field as text for users: its place and message, the line with a mark, and the fix."""
-        return Diagnostic(self.find_place(path), message, fix).render()
+        return Diagnostic(self.find_place(path), message, fix).render(self.hidden)

@@ -6,8 +6,9 @@ from wharf.job_files.hcl.block_types import build_block_schema
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.mapper import JobMapper
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import JsonObject, PlaceIndex
+from wharf.job_files.hcl.places import JsonObject, PlaceIndex, spell_path
 from wharf.job_files.hcl.warnings import list_warnings
+from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.documents import ParsedDocument, evaluate_document, parse_document
@@ -26,8 +27,12 @@ def parse_hcl_job(text: str | bytes, name: str, inputs: VariableInputs, ports: F
     return evaluate_hcl_job(parse_document(text, name), inputs, ports)
 
 
-def evaluate_hcl_job(document: ParsedDocument, inputs: VariableInputs, ports: FunctionPorts) -> ParsedJob:
+def evaluate_hcl_job(
+    document: ParsedDocument, inputs: VariableInputs, ports: FunctionPorts, *, checks_tasks: bool = False
+) -> ParsedJob:
     """Return the job of a file whose syntax is right. Raises `DocumentErrors`.
+
+    If `checks_tasks`, wrong options of drivers and wrong texts of templates are errors too.
 
     A caller that also reads values files parses the job file first, because its syntax errors hide all others.
     """
@@ -42,5 +47,15 @@ def evaluate_hcl_job(document: ParsedDocument, inputs: VariableInputs, ports: Fu
         except BudgetExceeded as error:
             place = block.place
             diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
+    parsed = ParsedJob(
+        job,
+        list_warnings(evaluated, job),
+        PlaceIndex(job, mapper.origins),
+        evaluated.variables,
+        diagnostics.hidden,
+        spell_path,
+    )
+    if checks_tasks and job:
+        add_task_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
-    return ParsedJob(job, list_warnings(evaluated, job), PlaceIndex(job, mapper.origins), evaluated.variables)
+    return parsed

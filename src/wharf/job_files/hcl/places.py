@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wharf.job_files.hcl.block_types import BlockType, BodyKind
+from wharf.job_files.hcl.blocks import JOB
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
 from wharf.languages.hcl.values import MAPPINGS, SEQUENCES
@@ -14,6 +15,7 @@ from wharf.languages.hcl.values import MAPPINGS, SEQUENCES
 JsonObject = dict[str, Any]
 FilePath = tuple[str | int, ...]
 """The path of a value: keys and positions."""
+_PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[[^\]]*\]")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -124,6 +126,34 @@ def join_path(path: str, name: str) -> str:
     if not _PLAIN_NAME.match(name):
         return f"{path}[{name}]"
     return f"{path}.{name}" if path else name
+
+
+def format_path(path: FilePath) -> str:
+    """Return a path as text, such as `TaskGroups[0].Count`."""
+    text = ""
+    for step in path:
+        text = f"{text}[{step}]" if isinstance(step, int) else join_path(text, step)
+    return text
+
+
+def spell_path(path: str) -> str:
+    """Return the names that HCL has for the path of a JSON field: `group.count` for `TaskGroups[0].Count`."""
+    block: BlockType | None = JOB
+    names: list[str] = []
+    for match in _PATH_STEP.finditer(path):
+        name = match[1]
+        inner = argument = None
+        if name and block is not None and block.body is BodyKind.FIELDS:
+            inner = next((each for each in block.blocks if name in (each.field, each.other_field)), None)
+            argument = next((each for each in block.arguments if each.field == name), None)
+        if name and (inner is not None or argument is not None):
+            names.append(inner.name if inner is not None else argument.name)  # type: ignore[union-attr]  # one is set
+            block = inner
+        elif name:
+            names.append(name)
+        elif block is None or block.body is not BodyKind.FIELDS:
+            names[-1:] = [f"{names[-1] if names else ''}{match[0]}"]
+    return ".".join(names)
 
 
 def iterate_tasks(document: Mapping[str, Any]) -> Iterator[tuple[FilePath, Mapping[str, Any]]]:

@@ -3,19 +3,23 @@
 import re
 from typing import Final, NoReturn
 
+from wharf.languages.hcl.amounts import UNIT_NAMES, find_duration, find_sized_number
 from wharf.languages.hcl.bodies import BlockLabel, SyntaxArgument, SyntaxBlock, SyntaxBody
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, DiagnosticList, SourceFile, SourceRange
 from wharf.languages.hcl.expression_parser import ExpressionParser
-from wharf.languages.hcl.nodes import LiteralNode
+from wharf.languages.hcl.nodes import LiteralNode, SyntaxNode
 from wharf.languages.hcl.reader import (
     ANY_BLANK_PATTERN,
+    LINE_BLANK,
     LINE_END,
     LINE_MODE,
     NAME,
     NAME_PATTERN,
     FinalError,
+    MalformedNumberError,
+    OpenEndedError,
     ParseError,
-    UnclosedStringError,
+    make_bare_text_error,
 )
 from wharf.languages.hcl.template_parser import HEREDOC_START
 from wharf.languages.hcl.values import Value, normalize_text
@@ -32,6 +36,7 @@ _ITEM_START: Final = re.compile(rf'[ \t]*+{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|")'
 _ITEM_LINE: Final = re.compile(
     rf'[ \t]*+(?:\}}|#|/[/*]|\r?$|{NAME_PATTERN}[ \t]*+(?:[=:{{]|"[^"\n]*+"[ \t]*+[{{"]))', re.MULTILINE
 )
+_BRACE_BELOW: Final = re.compile(r"(?:(?:#|//)[^\n]*+)?+\r?\n[ \t\r\n]*+\{")
 _BLOCK_HEADER: Final = re.compile(rf'({NAME_PATTERN})[ \t]*+["{{]')
 _HEADER_START: Final = re.compile(rf'{NAME_PATTERN}[ \t]*+(?:=(?!=)|\{{|"|{NAME_PATTERN}[ \t]*+[{{"])')
 # What may span lines or hold brackets, for the search for the end of an item after an error.
@@ -50,6 +55,12 @@ _OPENINGS: Final = {"]": "[", ")": "(", "}": "{"}
 MAX_SKIPPED_PIECES: Final = 200_000
 """The pieces of text that all searches for the end of an item with an error may read together."""
 _FREE_FORM_BLOCKS: Final = ("config", "policy")
+_TEXT_MAPS: Final = ("meta", "env")
+# A value without quotes up to the end of its line, such as `/bin/true`, `redis:7` and `50%`.
+_BARE_VALUE: Final = re.compile(r"([\w./~][\w./~:@%+*-]*+)[ \t]*+(?=(?:#|//)[^\n]*+|\r?\n|\Z)")
+_NO_BARE_TEXT: Final = re.compile(
+    r"\A(?:[0-9]++(?:\.[0-9]*+)?+(?![%:])\W*+|\.[0-9]*+|[\w-]*+)\Z|\A(?:var|local)\.|\*|\+"
+)
 _EXPECTED_ITEM: Final = "an argument or a block"
 
 
@@ -65,6 +76,8 @@ class BodyParser(ExpressionParser):
         self._diagnostics = diagnostics
         self._has_unclosed_block = False
         self._skippable_pieces = MAX_SKIPPED_PIECES
+        self._free_form_depth = 0
+        """How many free-form blocks, such as `config`, and blocks inside them are open."""
 
     def parse_document_body(self) -> SyntaxBody:
         """Parse the whole source. The errors are in the list of diagnostics."""
@@ -143,7 +156,7 @@ class BodyParser(ExpressionParser):
                 if isinstance(error, FinalError):
                     raise _TooManyErrors from None
                 self._skip_item(start, error)
-                if isinstance(error, UnclosedStringError):
+                if isinstance(error, OpenEndedError):
                     self._skip_text_lines()
                 if is_one_line:
                     is_one_line, is_lenient = False, True
@@ -207,8 +220,10 @@ class BodyParser(ExpressionParser):
             self.references, self.calls = [], []
             self.skip_line_blank()
             if LINE_END.match(self.text, self.pos) is not None:
-                raise ParseError(f'"{name[:80]}" has no value', start, self.pos, "write the value on the same line")
-            value = self.parse_expression(LINE_MODE)
+                raise OpenEndedError(
+                    f'"{name[:80]}" has no value on its line', start, self.pos, "write the value on the same line"
+                )
+            value = self._parse_value(name, outer)
             argument = SyntaxArgument(name, start, name_end, value, self.references, self.calls)
             self.references, self.calls = references, calls
             if name in body.arguments:
@@ -220,11 +235,48 @@ class BodyParser(ExpressionParser):
             self._parse_block(body, name, start, name_end)
             return
         fix = f"write {name[:80]} = ..."
+        if character == "=":
+            raise ParseError('expected "=", found "=="', self.pos, self.pos + 2, fix)
         if character == ".":
-            fix = f'a name has no dots; for a key such as "{name[:80]}.x", {_suggest_object(f"{name[:80]}.x", outer)}'
+            fix = f'a name has no dots; for a key such as "{name[:80]}.x", {self._suggest_object(f"{name[:80]}.x", outer)}'
         if LINE_END.match(self.text, self.pos) is not None:
             fix = "the = and its value, or the { of a block, are on the same line as the name"
         raise self.make_unexpected_error(f'"=" or "{{" after {name[:80]}', fix)
+
+    def _parse_value(self, name: str, outer: SyntaxBlock | None) -> SyntaxNode:
+        """Parse the value of an argument. Raises `ParseError`, which says what to write instead of a value without quotes."""
+        start = self.pos
+        error: ParseError | None = None
+        try:
+            value = self.parse_expression(LINE_MODE)
+        except ParseError as failure:
+            error = failure
+            if isinstance(error, FinalError):
+                raise
+        end = error.start if error is not None else self.pos
+        bare = _BARE_VALUE.match(self.text, start) if error is not None or self.text[end : end + 1] in ":@/" else None
+        if isinstance(error, MalformedNumberError) and error.start == start:
+            is_amount = LINE_END.match(self.text, LINE_BLANK.match(self.text, error.end).end())  # type: ignore[union-attr]
+            fix = self._suggest_amount(name, self.text[start : error.end], outer) if is_amount else None
+            if fix is not None:
+                error.fix = fix
+                raise error
+        if bare is not None and end <= bare.end() and _NO_BARE_TEXT.search(bare[1]) is None:
+            raise make_bare_text_error(bare[1], start, bare.end(1))
+        if error is not None:
+            raise error
+        return value
+
+    def _suggest_amount(self, name: str, text: str, outer: SyntaxBlock | None) -> str | None:
+        """Return what to write instead of a number with a unit, such as `256MB`, or `None` if it is none."""
+        kind = outer.type if outer is not None else ""
+        size = find_sized_number(text)
+        if size is not None and self._free_form_depth:
+            return f'write {name[:80]} = "{text[:40]}", or the number without a unit if the option is a number'
+        if size is not None and kind not in _TEXT_MAPS:
+            return f"write {name[:80]} = {size[0]}, without a unit: the number is in {UNIT_NAMES[size[1]]}"
+        duration = find_duration(text)
+        return f'write {name[:80]} = "{duration[:40]}"' if duration is not None and kind not in _TEXT_MAPS else None
 
     def _make_item_error(self, outer: SyntaxBlock | None) -> ParseError:
         """Return the error for a text that starts no item."""
@@ -235,11 +287,20 @@ class BodyParser(ExpressionParser):
             name = label[1] if label is not None else ""
             return ParseError(
                 "the name of an argument has no quotes", start, end,
-                f'for a name such as "{name[:80]}", {_suggest_object(name[:80], outer)}',
+                f'for a name such as "{name[:80]}", {self._suggest_object(name[:80], outer)}',
             )  # fmt: skip
         if self.starts_with(","):
             return ParseError("an argument ends with its line", self.pos, self.pos + 1, "delete the comma")
         return self.make_unexpected_error(_EXPECTED_ITEM)
+
+    def _suggest_object(self, key: str, outer: SyntaxBlock | None) -> str:
+        """Return how to write a key that is no name: `meta` and `env` may be objects, and other blocks may contain one."""
+        kind = outer.type[:80] if outer is not None else ""
+        if kind in _FREE_FORM_BLOCKS:
+            return f'write an object, such as labels = {{ "{key}" = ... }}'
+        if not self._free_form_depth and kind not in _TEXT_MAPS:
+            kind = _TEXT_MAPS[0]
+        return f'write an object: {kind} = {{ "{key}" = ... }}'
 
     def _add_duplicate(self, first: SyntaxArgument, second: SyntaxArgument) -> None:
         self._add_error(
@@ -291,13 +352,18 @@ class BodyParser(ExpressionParser):
     def _make_separator_error(self) -> ParseError:
         """Return the error for a comma or semicolon after an argument."""
         sign = "comma" if self.starts_with(",") else "semicolon"
-        return ParseError("an argument ends with its line", self.pos, self.pos + 1, f"delete the {sign}")
+        end = LINE_BLANK.match(self.text, self.pos + 1).end()  # type: ignore[union-attr]  # it always matches
+        fix = f"delete the {sign}"
+        if LINE_END.match(self.text, end) is None and not self.text.startswith("}", end):
+            fix += ", and put what follows on a line of its own"
+        return ParseError("an argument ends with its line", self.pos, self.pos + 1, fix)
 
     # -- blocks
 
     def _parse_block(self, body: SyntaxBody, name: str, start: int, name_end: int) -> None:
         """Parse the labels and the body of a block."""
         labels: list[BlockLabel] = []
+        header_end: int | None = None
         while not self.starts_with("{"):
             label_start = self.pos
             plain = _PLAIN_LABEL.match(self.text, label_start) or NAME.match(self.text, label_start)
@@ -305,13 +371,17 @@ class BodyParser(ExpressionParser):
                 self.pos = plain.end()
                 labels.append(BlockLabel(plain[1] if plain.re is _PLAIN_LABEL else plain[0], label_start, self.pos))
             elif self.starts_with('"'):
-                node = self.parse_quoted(allows_templates=False)
+                node = self.parse_quoted(template_fix=_suggest_computed_label(name))
                 text = node.value if isinstance(node, LiteralNode) else ""
                 labels.append(BlockLabel(str(text), label_start, self.pos))
+            elif _BRACE_BELOW.match(self.text, self.pos) is not None:
+                header_end = self.pos
+                self._add_error(self.make_unexpected_error('"{"', f"write {{ on the line of {name[:80]}"))
+                self.skip_any_blank()
             else:
                 self._raise_header_error(name, bool(labels))
             self.skip_line_blank()
-        header_end = self.pos
+        header_end = header_end or self.pos
         while header_end > start and self.text[header_end - 1] in " \t":
             header_end -= 1
         self.enter(self.pos)
@@ -322,7 +392,10 @@ class BodyParser(ExpressionParser):
         line_end = LINE_END.match(self.text, self.pos)
         if line_end is not None:
             self.pos = line_end.end()
+        is_free_form = bool(self._free_form_depth) or name in _FREE_FORM_BLOCKS
+        self._free_form_depth += is_free_form
         is_end_of_file = self._parse_items(block.body, block, is_one_line=line_end is None)
+        self._free_form_depth -= is_free_form
         block.end = -1 if is_end_of_file else self.pos
         self.depth -= 1
 
@@ -437,12 +510,14 @@ class BodyParser(ExpressionParser):
             return heredoc.end() - 1
 
 
-def _suggest_object(key: str, outer: SyntaxBlock | None) -> str:
-    """Return how to write a key that is no name: `meta` and `env` may be objects, and other blocks may contain one."""
-    name = outer.type if outer is not None and outer.type in ("env", *_FREE_FORM_BLOCKS) else "meta"
-    if name in _FREE_FORM_BLOCKS:
-        return f'write an object, such as labels = {{ "{key}" = ... }}'
-    return f'write an object: {name} = {{ "{key}" = ... }}'
+def _suggest_computed_label(kind: str) -> str:
+    """Return how a block of this type gets a computed name."""
+    if kind == "job":
+        return 'write a fixed label, and id = "..." and name = "..." in the job: these may be computed'
+    return (
+        f'for a computed label, write dynamic "{kind[:80]}" {{ with for_each, labels = ["..."] and content {{ ... }}; '
+        "for a plain ${, write $${"
+    )
 
 
 def is_json(text: str) -> bool:

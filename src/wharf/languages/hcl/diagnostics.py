@@ -6,9 +6,9 @@ A parser and an evaluator collect `Diagnostic`s and raise them together as `Docu
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from wharf.languages.graphemes import count_graphemes, split_graphemes
 from wharf.languages.source_locations import SourceLocation
@@ -24,6 +24,14 @@ _SECRET_NAME: Final = re.compile(
 
 FixSource: TypeAlias = str | Callable[[], str]
 HIDDEN: Final = "(hidden)"
+MIN_SENSITIVE_CHARS: Final = 3
+"""A shorter value of a sensitive variable is no secret, and hiding it would hide parts of other words."""
+MIN_HIDDEN_NUMBER: Final = 1_000
+"""A smaller number of a sensitive variable is not hidden: it would hide line numbers."""
+MIN_SHOWN_START_CHARS: Final = 16
+"""A text that has as many first characters of a hidden value shows a part of it."""
+MAX_HIDDEN_TEXTS: Final = 3_000
+"""The texts that are searched in each message."""
 MIN_HIDDEN_CHARS: Final = 2
 """A shorter part of a secret is a sign such as `=`, and shows nothing."""
 MAX_SECRET_LINES: Final = 200
@@ -33,6 +41,8 @@ _ASSIGNED_NAME: Final = re.compile(
 )
 _NAME: Final = re.compile(r"[A-Za-z_][\w\-]*")
 _ITEM_LINE: Final = re.compile(r'[ \t]*+(?:[\w\-]++[ \t]*+(?:"[^"\n]*+"[ \t]*+)*+\{|\}|$)')
+_SENSITIVE: Final = re.compile(r'\bsensitive"?[ \t]*+[=:][ \t]*+"?true\b')
+_DECLARATION_END: Final = re.compile(r"^\}|\bvariable\b", re.MULTILINE)
 _VARIABLE_HEADER: Final = re.compile(r'variable"?[\s:{]*"?([\w\-]+)')
 
 
@@ -42,11 +52,15 @@ def is_secret_name(name: str) -> bool:
 
 
 class SourceFile:
-    """The text of one source under the name that messages show. `is_file` is false for an argument without lines."""
+    """The text of one source under the name that messages show. `is_file` is false for an argument without lines.
 
-    __slots__ = ("_line_starts", "is_file", "name", "text")
+    Messages show no values of `secret_names`, beside those of names that hint at secrets.
+    """
 
-    def __init__(self, name: str, text: str, *, is_file: bool = True) -> None:
+    __slots__ = ("_line_starts", "is_file", "name", "secret_names", "text")
+
+    def __init__(self, name: str, text: str, *, is_file: bool = True, secret_names: Set[str] = frozenset()) -> None:
+        self.secret_names = secret_names
         self.name = name
         self.text = text
         self.is_file = is_file
@@ -70,6 +84,58 @@ class SourceFile:
         _, start = self.get_line_start(offset)
         end = self.text.find("\n", start)
         return self.text[start : end if end >= 0 else len(self.text)].removesuffix("\r")
+
+
+class HiddenValues:
+    """The values of sensitive variables, which no text for users may contain, and the names of these variables."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._texts: set[str] = set()
+
+    def add(self, value: object) -> None:
+        """Add a value: its text, and each text inside a list or map. Short texts and numbers hide nothing and are left out."""
+        if isinstance(value, str):
+            for part in {value, *value.splitlines()}:
+                text = part.strip()
+                if len(text) >= MIN_SENSITIVE_CHARS and len(self._texts) < MAX_HIDDEN_TEXTS:
+                    self._texts.update((text, text.upper(), text.lower()))
+        elif isinstance(value, Mapping):
+            for item in value.values():
+                self.add(item)
+        elif isinstance(value, list):
+            for item in value:
+                self.add(item)
+        elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= MIN_HIDDEN_NUMBER:
+            self._texts.add(str(value))
+
+    def hide(self, text: str) -> str:
+        """Return a text without the values, also if it has only the start of a long value."""
+        for hidden in sorted(self._texts, key=len, reverse=True):
+            start = text.find(hidden[:MIN_SHOWN_START_CHARS])
+            while start >= 0:
+                length = _count_common_chars(text[start : start + len(hidden)], hidden)
+                text = text[:start] + HIDDEN + text[start + length :]
+                start = text.find(hidden[:MIN_SHOWN_START_CHARS], start + len(HIDDEN))
+        return text
+
+    def hide_in(self, value: Any) -> Any:  # Any value of a document.
+        """Return a value of a document with the hidden values replaced in all of its texts."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, dict):
+            return {key: self.hide_in(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.hide_in(item) for item in value]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return HIDDEN if is_number and str(value) in self._texts else value
+
+
+def _count_common_chars(text: str, other: str) -> int:
+    """Return how many first characters two texts share."""
+    return next(
+        (at for at, pair in enumerate(zip(text, other, strict=False)) if pair[0] != pair[1]), min(len(text), len(other))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +177,13 @@ class Diagnostic:
         """How to fix the error, or an empty text."""
         return self.fix_source if isinstance(self.fix_source, str) else self.fix_source()
 
-    def render(self) -> str:
-        """Return the text for users: place and message, the line with a mark, the second place, and the fix."""
-        message, fix = self.message, self.fix
+    def render(self, hidden: HiddenValues | None = None) -> str:
+        """Return the text for users: place and message, the line with a mark, the second place, and the fix.
+
+        Lines of the source that contain a hidden value are left out.
+        """
+        hide = (hidden or HiddenValues()).hide
+        message, fix = hide(self.message), hide(self.fix)
         is_secret = self.is_secret or is_secret_place(self.place)
         if is_secret:
             marked = self.place.source.text[self.place.start : self.place.end].strip()
@@ -122,11 +192,11 @@ class Diagnostic:
                 message, fix = message.replace(marked, HIDDEN), fix.replace(marked, HIDDEN)
         lines = [_to_line(f"{self.place}: {message}")]
         if not is_secret:
-            lines += _render_excerpt(self.place)
+            lines += _render_excerpt(self.place, hide)
         if self.related is not None:
             place, description = self.related
             lines.append(_to_line(f"   {description}: {place}"))
-            lines += _render_excerpt(place) if not is_secret_place(place) else []
+            lines += _render_excerpt(place, hide) if not is_secret_place(place) else []
         if fix:
             lines.append(_to_line(f"   {fix}"))
         return "\n".join(lines)
@@ -135,7 +205,8 @@ class Diagnostic:
 class DocumentErrors(Exception):
     """The errors of one stage, sorted by place. At most `MAX_DIAGNOSTICS`; `omitted_count` were left out."""
 
-    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+    def __init__(self, diagnostics: Iterable[Diagnostic], hidden: HiddenValues | None = None) -> None:
+        self._hidden = hidden
         in_order: dict[str, int] = {}
         found = list(diagnostics)
         for diagnostic in found:
@@ -152,7 +223,7 @@ class DocumentErrors(Exception):
     @property
     def text(self) -> str:
         """The text for users: all diagnostics, one below the other."""
-        parts = [diagnostic.render() for diagnostic in self.diagnostics]
+        parts = [diagnostic.render(self._hidden) for diagnostic in self.diagnostics]
         if self.omitted_count:
             parts.append(f"and {self.omitted_count} more errors")
         return "\n".join(parts)
@@ -204,6 +275,7 @@ class DiagnosticList:
     """Collects the diagnostics of one stage."""
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    hidden: HiddenValues = field(default_factory=HiddenValues)
 
     def add(
         self,
@@ -228,7 +300,7 @@ class DiagnosticList:
     def raise_if_any(self) -> None:
         """Raise `DocumentErrors` if a diagnostic was added."""
         if self.diagnostics:
-            raise DocumentErrors(self.diagnostics)
+            raise DocumentErrors(self.diagnostics, self.hidden)
 
 
 def is_secret_place(place: SourceRange) -> bool:
@@ -241,7 +313,8 @@ def is_secret_place(place: SourceRange) -> bool:
         _, start = source.get_line_start(offset)
         line = source.get_line_text(offset)[:10_000]
         names = [(match[1] or match[2] or "", match[3] is not None) for match in _ASSIGNED_NAME.finditer(line)]
-        if any(is_secret_name(name) and not is_reference for name, is_reference in names):
+        is_secret = any(is_secret_name(name) or name in source.secret_names for name, is_ref in names if not is_ref)
+        if is_secret:
             return True
         if any(name in ("default", '"default"') for name, _ in names):
             return _is_in_secret_variable(source.text, start + len(line))
@@ -255,15 +328,25 @@ def _is_in_secret_variable(text: str, offset: int) -> bool:
     """Return whether the nearest variable that is declared before an offset has the name of a secret."""
     header = text.rfind("variable", max(0, offset - 10_000), offset)
     match = _VARIABLE_HEADER.match(text, header) if header >= 0 else None
-    return match is not None and is_secret_name(match[1])
+    if match is None:
+        return False
+    return is_secret_name(match[1]) or _SENSITIVE.search(text[header : _find_declaration_end(text, offset)]) is not None
 
 
-def _render_excerpt(place: SourceRange) -> list[str]:
-    """Return the line of a place with a mark below the part, or nothing if the source has no lines."""
+def _find_declaration_end(text: str, offset: int) -> int:
+    """Return where the declaration around an offset ends: at the next one, or at a brace at the start of a line."""
+    end = _DECLARATION_END.search(text, offset, offset + 10_000)
+    return end.start() if end is not None else offset + 10_000
+
+
+def _render_excerpt(place: SourceRange, hide: Callable[[str], str]) -> list[str]:
+    """Return the line of a place with a mark below the part, or nothing if the source has no lines or must not be shown."""
     if not place.source.is_file:
         return []
     number, line_start = place.source.get_line_start(place.start)
     line = place.source.get_line_text(place.start)
+    if hide(line) != line:
+        return []
     start = min(place.start - line_start, len(line))
     end = max(start, min(place.end - line_start, len(line)))
     cut_start, cut_end = 0, len(line)

@@ -21,7 +21,7 @@ from wharf.languages.hcl.diagnostics import (
     SourceRange,
 )
 from wharf.languages.hcl.functions import FUNCTIONS
-from wharf.languages.hcl.json_documents import DYNAMIC, JsonBodyBuilder, JsonDocumentParser, JsonObject
+from wharf.languages.hcl.json_documents import DYNAMIC, JsonBodyBuilder, JsonDocumentParser, JsonObject, JsonScalar
 from wharf.languages.hcl.local_values import collect_local_values, evaluate_local_values
 from wharf.languages.hcl.loops import list_entries
 from wharf.languages.hcl.nodes import (
@@ -37,7 +37,7 @@ from wharf.languages.hcl.nodes import (
 from wharf.languages.hcl.reader import NAME, ParseError
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.schemas import MAP_BODY, BlockSchema, BodySchema, find_owners, list_item_names
-from wharf.languages.hcl.values import SEQUENCES, HclObject, Value, describe_value, measure_value
+from wharf.languages.hcl.values import SEQUENCES, HclObject, Value, describe_value, measure_value, to_plain
 from wharf.languages.hcl.variables import ValuesDocument, VariableInputs, VariableReader
 from wharf.languages.suggestions import find_nearest_name
 
@@ -51,7 +51,9 @@ MAX_LISTED_OWNERS: Final = 3
 """The blocks that an error lists as right places of an argument."""
 TYPO_SIMILARITY: Final = 0.85
 """A name that is this similar to a name of its own block is a typing error, even if it is the name of another block's item."""
-_VARIABLE_BODY: Final = BodySchema(("type", "default", "description"), {"validation": BlockSchema(MAP_BODY)})
+_VARIABLE_BODY: Final = BodySchema(
+    ("type", "default", "description", "sensitive"), {"validation": BlockSchema(MAP_BODY)}
+)
 _DECLARATIONS: Final[Mapping[str, BlockSchema]] = {
     "variable": BlockSchema(_VARIABLE_BODY, ("name",), is_repeatable=True),
     "variables": BlockSchema(MAP_BODY, is_repeatable=True),
@@ -209,9 +211,37 @@ def _parse_json(source: SourceFile) -> JsonObject:
         raise DocumentErrors(diagnostics.diagnostics) from None
 
 
-def parse_values(data: str | bytes, name: str = "variables") -> ValuesDocument:
-    """Parse a values file in the native or the JSON form. Raises `DocumentErrors` with all errors of its syntax."""
+def list_sensitive_names(document: ParsedDocument) -> frozenset[str]:
+    """Return the names of the variables that a document declares as sensitive."""
+    if isinstance(document.tree, SyntaxBody):
+        blocks = [block for block in document.tree.blocks if block.type == "variable" and block.labels]
+        return frozenset(
+            block.labels[0].text
+            for block in blocks
+            if (argument := block.body.arguments.get("sensitive")) is not None
+            and isinstance(argument.value, LiteralNode)
+            and argument.value.value is True
+        )
+    return frozenset(
+        declared.key
+        for entry in document.tree.properties
+        if entry.key == "variable" and isinstance(entry.value, JsonObject)
+        for declared in entry.value.properties
+        if isinstance(declared.value, JsonObject)
+        for part in declared.value.properties
+        if part.key == "sensitive" and isinstance(part.value, JsonScalar) and part.value.value is True
+    )
+
+
+def parse_values(
+    data: str | bytes, name: str = "variables", secret_names: frozenset[str] = frozenset()
+) -> ValuesDocument:
+    """Parse a values file in the native or the JSON form. Raises `DocumentErrors` with all errors of its syntax.
+
+    Messages do not show the values of `secret_names`.
+    """
     source = decode_source(data, name)
+    source.secret_names = secret_names
     diagnostics = DiagnosticList()
     if is_json(source.text):
         body = JsonBodyBuilder(source, diagnostics).build_body([_parse_json(source)], MAP_BODY)
@@ -237,8 +267,8 @@ def evaluate_document(
 ) -> EvaluatedDocument:
     """Evaluate a document by the schema of its top level, beside variables and local values.
 
-    Raises `DocumentErrors` with all errors of declarations, values, validations and local values. Errors of the body are
-    in the diagnostics of the result.
+    Raises `DocumentErrors` for JSON that is no document, and after too many steps. All other errors, from declarations to
+    the body, are in the diagnostics of the result.
     """
     diagnostics = DiagnosticList()
     source = document.source
@@ -258,7 +288,8 @@ def evaluate_document(
         scope.variables = variables
         local_values = collect_local_values(body, source, diagnostics)
         evaluate_local_values(local_values, source, scope, diagnostics)
-        diagnostics.raise_if_any()
+        _hide_local_values(local_values, scope, diagnostics)
+        # The body is evaluated also if a variable or local value has an error, so that the author sees all errors in one run.
         evaluator = _BodyEvaluator(source, root, diagnostics, is_json=document.is_json)
         for argument in local_values.values():
             evaluator.record_references(argument, scope)
@@ -271,8 +302,28 @@ def evaluate_document(
         evaluator.check_required_blocks(schema, evaluated)
     except BudgetExceeded as error:
         diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
-        raise DocumentErrors(diagnostics.diagnostics) from None
+        raise DocumentErrors(diagnostics.diagnostics, diagnostics.hidden) from None
     return EvaluatedDocument(evaluated, variables, diagnostics, evaluator.runtime_references)
+
+
+def _hide_local_values(arguments: Mapping[str, SyntaxArgument], scope: Scope, diagnostics: DiagnosticList) -> None:
+    """Hide the local values that are computed from sensitive variables, also by way of other local values."""
+    if not diagnostics.hidden.names:
+        return
+    sensitive = {("var", name) for name in diagnostics.hidden.names} | {("var", None), ("local", None)}
+    while True:
+        found = [
+            name
+            for name, argument in arguments.items()
+            if ("local", name) not in sensitive
+            and any((reference.root, reference.name) in sensitive for reference in argument.references)
+        ]
+        if not found:
+            return
+        sensitive.update(("local", name) for name in found)
+        for name in found:
+            if name in scope.locals:
+                diagnostics.hidden.add(to_plain(scope.locals[name]))
 
 
 class _BodyEvaluator:
@@ -362,8 +413,9 @@ class _BodyEvaluator:
                 self._report_labels(block, schema)
             first = result.first_blocks.get(name) if not schema.is_repeatable else None
             if first is not None:
+                fix = "write a file for each" if schema.is_required else "join both into one"
                 self._add_error(
-                    block.start, block.header_end, f'the block "{name[:80]}" may occur only once', "join both into one",
+                    block.start, block.header_end, f'the block "{name[:80]}" may occur only once', fix,
                     (first.place, "the first is at"),
                 )  # fmt: skip
             elif (argument := result.attributes.get(name)) is not None:
@@ -589,7 +641,9 @@ class _BodyEvaluator:
             return f'did you mean "{nearest}"?'
         nearest = find_nearest_name(name, list_item_names(self._root))
         if nearest is None:
-            return ""
+            return suggest_name(
+                name, schema.blocks if is_block else schema.attributes, kind="blocks" if is_block else "arguments"
+            )
         owners = find_owners(self._root, nearest, is_block=is_block) or find_owners(
             self._root, nearest, is_block=not is_block
         )

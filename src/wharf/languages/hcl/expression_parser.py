@@ -19,7 +19,9 @@ from wharf.languages.hcl.reader import (
     NAME,
     NAME_PATTERN,
     OBJECT_MODE,
+    MalformedNumberError,
     ParseError,
+    make_bare_text_error,
 )
 from wharf.languages.hcl.references import PostfixNode, ReferenceNode, Step
 from wharf.languages.hcl.template_parser import TemplateParser
@@ -41,6 +43,14 @@ _PRECEDENCES: Final = {
     "||": 2, "&&": 3, "==": 4, "!=": 4, "<": 5, "<=": 5, ">": 5, ">=": 5, "+": 6, "-": 6, "*": 7, "/": 7, "%": 7,
 }  # fmt: skip
 _UNARY_PRECEDENCE: Final = 8
+_BARE_PATH: Final = re.compile(r"[./~][\w./@:+~-]++")
+_FRACTION: Final = re.compile(r"\.(?![./\w])|\.[0-9]++(?![\w./])")
+_PROGRAMMING_NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+|[1-9][0-9]*(?:_[0-9]+)+")
+MAX_SUGGESTED_CHARS: Final = 40
+"""A longer text is not repeated in an advice."""
+_ARGUMENT_START: Final = re.compile(rf"{NAME_PATTERN}[ \t]*+=(?!=)")
+_SIMPLE_TEXT: Final = re.compile(r'"[^"\\$%\r\n]*+"')
+_ITEM_STARTS: Final = frozenset('"[{(<0123456789-!')
 _LITERALS: Final = {"true": True, "false": False, "null": None}
 MAX_EXPRESSION_PARTS: Final = 20_000
 """The operands and operators of one expression without brackets. Limits the time of a document that is one long chain."""
@@ -203,10 +213,13 @@ class ExpressionParser(TemplateParser):
         fix = ""
         if character == "." and self.text[max(start - 10, 0) : start].rstrip(" \t-").endswith("[["):
             fix = "the file has [[ of another template language: render it first"
-        elif character == ".":
+        elif _FRACTION.match(self.text, start) is not None:
             fix = "a number has digits before the point: 0.5"
         elif character in ("=", ">"):
             fix = "compare with =="
+        bare = _BARE_PATH.match(self.text, start)
+        if bare is not None and not fix:
+            raise make_bare_text_error(bare[0], start, bare.end())
         raise self.make_unexpected_error(_EXPECTED_VALUE, fix)
 
     def read_number(self, start: int, end: int) -> Number:
@@ -214,11 +227,12 @@ class ExpressionParser(TemplateParser):
         tail = _NUMBER_TAIL.match(self.text, end)
         if tail is not None and not self.text.startswith("...", end):
             whole = self.text[start : tail.end()]
+            fix = f'put it in quotes: "{whole[:40]}"'
             if tail[0].startswith(".") and len(tail[0]) == 1:
                 fix = f"a number has digits after the point: {self.text[start:end][:40]}.0"
-            else:
-                fix = f'put it in quotes: "{whole[:40]}"'
-            raise ParseError(f"{whole[:80]} is not a number", start, tail.end(), fix)
+            elif len(whole) <= MAX_SUGGESTED_CHARS and _PROGRAMMING_NUMBER.fullmatch(whole) is not None:
+                fix = f"write {int(whole, 0)}: numbers are decimal and have digits only"
+            raise MalformedNumberError(f"{whole[:80]} is not a number", start, tail.end(), fix)
         try:
             return parse_literal(self.text[start:end])
         except NumberError as error:
@@ -380,10 +394,35 @@ class ExpressionParser(TemplateParser):
             if self.starts_with(","):
                 self.pos += 1
             elif not self.starts_with("]"):
-                raise self.make_unexpected_error('"," or "]"', "", (start, start + 1, "the list was opened at"))
+                raise self._make_separator_missing_error("list", "]", start)
         self.pos += 1
         self.depth -= 1
         return TupleNode(items, start, self.pos)
+
+    def _make_separator_missing_error(self, kind: str, closing: str, start: int) -> ParseError:
+        """Return the error for a list or object whose item is not followed by a comma or the closing bracket."""
+        related = (start, start + 1, f"the {kind} was opened at")
+        if kind == "list" and _ARGUMENT_START.match(self.text, self.pos) is not None:
+            name = NAME.match(self.text, self.pos)
+            assert name is not None, "an argument starts with its name"
+            return ParseError(
+                f'the list has no "{closing}" before {name[0][:80]}', self.pos, name.end(), f"write {closing} after its last item",
+                related,
+            )  # fmt: skip
+        if self.text.startswith("[[", start - 1):  # Probably a mark of another template language.
+            return self.make_unexpected_error('"," or "]"', "", related)
+        if self.text[self.pos : self.pos + 1] not in _ITEM_STARTS and NAME.match(self.text, self.pos) is None:
+            expected = '"," or "]"' if kind == "list" else '"," or a line end or "}"'
+            return self.make_unexpected_error(expected, "", related)
+        if kind == "list":
+            fix = "write a comma between two items, also at the end of a line"
+        else:
+            fix = "write a comma between two entries, or put each on a line of its own"
+        end = self.pos + 1
+        for pattern in (_SIMPLE_TEXT, NAME):
+            word = pattern.match(self.text, self.pos)
+            end = word.end() if word is not None else end
+        return ParseError(f"a comma is missing before this item of the {kind}", self.pos, end, fix, related)
 
     def _parse_object(self) -> SyntaxNode:
         """Parse an object literal, or a `for` that gives an object."""
@@ -407,9 +446,7 @@ class ExpressionParser(TemplateParser):
                 self.pos += 1
                 self.skip_any_blank()
             elif not is_separated and not self.starts_with("}"):
-                raise self.make_unexpected_error(
-                    '"," or a line end or "}"', "", (start, start + 1, "the object was opened at")
-                )
+                raise self._make_separator_missing_error("object", "}", start)
         self.pos += 1
         self.depth -= 1
         return ObjectNode(entries, start, self.pos)

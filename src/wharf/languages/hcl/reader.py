@@ -48,7 +48,7 @@ _CHARACTER_FIXES: Final = {
     "\ufeff": "delete it",
     **dict.fromkeys("\u201c\u201d\u201e\u201f\u00ab\u00bb", 'replace the typographic quote by "'),
     **dict.fromkeys("\u2018\u2019'`", 'texts are in double quotes: "..."'),
-    ";": "delete it; an argument ends with its line",
+    ";": "delete it: arguments end with their line, and items are separated by commas",
 }
 
 
@@ -70,8 +70,18 @@ class FinalError(ParseError):
     """An error after which no further errors are searched: the rest of the text cannot be understood."""
 
 
-class UnclosedStringError(ParseError):
-    """A string without a closing quote on its line. The lines below may belong to it."""
+class OpenEndedError(ParseError):
+    """A value without an end on its line, such as a string without a closing quote. The lines below may belong to it."""
+
+
+class MalformedNumberError(ParseError):
+    """A text that begins with digits, such as `256MB`."""
+
+
+def make_bare_text_error(text: str, start: int, end: int) -> ParseError:
+    """Return the error for a text without quotes, such as `/bin/true`."""
+    shown = f"{text[:80]}{'...' if len(text) > 80 else ''}"
+    return ParseError(f"{shown} is a text, and texts are in quotes", start, end, f'write "{shown}"')
 
 
 class SourceReader:

@@ -194,8 +194,16 @@ class ReferenceNode(SyntaxNode):
             f'no {kind} "{name[:80]}" is declared',
             self.start,
             step.end,
-            lambda: suggest_name(name, [*values, *_list_failed(scope, root)], kind=f"{kind}s"),
+            lambda: _suggest_declared_name(root, name, [*values, *_list_failed(scope, root)], kind),
         )
+
+
+def _suggest_declared_name(root: str, name: str, known: Sequence[str], kind: str) -> str:
+    """Return which name was probably meant. A sign - without blanks around it is part of a name."""
+    for position in [at for at, character in enumerate(name[:80]) if character == "-"]:
+        if name[:position] in known:
+            return f"write {root}.{name[:position]} - {name[position + 1 : 80]} to subtract: a name may contain -"
+    return suggest_name(name, known, kind=f"{kind}s")
 
 
 def _list_failed(scope: Scope, root: str) -> list[str]:

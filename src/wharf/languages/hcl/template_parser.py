@@ -10,9 +10,9 @@ from wharf.languages.hcl.reader import (
     NAME,
     NAME_PATTERN,
     FinalError,
+    OpenEndedError,
     ParseError,
     SourceReader,
-    UnclosedStringError,
 )
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.values import normalize_text
@@ -93,8 +93,11 @@ class TemplateParser(SourceReader):
 
     # -- quoted strings
 
-    def parse_quoted(self, *, allows_templates: bool = True) -> SyntaxNode:
-        """Parse a string in quotes that starts at the position."""
+    def parse_quoted(self, *, template_fix: str | None = None) -> SyntaxNode:
+        """Parse a string in quotes that starts at the position.
+
+        In a label, templates are refused: `template_fix` says what to write instead.
+        """
         start = self.pos
         self.pos += 1
         text = self.text
@@ -110,16 +113,16 @@ class TemplateParser(SourceReader):
                 self.pos += 1
                 break
             if character in ("", "\n", "\r"):
-                raise UnclosedStringError(
+                raise OpenEndedError(
                     "this string has no closing quote on its line", start, self.pos,
-                    "write several lines between <<EOF and EOF, or \\n for a line break",
+                    'write " at its end; a text of several lines is between <<EOF and EOF, or has \\n for a line break',
                 )  # fmt: skip
             if character == "\\":
                 strips_next = self._add_text(stack[-1].target, self._parse_escape(), strips_next=strips_next)
                 continue
-            strips_next = self._parse_marker(stack, strips_next=strips_next, allows_templates=allows_templates)
+            strips_next = self._parse_marker(stack, strips_next=strips_next, template_fix=template_fix)
         self._require_closed(stack)
-        if not allows_templates:  # Labels are not normalized.
+        if template_fix is not None:  # Labels are not normalized.
             label = "".join([str(part) for part in _join_texts(stack[0].parts)])
             return LiteralNode(label, start, self.pos)
         return self._build_template(stack[0].parts, start)
@@ -186,7 +189,12 @@ class TemplateParser(SourceReader):
     # -- markers
 
     def _parse_marker(
-        self, stack: list[_OpenDirective], *, strips_next: bool, allows_templates: bool = True, is_heredoc: bool = False
+        self,
+        stack: list[_OpenDirective],
+        *,
+        strips_next: bool,
+        template_fix: str | None = None,
+        is_heredoc: bool = False,
     ) -> bool:
         """Parse an interpolation, a directive or an escape such as `$${`. Return whether to strip the text after it."""
         start = self.pos
@@ -201,9 +209,12 @@ class TemplateParser(SourceReader):
                 stack[-1].target.append(_HeredocText(escaped, is_line_start=False))
                 return False
             return self._add_text(stack[-1].target, escaped, strips_next=strips_next)
-        if not allows_templates:
+        if template_fix is not None:
+            closing = self.text.find("}", self.pos, start + MAX_INTERPOLATION_CHARS)
+            quote = self.text.find('"', self.pos, start + MAX_INTERPOLATION_CHARS)
+            end = closing + 1 if 0 <= closing < quote else self.pos
             raise ParseError(
-                "a label is a plain text", start, self.pos, f"write {signs}{signs}{{ for a plain {signs}{{"
+                f"a label is a plain text: it is not computed, so it has no {signs}{{", start, end, template_fix
             )
         strips_before = self.starts_with("~")
         if strips_before:
@@ -237,8 +248,9 @@ class TemplateParser(SourceReader):
         self.skip_any_blank()
         strips_after = self.starts_with("~}")
         if not strips_after and not self.starts_with("}"):
+            fix = "write } at its end" if self.starts_with('"') else _SHELL_FIX
             raise self.make_unexpected_error(
-                'an operator or "}" of the interpolation', _SHELL_FIX, (start, start + 2, "opened at")
+                'an operator or "}" of the interpolation', fix, (start, start + 2, "opened at")
             )
         self.pos += 2 if strips_after else 1
         return strips_after

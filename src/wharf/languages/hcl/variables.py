@@ -1,5 +1,6 @@
 """Variables: their declarations, the values from outside, and the checks of both."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,15 +31,17 @@ from wharf.languages.hcl.values import (
     ValueType,
     describe_type,
     get_type,
+    to_plain,
 )
 from wharf.languages.suggestions import find_nearest_name
 
-_ARGUMENTS: Final = ("type", "default", "description")
+_ARGUMENTS: Final = ("type", "default", "description", "sensitive")
 _UNOFFERED_ARGUMENTS: Final = {
-    "sensitive": "delete it; the values of variables with secret names are never shown",
     "nullable": "delete it; every variable accepts null",
     "ephemeral": "delete it",
 }
+MAX_SHOWN_VALUE_CHARS: Final = 80
+"""A message shows the start of a longer value."""
 _DIGIT_START: Final = re.compile(r"[0-9]")
 ENVIRONMENT_PREFIXES: Final = ("WHARF_VAR_", "NOMAD_VAR_")
 """The beginnings of environment variables that hold values, the strongest first."""
@@ -50,7 +53,7 @@ class VariableInputs:
 
     `environment` maps names such as `WHARF_VAR_image` to texts, and the first of `ENVIRONMENT_PREFIXES` wins.
     `automatic_files` were found beside the job file, and `files` were named by the user; later files replace earlier ones.
-    `flags` are the texts of `-var name=value`. If `is_strict`, files and flags may only name declared variables. The
+    `flags` are the texts of `--var name=value`. If `is_strict`, files and flags may only name declared variables. The
     environment and automatic files may name others, because they serve several job files.
     """
 
@@ -88,6 +91,12 @@ class VariableDeclaration:
     default: SyntaxArgument | None = None
     validations: list[Validation] = field(default_factory=list)
     is_valid: bool = True
+    is_sensitive: bool = False
+
+    @property
+    def is_secret(self) -> bool:
+        """Whether messages do not show the value: the variable is sensitive, or its name hints at a secret."""
+        return self.is_sensitive or is_secret_name(self.name)
 
 
 @dataclass(slots=True)
@@ -179,6 +188,8 @@ class VariableReader:
         arguments = block.body.arguments
         if "type" in arguments:
             self._read_type(declaration, arguments["type"])
+        if "sensitive" in arguments:
+            self._read_sensitive(declaration, arguments["sensitive"])
         if "description" in arguments:
             self._read_text(arguments["description"], "the description")
         if "default" in arguments:
@@ -233,6 +244,17 @@ class VariableReader:
                 self._add_error(argument.value.start, argument.value.end, f"{description} is a text")
             return None
         return value
+
+    def _read_sensitive(self, declaration: VariableDeclaration, argument: SyntaxArgument) -> None:
+        """Read whether the value is hidden in messages. It is a literal, because the file is read before its values."""
+        node = argument.value
+        value = node.value if isinstance(node, LiteralNode) else None
+        if not isinstance(value, bool):
+            self._add_error(node.start, node.end, "sensitive is true or false", "write sensitive = true")
+        # A wrong value hides too, so that the message about it shows no secret.
+        declaration.is_sensitive = value is not False
+        if declaration.is_sensitive:
+            self._diagnostics.hidden.names.add(declaration.name)
 
     def _report_names(self, argument: SyntaxArgument, description: str, source: SourceFile | None = None) -> bool:
         """Report names and functions in a value that may have none. Return whether there are any."""
@@ -364,7 +386,7 @@ class VariableReader:
                 if self._accept_name(argument.name, place, is_strict=is_strict):
                     candidates[argument.name] = _OutsideValue(document.source, argument)
         for name, text in inputs.flags:
-            source = SourceFile(f"-var {name[:80]}", text, is_file=False)
+            source = SourceFile(f"--var {name[:80]}", text, is_file=False)
             if self._accept_name(name, SourceRange(source, 0, 0), is_strict=inputs.is_strict):
                 candidates[name] = _OutsideValue(source)
         return candidates
@@ -389,7 +411,7 @@ class VariableReader:
         """Add the value of a variable. Return whether it has one without an error."""
         name = declaration.name
         default: Value = None
-        is_secret = is_secret_name(name)
+        is_secret = declaration.is_secret
         if declaration.default is not None:
             count = len(self._diagnostics.diagnostics)
             default = self._evaluate(declaration.default.value, self._source, is_secret=is_secret)
@@ -401,12 +423,13 @@ class VariableReader:
             if converted is _FAILED:
                 return False
             default = converted  # type: ignore[assignment]  # it did not fail
+            self._hide(declaration, default)
         if candidate is None:
             if declaration.default is None:
                 place = declaration.place
                 self._diagnostics.add(
                     place.source, place.start, place.end, f'the variable "{name[:80]}" has no value',
-                    f"set it with -var {name[:80]}=..., in a values file, as {ENVIRONMENT_PREFIXES[0]}{name[:80]} in the "
+                    f"set it with --var {name[:80]}=..., in a values file, as {ENVIRONMENT_PREFIXES[0]}{name[:80]} in the "
                     "environment, or with a default here",
                 )  # fmt: skip
                 return False
@@ -424,7 +447,9 @@ class VariableReader:
         kind = declaration.kind
         if kind is None:
             kind = get_type(default) if declaration.default is not None else ANY
-        is_secret = is_secret_name(declaration.name)
+        is_secret = declaration.is_secret
+        if candidate.argument is None:
+            self._hide(declaration, candidate.source.text)
         count = len(self._diagnostics.diagnostics)
         if candidate.argument is not None:
             if self._report_names(candidate.argument, "a value", candidate.source):
@@ -476,7 +501,7 @@ class VariableReader:
             self._diagnostics.add(
                 place.source, place.start, place.end,
                 f'{description} of variable "{declaration.name[:80]}" is not of type {describe_type(kind)}: {error.message}',
-                error.fix, related=related, is_secret=is_secret_name(declaration.name),
+                error.fix, related=related, is_secret=declaration.is_secret,
             )  # fmt: skip
             return _FAILED
 
@@ -487,10 +512,11 @@ class VariableReader:
     ) -> bool:
         """Add the value, and check it by the validations of its variable. Return whether they hold."""
         values[declaration.name] = value
+        self._hide(declaration, value)
         if not declaration.validations:
             return True
         scope = Scope(self._scope.budget, self._scope.functions, self._scope.ports, variables={declaration.name: value})
-        is_secret = is_secret_name(declaration.name)
+        is_secret = declaration.is_secret
         is_right = True
         for validation in declaration.validations:
             try:
@@ -511,10 +537,22 @@ class VariableReader:
             message = "its value is refused" if is_secret and validation.message.references else message.strip()
             self._diagnostics.add(
                 place.source, place.start, place.end,
-                f'invalid value for variable "{declaration.name[:80]}": {message[:1_000]}',
+                f'invalid value{"" if is_secret else f" {_render_value(value)}"} for variable "{declaration.name[:80]}": '
+                f"{message[:1_000]}",
                 related=(validation.place, "the rule is at"), is_secret=is_secret,
             )  # fmt: skip
         return is_right
+
+    def _hide(self, declaration: VariableDeclaration, value: Value) -> None:
+        """Hide the value of a sensitive variable in all messages."""
+        if declaration.is_sensitive:
+            self._diagnostics.hidden.add(to_plain(value))
+
+
+def _render_value(value: Value) -> str:
+    """Return a value as text for a message, cut if it is long."""
+    text = json.dumps(to_plain(value), ensure_ascii=False)
+    return text if len(text) <= MAX_SHOWN_VALUE_CHARS else f"{text[:MAX_SHOWN_VALUE_CHARS]}..."
 
 
 _FAILED: Final = object()

@@ -6,7 +6,7 @@ Only options of built-in drivers are known. A plug-in checks its options itself,
 
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from functools import cache
 from itertools import islice
@@ -21,7 +21,17 @@ from wharf.languages.suggestions import find_nearest_name
 MAX_OPTION_PROBLEMS: Final = 20
 """The problems of one task's options that are reported. Searching a similar name is slow."""
 MAX_SHOWN_CHARS: Final = 80
-MAX_LISTED_CHARS: Final = 300
+MAX_MESSAGE_CHARS: Final = 300
+MAX_LISTED_OPTIONS: Final = 12
+"""A longer list of options would hide the error."""
+_FORMER_DOCKER_OPTIONS: Final[Mapping[str, str]] = {
+    "port_map": 'write network { port "NAME" { to = PORT } } in the group, and ports = ["NAME"] here',
+    "ssl": "delete it: registries are always used with TLS",
+    "volumes_from": "write a volume in the group and volume_mount in the task, or volumes here",
+    "advertise_ipv6_address": 'delete it, and write address_mode = "driver" in the service',
+    "isolation": "delete it: it is an option for Windows",
+}
+"""Options of earlier versions of Nomad, and of Windows, with what to write instead."""
 REFERENCE_MARK: Final = "${"
 """A text with this mark has its final value only on the node."""
 
@@ -62,12 +72,22 @@ def _iterate_problems(
     kinds = _list_kinds(config_type)
     for key, value in config.items():
         if key not in kinds:
-            nearest = find_nearest_name(key, kinds)
-            fix = f'did you mean "{nearest}"?' if nearest is not None else f"the options are {', '.join(kinds)}"
             message = f'unknown key "{key[:MAX_SHOWN_CHARS]}" for {owner}'
-            yield OptionProblem((*path, key), message, fix[:MAX_LISTED_CHARS], is_unknown=True)
+            yield OptionProblem((*path, key), message, _suggest_option(key, kinds, owner), is_unknown=True)
         elif value is not None:
             yield from _iterate_value_problems(value, kinds[key], (*path, key), owner)
+
+
+def _suggest_option(key: str, names: Collection[str], owner: str) -> str:
+    """Return what to write instead of an unknown option."""
+    if owner == "driver docker" and key in _FORMER_DOCKER_OPTIONS:
+        return _FORMER_DOCKER_OPTIONS[key]
+    nearest = find_nearest_name(key, names)
+    if nearest is not None:
+        return f'did you mean "{nearest}"?'
+    if len(names) <= MAX_LISTED_OPTIONS:
+        return f"the options are {', '.join(names)}"
+    return f"`wharf job explain-field {owner.rpartition(' ')[2]}` lists the options"
 
 
 def _iterate_value_problems(value: object, kind: Any, path: OptionPath, owner: str) -> Iterator[OptionProblem]:
@@ -182,7 +202,7 @@ def _describe_wrong_type(
     if option is not None and isinstance(path[-1], int):
         place = f'item {path[-1] + 1} of "{name}"'
     message = f"{place} for {owner} takes {_name_kind(kind)}, not {_show(value, str(name))}"
-    return OptionProblem(path, message[:MAX_LISTED_CHARS], _suggest_value(value, kind, str(name)), is_unknown=False)
+    return OptionProblem(path, message[:MAX_MESSAGE_CHARS], _suggest_value(value, kind, str(name)), is_unknown=False)
 
 
 def _name_kind(kind: Any) -> str:
@@ -204,7 +224,7 @@ def _suggest_value(value: object, kind: Any, name: str) -> str:
     if block_type is not None:
         options = ", ".join(_list_kinds(block_type))
         count = "" if typing.get_origin(kind) is list else "one "
-        return f"write {count}block {name} with options of {options}"[:MAX_LISTED_CHARS]
+        return f"write {count}block {name} with options of {options}"[:MAX_MESSAGE_CHARS]
     if typing.get_origin(kind) is list:
         return f"write [{_quote(value, name)}]" if isinstance(value, str | int | float) else 'write ["...", "..."]'
     if typing.get_origin(kind) is dict:

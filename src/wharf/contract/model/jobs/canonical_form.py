@@ -14,7 +14,7 @@ from wharf.contract.model.jobs import defaults
 from wharf.contract.model.jobs.constraints import Spread
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReconcileStrategy, UpdatePolicy
-from wharf.contract.model.jobs.groups import CSIPluginConfig, Task, TaskGroup
+from wharf.contract.model.jobs.groups import CSIPluginConfig, Lifecycle, Task, TaskGroup
 from wharf.contract.model.jobs.identities import (
     DEFAULT_AUDIENCE,
     DEFAULT_CLUSTER_NAME,
@@ -412,6 +412,10 @@ def _canonicalize_mount_options(options: MountOptions | None) -> MountOptions | 
 # ---- tasks
 
 
+EMPTY_LIFECYCLE: Final = Lifecycle()
+"""A lifecycle block that sets nothing. The task is a main task, as without the block."""
+
+
 def _canonicalize_task(task: Task, job: Job, group: TaskGroup) -> Task:
     """Return a task with every default written out.
 
@@ -433,6 +437,7 @@ def _canonicalize_task(task: Task, job: Job, group: TaskGroup) -> Task:
         resources=_canonicalize_resources(task.resources),
         restart_policy=_replace_fields(restart, mode=restart.mode or "fail"),
         volume_mounts=_apply_to_each_or_none(task.volume_mounts, _canonicalize_volume_mount),
+        lifecycle=None if task.lifecycle == EMPTY_LIFECYCLE else task.lifecycle,
         scaling_policies=task.scaling_policies or None,
         csi_plugin_config=_canonicalize_csi_plugin(task.csi_plugin_config),
         identity=_canonicalize_default_identity(task.identity),

@@ -55,20 +55,11 @@ def _build_service_context(group: TaskGroup) -> ServiceContext:
 
 
 def _check_services(group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """Add each problem of the services of a group to the report.
-
-    A group with services but without a shutdown delay gets a warning.
-    """
+    """Add each problem of the services of a group to the report."""
     context = _build_service_context(group)
     for position, service in enumerate(group.services or ()):
         section = report.add_section(f'Service "{service.name}" validation failed')
         check_service(service, context, f"{path}.Services[{position}]", section)
-    if group.services and not group.shutdown_delay:
-        report.add_warning(
-            f"{path}.ShutdownDelay",
-            f'group "{group.name}" registers services but has no shutdown delay',
-            "set one, so that clients stop using the services before the tasks stop",
-        )
     _check_services_of_all_tasks(group, path, report)
 
 

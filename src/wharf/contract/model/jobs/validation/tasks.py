@@ -116,10 +116,7 @@ def _check_lifecycle(task: Task, path: str, report: ValidationReport) -> None:
 
 
 def _check_services(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
-    """Add each problem of the services of a task to the report.
-
-    A task with services but without a shutdown delay gets a warning.
-    """
+    """Add each problem of the services of a task to the report."""
     services = task.services
     if not services:
         return
@@ -135,12 +132,6 @@ def _check_services(task: Task, context: TaskValidationContext, path: str, repor
     for position, service in enumerate(services):
         section = report.add_section(f'Service "{service.name}" validation failed')
         check_service(service, service_context, f"{path}.Services[{position}]", section)
-    if not task.shutdown_delay and not context.group.shutdown_delay:
-        report.add_warning(
-            f"{path}.ShutdownDelay",
-            f'task "{task.name}" registers services but has no shutdown delay',
-            "set one, so that clients stop using the services before the task stops",
-        )
 
 
 def _check_payload(task: Task, path: str, report: ValidationReport) -> None:
