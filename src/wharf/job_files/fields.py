@@ -20,6 +20,7 @@ from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import FilePath, join_path
+from wharf.languages.hcl.diagnostics import FixSource
 from wharf.languages.markup import MarkupFormat
 from wharf.languages.suggestions import find_nearest_name
 
@@ -78,7 +79,7 @@ class FieldProblem:
 
     path: FilePath
     message: str
-    fix: str = ""
+    fix: FixSource = ""
     is_name: bool = False
 
 
@@ -320,13 +321,16 @@ class _Normalizer:
         self, key: str, value: Any, path: FilePath, names: "_FieldNames", record_path: FilePath
     ) -> None:
         """Add the problem of an unknown field: which one was meant, where it belongs, or which fields exist."""
-        fix = self._find_fix(key, value, names, tuple(step for step in record_path if isinstance(step, str)))
-        if not fix:
+        record = tuple(step for step in record_path if isinstance(step, str))
+
+        def find_fix() -> str:
             listed = names.listed
-            fix = f"the fields are {', '.join(listed[:MAX_LISTED_FIELDS])}" + (
-                ", ..." if len(listed) > MAX_LISTED_FIELDS else ""
-            )
-        self._add_problem(path, f"{format_path(path)} is not a known field", fix, is_name=True)
+            more = ", ..." if len(listed) > MAX_LISTED_FIELDS else ""
+            fields = f"the fields are {', '.join(listed[:MAX_LISTED_FIELDS])}{more}"
+            return self._find_fix(key, value, names, record) or fields
+
+        # A function, because searching a similar name takes long, and only the first problems are shown.
+        self._add_problem(path, f"{format_path(path)} is not a known field", find_fix, is_name=True)
 
     def _find_fix(self, key: str, value: Any, names: "_FieldNames", record: tuple[str, ...]) -> str:
         """Return which field was meant, or where it belongs; empty if neither is known. `record` has the fields above it."""
@@ -363,7 +367,7 @@ class _Normalizer:
                 line = f'"ID": "{name}"'
         return f"write {line}, and the fields of the job at the top of the file beside it"
 
-    def _add_problem(self, path: FilePath, message: str, fix: str = "", *, is_name: bool = False) -> None:
+    def _add_problem(self, path: FilePath, message: str, fix: FixSource = "", *, is_name: bool = False) -> None:
         self._result.problems.append(FieldProblem(path, message, fix, is_name))
 
 
