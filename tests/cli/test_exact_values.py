@@ -24,7 +24,7 @@ from wharf.cli.common.errors import CliError
         ("a: !!binary aGk=", "1:4: the type !!binary is not supported: write a text, a number, a list or a map"),
         ("a: !!set {x, y}", "1:4: the type !!set is not supported: write a text, a number, a list or a map"),
         ("[a, b]: c", "1:1: a key must be a text, not a list or a map"),
-        ("1: a\n'1': b", "2:1: duplicate key 1: remove one"),
+        ("1: a\n'1': b", '2:1: the key "1" occurs twice: remove one'),
         ('a: "\\ud800"', "1:4: the text has half of a character, \\ud800: write both halves, or remove it"),
     ],
 )

@@ -183,16 +183,16 @@ def test_all_errors_of_a_job_are_one_list(terminal: Terminal, tmp_path: Path, wo
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("a.yaml", "ID: web\n  a: [\n", "{file}:2:4: mapping values are not allowed here"),
-        ("a.json", '{"ID": "web",\n "Type": x}', "{file}:2:10: expecting value"),
-        ("a.json", '{"ID": "web", "ID": "x"}', "{file}: duplicate key ID: remove one"),
-        ("a.yaml", "- a", "{file}: expected a job, got a list"),
+        ("a.yaml", "ID: web\n  a: [\n", "{file}:2:3: the line is indented deeper than line 1, which has a value"),
+        ("a.json", '{"ID": "web",\n "Type": x}', "{file}:2:10: x is no JSON value"),
+        ("a.json", '{"ID": "web", "ID": "x"}', '{file}:1:15: the key "ID" occurs twice'),
+        ("a.yaml", "- a", "{file}:1:1: expected a job, got a list"),
         ("a.yaml", "Type: batch", "{file}:1:1: the job has no ID\n    1 | Type: batch\n"),
-        ("a.yaml", "ID: a\n\tType: batch", "{file}:2:1: the line has a tab; indent YAML with spaces"),
-        ("a.yaml", "ID: a\nID: b", "{file}:2:1: duplicate key ID: remove one"),
+        ("a.yaml", "ID: a\n\tType: batch", "{file}:2:1: the line has a tab"),
+        ("a.yaml", "ID: a\nID: b", '{file}:2:1: the key "ID" occurs twice'),
         ("a.hcl", 'job "web" {\n cuont = 2\n}', '{file}:2:2: no argument "cuont" is allowed in job'),
         ("a.toml", "ID = 'web'\nTyp = 'batch'", "{file}:2:1: Typ is not a known field"),
-        ("a.yaml", "ID: a\n---\nID: b\n", "{file}: expected one YAML document, got 2"),
+        ("a.yaml", "ID: a\n---\nID: b\n", "{file}:2:1: expected one YAML document, got 2"),
         ("a.yaml", "", "{file}: the file is empty"),
         ("a.yaml", "ID: &a [*a]\n", "{file}: the document is nested too deeply"),
         (

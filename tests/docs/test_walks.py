@@ -42,4 +42,4 @@ def test_the_job_files_of_the_page_run_and_print_what_it_shows(tmp_path: Path) -
         for step in steps:
             walk.run_step(step)
 
-    assert sum(isinstance(step, FileStep) for step in steps) == 10
+    assert sum(isinstance(step, FileStep) for step in steps) == 13

@@ -344,17 +344,103 @@ group:
             "ID: a\nTyp: x\nPriority: high\nTaskGroups: [{Tasks: [{Driver: exec, Config: {comand: x}}]}]\n",
             [
                 "job.yaml:2:1: Typ is not a known field",
-                "job.yaml:3:1: Priority: expected a whole number, got text",
+                "job.yaml:3:11: Priority: expected a whole number, got text",
                 'job.yaml:4:47: unknown key "comand" for driver exec',
             ],
         ),
         ("Type: batch\n", ["job.yaml:1:1: the job has no ID"]),
-        ("- a\n", ["job.yaml: expected a job, got a list"]),
-        ("Job: [a]\n", ["job.yaml:1:1: Job: expected a job, got a list"]),
+        ("- a\n", ["job.yaml:1:1: expected a job, got a list"]),
+        ("Job: [a]\n", ["job.yaml:1:6: Job: expected a job, got a list"]),
     ],
 )
 def test_unknown_names_are_errors_at_their_places(text: str, errors: list[str]) -> None:
     assert list_errors(text) == errors
+
+
+def explain(text: str, format: str = "yaml") -> list[tuple[str, str, str]]:
+    """Return the marked part, the message and the fix of each error of a file."""
+    with pytest.raises(DocumentErrors) as caught:
+        parse(text, format)
+    return [
+        (
+            diagnostic.place.source.text[diagnostic.place.start : diagnostic.place.end],
+            diagnostic.message,
+            diagnostic.fix,
+        )
+        for diagnostic in caught.value.diagnostics
+    ]
+
+
+TASK = "ID: a\nTaskGroups:\n  - Name: g\n    Tasks:\n      - Name: t\n        Driver: docker\n        "
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "message", "fix"),
+    [
+        ("ID: a\nTaskGroups:\n  Name: g\n", "TaskGroups", "TaskGroups: expected a list, got a map", 'begin each item with "- ", such as "- Name: ..."'),
+        ("ID: a\nTaskGroups:\n  web:\n    Count: 1\n", "TaskGroups", "TaskGroups: expected a list, got a map", 'begin each item with "- ", such as "- Name: web"'),
+        ("ID: a\nTaskGroups:\n  -Name: g\n", "TaskGroups", "TaskGroups: expected a list, got a map", 'write a blank after each "-", such as "- Name: ..."'),
+        ("ID: a\nTaskGroups: web\n", "web", "TaskGroups: expected a list, got text", 'begin each item with "- ", such as "- Name: ..."'),
+        (TASK + "Resources:\n          - CPU: 1\n", "Resources", "TaskGroups[0].Tasks[0].Resources: expected a map, got a list", 'write its fields without "- " and without [ ]'),
+        ("job:\n  web:\n    group: {}\n", "job", "job is not a known field", "write ID: web, and the fields of the job at the top of the file beside it"),
+        ("ID: a\ngroups: []\n", "groups", "groups is not a known field", "did you mean group? It is TaskGroups of the API"),
+        ("ID: a\ntask: {t: {}}\n", "task", "task is not a known field", "it belongs to a group (an item of TaskGroups)"),
+        (TASK + "Count: 2\n", "Count", "TaskGroups[0].Tasks[0].Count is not a known field", "it belongs to a group (an item of TaskGroups)"),
+        (TASK + "cpu: 100\n", "cpu", "TaskGroups[0].Tasks[0].cpu is not a known field", "it belongs to Resources"),
+        ("ID: a\nTaskGroups:\n  - kill_timout: 3s\n", "kill_timout", "TaskGroups[0].kill_timout is not a known field", "did you mean KillTimeout? It belongs to a task (an item of Tasks)"),
+        ("ID: a\nTaskGroups:\n  - restrat: {}\n", "restrat", "TaskGroups[0].restrat is not a known field", "did you mean restart? It is RestartPolicy of the API"),
+        ("ID:a\n", "ID:a", "a blank is missing after the colon", "write ID: a"),
+        ('job "a" {\n}\n', 'job "a" {', "the file is written in HCL", "give it a name that ends with .hcl"),
+    ],
+)  # fmt: skip
+def test_a_frequent_mistake_has_a_fix_in_the_language_of_the_file(
+    text: str, marked: str, message: str, fix: str
+) -> None:
+    assert explain(text) == [(marked, message, fix)]
+
+
+@pytest.mark.parametrize(
+    ("text", "marked", "fix"),
+    [
+        ('ID = "a"\n[TaskGroups]\nName = "g"\n', "[TaskGroups]", "write [[TaskGroups]] above each item"),
+        ('ID = "a"\n[[TaskGroups]]\n[TaskGroups.Tasks]\n', "[TaskGroups.Tasks]", "write [[TaskGroups.Tasks]] above each item"),
+        ('ID = "a"\n[[Update]]\nStagger = 1\n', "[[Update]]", "write [Update], not [[Update]]"),
+        ('[job.web]\ntype = "batch"\n', "[job.web]", 'write ID = "web", and the fields of the job at the top of the file beside it'),
+        ('Type = "batch"\n', "", 'add one, such as ID = "web"'),
+    ],
+)  # fmt: skip
+def test_a_frequent_mistake_in_toml_has_a_fix_in_toml(text: str, marked: str, fix: str) -> None:
+    assert [(part, each) for part, _, each in explain(text, "toml")] == [(marked, fix)]
+
+
+@pytest.mark.parametrize(
+    ("field", "marked", "message", "fix"),
+    [
+        ("KillTimeout: 10 seconds", "10 seconds", 'KillTimeout: expected a duration such as 30s or 1h30m, got "10 seconds"', "write 10s; the units are ns, us, ms, s, m and h"),
+        ("KillTimeout: 5 min", "5 min", 'KillTimeout: expected a duration such as 30s or 1h30m, got "5 min"', "write 5m; the units are ns, us, ms, s, m and h"),
+        ("KillTimeout: 2d", "2d", 'KillTimeout: expected a duration such as 30s or 1h30m, got "2d"', "write 48h; the units are ns, us, ms, s, m and h"),
+        ("KillTimeout: soon", "soon", 'KillTimeout: expected a duration such as 30s or 1h30m, got "soon"', "write a number and a unit, such as 30s or 1h30m; the units are ns, us, ms, s, m and h"),
+        ("Resources: {CPU: 100MHz}", "100MHz", "Resources.CPU: expected a whole number, got text", "write 100, without a unit"),
+        ('Resources: {CPU: "100"}', '"100"', "Resources.CPU: expected a whole number, got text", "write 100, without quotes"),
+        ("Leader: yes", "yes", "Leader: expected true or false, got text", "write true"),
+        ("Env: {A: 1}", "1", "Env.A: expected text, got a whole number", 'write it in quotes: "1"'),
+        ("Env: [A]", "[A]", "Env: expected an object or null, got a list", "write a map, such as {name: value}"),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_is_marked_and_has_a_fix(field: str, marked: str, message: str, fix: str) -> None:
+    prefix = "TaskGroups[0].Tasks[0]."
+
+    assert explain(TASK + field + "\n        Typo7: 1\n")[0] == (marked, prefix + message, fix)
+
+
+def test_a_wrong_comparison_names_the_operands() -> None:
+    ((marked, _, fix),) = explain("ID: a\nConstraints:\n  - ${attr.kernel.name} linux\n")
+
+    assert (marked, fix.partition("; ")[0]) == (
+        "${attr.kernel.name} linux",
+        "write LEFT OPERAND RIGHT, such as ${attr.kernel.name} = linux",
+    )
+    assert "set_contains_any" in fix
 
 
 def test_at_most_twenty_errors_are_shown() -> None:
@@ -425,7 +511,7 @@ def test_a_constraint_may_be_a_text(text: str, constraint: tuple[str | None, str
     ],
 )
 def test_a_text_that_is_no_constraint_is_an_error(text: str, error: str) -> None:
-    assert list_errors(f"ID: a\nconstraint: {json.dumps(text)}\n") == [f"job.yaml:2:1: {error}"]
+    assert list_errors(f"ID: a\nconstraint: {json.dumps(text)}\n") == [f"job.yaml:2:13: {error}"]
 
 
 def test_a_constraint_may_have_the_arguments_of_hcl() -> None:
@@ -444,14 +530,14 @@ def test_a_constraint_may_have_the_arguments_of_hcl() -> None:
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        ("TaskGroups[0].Tasks[0].Resources.MemoryMB", "job.yaml:7:29"),
-        ("TaskGroups[0].Tasks[0].Resources.CPU", "job.yaml:7:19"),
-        ("TaskGroups[0].Networks[0].ReservedPorts[0].Value", "job.yaml:4:31"),
-        ("Constraints[0].LTarget", "job.yaml:2:1"),
+        ("TaskGroups[0].Tasks[0].Resources.MemoryMB", "job.yaml:7:37"),
+        ("TaskGroups[0].Tasks[0].Resources.CPU", "job.yaml:7:24"),
+        ("TaskGroups[0].Networks[0].ReservedPorts[0].Value", "job.yaml:4:39"),
+        ("Constraints[0].LTarget", "job.yaml:2:13"),
         ("", "job.yaml:1:1"),
     ],
 )
-def test_a_field_has_the_place_of_its_key_or_of_the_nearest_value_around_it(path: str, place: str) -> None:
+def test_a_field_has_the_place_of_its_value_or_of_the_nearest_value_around_it(path: str, place: str) -> None:
     text = """\
 ID: a
 constraint: ${attr.x} = y
@@ -467,10 +553,10 @@ group: {web: {
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ('ID = "a"\nx = 2020-01-01\n', "job.toml:2:1: JSON has no dates: put the date in quotes"),
-        ('ID = "a"\nx = inf\n', "job.toml: inf is not a finite number"),
-        ('ID = "a\n', "job.toml:1:8: illegal character '\\n'"),
-        ('ID = "a"\nID = "b"\n', "job.toml:2:9: cannot overwrite a value"),
+        ('ID = "a"\nx = 2020-01-01\n', "job.toml:2:5: JSON has no dates"),
+        ('ID = "a"\nx = inf\n', "job.toml:2:5: inf is not a finite number"),
+        ('ID = "a\n', "job.toml:1:6: the quote that opens here is not closed"),
+        ('ID = "a"\nID = "b"\n', "job.toml:2:1: the key ID occurs twice"),
         ('ID = "a"\n[[TaskGroups]]\nCuont = 1\n', "job.toml:3:1: TaskGroups[0].Cuont is not a known field"),
     ],
 )

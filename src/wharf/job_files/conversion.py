@@ -18,7 +18,7 @@ from wharf.job_files.fields import normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl_formatter import format_hcl, has_comments
 from wharf.job_files.hcl_writer import write_hcl_job
-from wharf.job_files.markup_jobs import LOCALS, TEMPLATE_KEYS, VARIABLES, WRAPPER, has_variables
+from wharf.job_files.markup_jobs import LOCALS, TEMPLATE_KEYS, VARIABLES, WRAPPER, has_variables, read_markup
 from wharf.languages.hcl.bodies import SyntaxBody
 from wharf.languages.hcl.diagnostics import HIDDEN
 from wharf.languages.hcl.documents import ParsedDocument
@@ -49,12 +49,13 @@ class Conversion:
 def format_job_file(text: str, format: JobFormat, name: str) -> str:
     """Return a job file with its format normalized. Files in JSON and TOML stay as they are. `name` is for messages.
 
-    Raises `DocumentErrors` or `MarkupError` if the file has errors of syntax, and `UnstableYaml` if it cannot be formatted.
+    Raises `DocumentErrors` if the file has errors of syntax, and `UnstableYaml` if it cannot be formatted.
     """
     match format:
         case JobFormat.HCL:
             return format_hcl(text, name)
         case JobFormat.YAML:
+            read_markup(text, name, MarkupFormat.YAML)
             return format_yaml(text)
         case _:
             return text

@@ -11,7 +11,8 @@ from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType, B
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl_writer import format_short_duration
 from wharf.languages.hcl.json_documents import JsonArray, JsonObject
-from wharf.languages.markup import MarkupError, MarkupFormat, parse_markup
+from wharf.languages.markup import MarkupFormat, parse_markup
+from wharf.languages.markup_errors import MarkupError
 
 YAML_WIDTH: Final = 10_000
 """Lines are not broken: a broken text is harder to read than a long one."""

@@ -4,6 +4,7 @@ A file names fields as the API does, in any case, as HCL does, or with underscor
 `task_groups` are the same field. Any other name is an error.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import FilePath, format_path
+from wharf.languages.hcl.diagnostics import FixSource
+from wharf.languages.markup import MarkupFormat
 from wharf.languages.suggestions import find_nearest_name
 
 DURATION_FIELDS: Final = frozenset({
@@ -42,17 +45,42 @@ _OPERAND: Final = re.compile(
 )
 
 
+MIN_MAX_FIELDS: Final = frozenset({"Min", "Max"})
+"""Durations in the `Wait` block of a template, but counts in a scaling policy."""
+COMPARISON_FIX: Final = (
+    "write LEFT OPERAND RIGHT, such as ${attr.kernel.name} = linux; the operands are "
+    f"{' '.join(_SYMBOLS)} {' '.join(_WORDS)}"
+)
+DURATION_FIX: Final = "write a number and a unit, such as 30s or 1h30m; the units are ns, us, ms, s, m and h"
+_LOOSE_DURATION: Final = re.compile(
+    r"(\d+(?:\.\d+)?) *(?:(s|secs?|seconds?)|(m|mins?|minutes?)|(h|hrs?|hours?)|(d|days?)|(ms|millis|milliseconds?))",
+    re.IGNORECASE,
+)
+_NUMBER_WITH_UNIT: Final = re.compile(r"(\d+) *([A-Za-z]*)")
+_NOT_A_NUMBER: Final = re.compile(r"expected a whole number(?: or null)?, got text.*")
+_NOT_A_LIST: Final = re.compile(r"expected a list(?: or null)?, got (?:text|a number|true or false|a bool)")
+_NOT_A_MAP: Final = re.compile(r"expected an object(?: or null)?, got .*")
+_NOT_A_BOOL: Final = re.compile(r"expected .*\bbool\b.*, got text|expected true or false(?: or null)?, got text")
+_TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE_WORDS: Final = frozenset({"false", "no", "off", "0"})
+MAX_OWNERS: Final = 3
+"""The places that an error lists for a field that is at a wrong one."""
+TYPO_SIMILARITY: Final = 0.85
+"""A name that is this similar to a field of its own record is a typing error, even if another record has a field of this name."""
+
+
 class ComparisonError(ValueError):
     """A text is not a comparison such as `${attr.kernel.name} = linux`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """A problem of a field, with its path in the file. `is_name`: the name is wrong, not the value."""
+    """A problem of a field, with its path in the file. `is_name`: its name is wrong, not its value."""
 
     path: FilePath
     message: str
-    fix: str = ""
+    fix: FixSource = ""
+    is_name: bool = False
 
 
 @dataclass(slots=True)
@@ -64,21 +92,75 @@ class NormalizedJob:
     origins: dict[FilePath, FilePath] = field(default_factory=dict)
 
 
-def normalize_job(submitted: Mapping[str, Any]) -> NormalizedJob:
+def normalize_job(submitted: Mapping[str, Any], format: MarkupFormat = MarkupFormat.YAML) -> NormalizedJob:
     """Return the job of a file with the field names of the API and without short forms.
 
-    Problems are unknown fields, fields that occur twice, and comparisons that cannot be read. Types are not checked.
+    Problems are unknown fields, fields that occur twice, comparisons that cannot be read, and maps in place of lists and the
+    reverse. Other types are not checked. `format` is the language in which fixes are written.
     """
     result = NormalizedJob({})
-    result.document = _Normalizer(result).normalize_record(submitted, Job, JOB, (), ())
+    result.document = _Normalizer(result, format).normalize_record(submitted, Job, JOB, (), ())
     return result
+
+
+def is_duration_field(field_path: str) -> bool:
+    """Return whether the field of this path is a duration. `Min` and `Max` are durations only in a `Wait` block."""
+    parent, _, name = field_path.rpartition(".")
+    return name in DURATION_FIELDS and (name not in MIN_MAX_FIELDS or parent.endswith("Wait"))
+
+
+def explain_type(field_path: str, message: str, value: Any, format: MarkupFormat) -> tuple[str, str]:
+    """Return the message about a value of a wrong type, and how to write the value in the language of the file."""
+    if isinstance(value, str) and _NOT_A_NUMBER.fullmatch(message):
+        if is_duration_field(field_path):
+            loose = _LOOSE_DURATION.fullmatch(value.strip())
+            unit = (
+                next(name for name, each in zip("smhd", loose.groups()[1:], strict=False) if each)
+                if loose and not loose[6]
+                else "ms"
+            )
+            written = "" if loose is None else f"{float(loose[1]) * 24:g}h" if unit == "d" else f"{loose[1]}{unit}"
+            fix = f"write {written}; the units are ns, us, ms, s, m and h" if written else DURATION_FIX
+            return f'expected a duration such as 30s or 1h30m, got "{value[:80]}"', fix
+        number = _NUMBER_WITH_UNIT.fullmatch(value.strip())
+        if number is not None:
+            return message, f"write {number[1]}, without {'a unit' if number[2] else 'quotes'}"
+        return message, "write a number without quotes, such as 3"
+    if _NOT_A_LIST.fullmatch(message):
+        return message, f"write {_write_list(value, format)}"
+    if _NOT_A_MAP.fullmatch(message):
+        example = {MarkupFormat.YAML: "{name: value}", MarkupFormat.JSON: '{"name": "value"}'}.get(
+            format, '{ name = "value" }'
+        )
+        return message, f"write a map, such as {example}"
+    if isinstance(value, str) and _NOT_A_BOOL.fullmatch(message):
+        word = value.strip().lower()
+        return (
+            message,
+            "write true" if word in _TRUE_WORDS else "write false" if word in _FALSE_WORDS else "write true or false",
+        )
+    if message.startswith("expected text") and isinstance(value, bool | int | float):
+        written = str(value).lower() if isinstance(value, bool) else str(value)
+        return message, f'write it in quotes: "{written}"'
+    return message, ""
+
+
+def _write_list(value: Any, format: MarkupFormat) -> str:
+    """Return a list with a single value, as a file has it."""
+    if format is MarkupFormat.YAML:
+        text = str(value)
+        if match := re.match(r"-(?=\S)", text):
+            return f'a blank after each "-", such as "- {text[match.end() :].split(" ")[0][:40]}"'
+        return f"[{text[:80]}]"
+    return f"[{json.dumps(value, ensure_ascii=False)[:80]}]"
 
 
 class _Normalizer:
     """Walks over a job and its record types together."""
 
-    def __init__(self, result: NormalizedJob) -> None:
+    def __init__(self, result: NormalizedJob, format: MarkupFormat) -> None:
         self._result = result
+        self._format = format
 
     def normalize_record(
         self,
@@ -97,7 +179,7 @@ class _Normalizer:
             found = names.find(key)
             key_path = (*file_path, key)
             if found is None:
-                self._add_unknown_field(key, key_path, names)
+                self._add_unknown_field(key, value, key_path, names, path)
                 continue
             name = found.argument.field if found.argument is not None else found.name
             if found.argument is not None and found.argument.operand:
@@ -105,7 +187,7 @@ class _Normalizer:
                 continue
             if name in keys:
                 other = f", also as {keys[name]}" if keys[name] != key else ""
-                self._add_problem(key_path, f"the field {name} occurs twice{other}", "remove one")
+                self._add_problem(key_path, f"the field {name} occurs twice{other}", "remove one", is_name=True)
                 continue
             keys[name] = key
             if key != name:
@@ -135,7 +217,9 @@ class _Normalizer:
         elif nested.value_type is tuple:
             items = _list_items(name, value, block if is_block_form else None, file_path)
             if items is None:
-                normalized[name] = value
+                normalized[name] = None if value is None else []
+                if value is not None:
+                    self._refuse_value(value, file_path)
                 return
             fields = {name: items}
             if is_block_form and block is not None and block.other_field == _STATIC_PORTS:
@@ -149,6 +233,10 @@ class _Normalizer:
                     )
                     for at, (item, item_path) in enumerate(field_items)
                 ]
+        elif isinstance(value, list):
+            normalized[name] = None
+            is_map = nested.value_type is dict
+            self._refuse_list(file_path, is_map=is_map)
         elif nested.value_type is dict and isinstance(value, dict):
             label_fields = block.label_fields if is_block_form and block is not None else ()
             normalized[name] = {
@@ -183,7 +271,7 @@ class _Normalizer:
     ) -> None:
         """Store a short form of a comparison, such as `version: ">= 1.2"`."""
         if "Operand" in keys:
-            self._add_problem(file_path, f"{keys['Operand']} sets the operand too", "remove one")
+            self._add_problem(file_path, f"{keys['Operand']} sets the operand too", "remove one", is_name=True)
             return
         keys["Operand"] = argument.name
         normalized["Operand"] = argument.operand
@@ -194,21 +282,158 @@ class _Normalizer:
         try:
             return parse_comparison(text)
         except ComparisonError as error:
-            self._add_problem(file_path, str(error), "write LEFT OPERAND RIGHT, such as ${attr.kernel.name} = linux")
+            self._add_problem(file_path, str(error), COMPARISON_FIX)
             return {}
 
-    def _add_unknown_field(self, key: str, path: FilePath, names: "_FieldNames") -> None:
-        nearest = find_nearest_name(key, names.listed)
-        fix = f"did you mean {nearest}?" if nearest is not None else ""
-        if not fix:
-            listed = names.listed
-            fix = f"the fields are {', '.join(listed[:MAX_LISTED_FIELDS])}" + (
-                ", ..." if len(listed) > MAX_LISTED_FIELDS else ""
-            )
-        self._add_problem(path, f"{format_path(path)} is not a known field", fix)
+    def _refuse_value(self, value: Any, path: FilePath) -> None:
+        """Add the problem of a value that is no list of records."""
+        fix = self._get_list_fix(path, value if isinstance(value, dict) else {})
+        if isinstance(value, str) and value.startswith("-") and self._format is MarkupFormat.YAML:
+            fix = f"write {_write_list(value, self._format)}"
+        self._add_problem(path, f"{format_path(path)}: expected a list, got {describe_type(value)}", fix)
 
-    def _add_problem(self, path: FilePath, message: str, fix: str = "") -> None:
-        self._result.problems.append(FieldProblem(path, message, fix))
+    def _get_list_fix(self, path: FilePath, value: Mapping[str, Any]) -> str:
+        """Return how to write a list of maps. `value` is the map that the file has instead."""
+        key = next(iter(value), "Name")
+        if key.startswith("-") and self._format is MarkupFormat.YAML:
+            return f'write a blank after each "-", such as "- {key.lstrip("-")}: ..."'
+        label = key if value and all(isinstance(item, dict) for item in value.values()) else ""
+        match self._format:
+            case MarkupFormat.TOML:
+                header = ".".join(step for step in path if isinstance(step, str) and step != label)
+                return f"write [[{header}]] above each item" + (f', and Name = "{label}" below it' if label else "")
+            case MarkupFormat.JSON:
+                return f'write [{{"Name": "{label}", ...}}]' if label else "write [ ] around it: [{...}]"
+            case _:
+                return f'begin each item with "- ", such as "- {f"Name: {label}" if label else f"{key}: ..."}"'
+
+    def _refuse_list(self, path: FilePath, *, is_map: bool) -> None:
+        """Add the problem of a list in place of a map."""
+        fix = "write the name of each item as its key" if is_map else "write its fields without a list around them"
+        if self._format is MarkupFormat.TOML:
+            header = ".".join(step for step in path if isinstance(step, str))
+            fix = f"write [{header}.NAME] for each item" if is_map else f"write [{header}], not [[{header}]]"
+        elif self._format is MarkupFormat.YAML and not is_map:
+            fix = 'write its fields without "- " and without [ ]'
+        self._add_problem(path, f"{format_path(path)}: expected a map, got a list", fix)
+
+    def _add_unknown_field(
+        self, key: str, value: Any, path: FilePath, names: "_FieldNames", record_path: FilePath
+    ) -> None:
+        """Add the problem of an unknown field: which one was meant, where it belongs, or which fields exist."""
+        record = tuple(step for step in record_path if isinstance(step, str))
+
+        def find_fix() -> str:
+            listed = names.listed
+            more = ", ..." if len(listed) > MAX_LISTED_FIELDS else ""
+            fields = f"the fields are {', '.join(listed[:MAX_LISTED_FIELDS])}{more}"
+            return self._find_fix(key, value, names, record) or fields
+
+        # A function, because searching a similar name takes long, and only the first problems are shown.
+        self._add_problem(path, f"{format_path(path)} is not a known field", find_fix, is_name=True)
+
+    def _find_fix(self, key: str, value: Any, names: "_FieldNames", record: tuple[str, ...]) -> str:
+        """Return which field was meant, or where it belongs; empty if neither is known. `record` has the fields above it."""
+        if not record and _squeeze(key) in ("job", "jobs"):
+            return self._describe_top(value)
+        typo = find_nearest_name(key, names.all_names, min_similarity=TYPO_SIMILARITY)
+        if typo is None and (owners := _describe_owners(_squeeze(key), record)):
+            return f"it belongs to {owners}"
+        nearest = typo or find_nearest_name(key, names.all_names)
+        if nearest is None:
+            other = find_nearest_name(_squeeze(key), _list_owners_by_name(), min_similarity=TYPO_SIMILARITY)
+            owners = _describe_owners(other, record) if other is not None else ""
+            return (
+                f"did you mean {_list_owners_by_name()[other][0].name}? It belongs to {owners}"
+                if other and owners
+                else ""
+            )
+        field = names.find(nearest)
+        is_other = field is not None and _squeeze(nearest) != field.name.lower()
+        return f"did you mean {nearest}?" + (
+            f" It is {field.name} of the API" if field is not None and is_other else ""
+        )
+
+    def _describe_top(self, value: Any) -> str:
+        """Return where the fields of a job are, for a file that has them below `job`."""
+        label = next(iter(value), "") if isinstance(value, dict) and len(value) == 1 else ""
+        name = str(label or (value if isinstance(value, str) else "web"))[:80]
+        match self._format:
+            case MarkupFormat.YAML:
+                line = f"ID: {name}"
+            case MarkupFormat.TOML:
+                line = f'ID = "{name}"'
+            case _:
+                line = f'"ID": "{name}"'
+        return f"write {line}, and the fields of the job at the top of the file beside it"
+
+    def _add_problem(self, path: FilePath, message: str, fix: FixSource = "", *, is_name: bool = False) -> None:
+        self._result.problems.append(FieldProblem(path, message, fix, is_name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """A record that has a field: the fields that lead to the record, and the name of the field in the API."""
+
+    path: tuple[str, ...]
+    description: str
+    name: str
+
+
+def _describe_owners(name: str, record: tuple[str, ...]) -> str:
+    """Return the places of a field that its record does not have. Records around and in the record are preferred."""
+    owners = [owner for owner in _list_owners_by_name().get(name, []) if owner.path != record]
+    near = [
+        owner
+        for owner in owners
+        if record[: len(owner.path)] == owner.path or (owner.path[:-1] == record and len(owner.path) > 0)
+    ]
+    return " or ".join(list(dict.fromkeys(owner.description for owner in near or owners))[:MAX_OWNERS])
+
+
+@cache
+def _list_owners_by_name() -> Mapping[str, list[_Owner]]:
+    """Return the records that have a field, by its name in lower case without underscores: the nearest to the job first."""
+    owners: dict[str, list[_Owner]] = {}
+    queue: list[tuple[type[msgspec.Struct], BlockType | None, tuple[str, ...], str]] = [
+        (Job, JOB, (), "the top level of the file")
+    ]
+    seen: set[tuple[type[msgspec.Struct], str]] = set()
+    for record_type, block, path, description in queue:
+        found: dict[str, _Owner] = {}
+        for spelling, found_field in _get_names(record_type, block).by_spelling.items():
+            found.setdefault(_squeeze(spelling), _Owner(path, description, found_field.name))
+        for name, owner in found.items():
+            owners.setdefault(name, []).append(owner)
+        schema = list_submitted_fields(record_type)
+        inner_blocks = {inner.field: inner for inner in block.blocks} if block is not None else {}
+        for field_name, nested in schema.nested.items():
+            if (nested.record, field_name) in seen or field_name in schema.ignored_names:
+                continue
+            seen.add((nested.record, field_name))
+            inner = f"an item of {field_name}" if nested.value_type in (tuple, dict) else field_name
+            inner = {"TaskGroups": "a group (an item of TaskGroups)", "Tasks": "a task (an item of Tasks)"}.get(
+                field_name, inner
+            )
+            queue.append((nested.record, inner_blocks.get(field_name), (*path, field_name), inner))
+    return owners
+
+
+def describe_type(value: object) -> str:
+    """Return the type of a value in words, for error texts."""
+    match value:
+        case None:
+            return "nothing"
+        case list():
+            return "a list"
+        case dict():
+            return "a map"
+        case str():
+            return "text"
+        case bool():
+            return "true or false"
+        case _:
+            return "a number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +453,13 @@ class _FieldNames:
     durations: frozenset[str]
     """The fields that a file may write as `30s`."""
     by_spelling: Mapping[str, _FoundField]
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """The names of the API, and those of HCL that differ from them."""
+        own = {name.lower() for name in self.listed}
+        others = [name for name in self.by_spelling if name == name.lower() and _squeeze(name) not in own]
+        return (*self.listed, *others)
 
     def find(self, key: str) -> _FoundField | None:
         """Return the field that a key of the file names, or `None`."""

@@ -6,24 +6,25 @@ as they are (record 0236).
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.job_files.fields import NormalizedJob, normalize_job
+from wharf.job_files.fields import NormalizedJob, describe_type, explain_type, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import FilePath, format_path
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.calls import FunctionPorts
-from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
+from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, DocumentErrors, SourceFile, SourceRange
 from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
 from wharf.languages.hcl.json_documents import JsonArray, JsonNode, JsonObject, JsonProperty, JsonScalar
 from wharf.languages.hcl.schemas import BodySchema
 from wharf.languages.hcl.values import to_plain
 from wharf.languages.hcl.variables import VariableInputs
-from wharf.languages.markup import MarkupDocument, MarkupError, MarkupFormat, parse_markup
+from wharf.languages.markup import MarkupDocument, MarkupFormat, parse_markup
+from wharf.languages.markup_errors import MarkupError
 
 VARIABLES: Final = "variables"
 LOCALS: Final = "locals"
@@ -36,6 +37,24 @@ WRAPPER: Final = "Job"
 _JOB: Final = "job"
 _DECLARED_REFERENCE: Final = re.compile(r"(?<!\$)\$\{\s*(var|local)\.([A-Za-z_][\w-]*)")
 """The start of a reference to a variable or local value. A doubled sign makes it a text."""
+_NO_JOB_FIXES: Final = {
+    MarkupFormat.YAML: "write the fields of a job, such as ID: web",
+    MarkupFormat.JSON: 'write an object, such as {"ID": "web", ...}',
+    MarkupFormat.TOML: 'write the fields of a job, such as ID = "web"',
+}
+_ID_FIXES: Final = {
+    MarkupFormat.YAML: "add one, such as ID: web",
+    MarkupFormat.JSON: 'add one, such as "ID": "web"',
+    MarkupFormat.TOML: 'add one, such as ID = "web"',
+}
+INHERITED_BLOCKS: Final = {
+    re.compile(r"^TaskGroups\[\d+\]\.Update\."): "Update.",
+    re.compile(r"^TaskGroups\[\d+\]\.ReschedulePolicy\."): "Reschedule.",
+    re.compile(r"^TaskGroups\[\d+\]\.Migrate\."): "Migrate.",
+    re.compile(r"\.Tasks\[\d+\]\.RestartPolicy\."): ".RestartPolicy.",
+    re.compile(r"\.Checks\[\d+\]\.CheckRestart\."): ".CheckRestart.",
+}
+"""Paths of blocks that inherit fields, each with the path of the block that they inherit from."""
 _PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
 
 
@@ -73,10 +92,8 @@ def read_markup(text: str, name: str, format: MarkupFormat) -> MarkupDocument:
         return parse_markup(text, format)
     except MarkupError as error:
         diagnostics = DiagnosticList()
-        source = SourceFile(name, text, is_file=error.offset is not None)
-        diagnostics.add(source, error.offset or 0, (error.offset or 0) + 1, error.message)
-        diagnostics.raise_if_any()
-        raise
+        error.add_to(diagnostics, name, text)
+        raise DocumentErrors(diagnostics.diagnostics) from error
 
 
 def map_markup_job(
@@ -87,9 +104,7 @@ def map_markup_job(
     places = _Places(document, source)
     value = document.value
     if not isinstance(value, dict):
-        no_place = SourceFile(source.name, "", is_file=False)
-        diagnostics.add(no_place, 0, 0, f"expected a job, got {describe_type(value)}")
-        diagnostics.raise_if_any()
+        raise _refuse_document(document, source)
     evaluated = _evaluate_templates(document, source, inputs, ports)
     if evaluated is None:
         _add_undeclared_references(diagnostics, value, places)
@@ -105,38 +120,60 @@ def map_markup_job(
             key: item
             for key, item in job.items()
             if (prefix or key not in TEMPLATE_KEYS) and not key.startswith(EXTENSION_PREFIX)
-        }
+        },
+        document.format,
     )
     places.set_origins(normalized, prefix)
     for problem in normalized.problems:
-        diagnostics.add(*places.get_range((*prefix, *problem.path)), problem.message, problem.fix)
+        place = places.get_range((*prefix, *problem.path), is_name=problem.is_name)
+        diagnostics.add(*place, problem.message, problem.fix)
     warnings = list_warnings(evaluated, normalized.document) if evaluated is not None else []
     parsed = ParsedJob(normalized.document, warnings, places, spell_path=places.spell_path)
     if evaluated is not None:
         diagnostics.hidden = evaluated.diagnostics.hidden
         parsed = replace(parsed, variables=evaluated.variables, hidden=diagnostics.hidden)
-    if not normalized.document.get("ID"):
+    has_job_key = any(str(key).lower() == _JOB for key in job)
+    if not normalized.document.get("ID") and not has_job_key:
         source, start, _ = places.get_range(prefix)
-        diagnostics.add(source, start, start, "the job has no ID", "add one, such as ID: web")
+        diagnostics.add(source, start, start, "the job has no ID", _ID_FIXES[document.format])
     add_task_problems(diagnostics, parsed)
     if diagnostics.diagnostics:
-        _add_type_problems(diagnostics, parsed)
+        _add_type_problems(diagnostics, parsed, document.format, {problem.path for problem in normalized.problems})
     diagnostics.raise_if_any()
     return parsed
 
 
-def _add_type_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
+def _refuse_document(document: MarkupDocument, source: SourceFile) -> DocumentErrors:
+    """Return the error of a document that is no map."""
+    message, fix = f"expected a job, got {describe_type(document.value)}", _NO_JOB_FIXES[document.format]
+    start = len(source.text) - len(source.text.lstrip())
+    if document.format is MarkupFormat.YAML:
+        from wharf.languages.yaml_faults import explain_text
+
+        start = document.build_tree().start
+        reason, reason_fix = explain_text(source.text, start)
+        message, fix = (reason, reason_fix) if isinstance(document.value, str) and reason else (message, fix)
+    end = start + len(source.get_line_text(start).strip())
+    return DocumentErrors([Diagnostic(SourceRange(source, start, end), message, fix)])
+
+
+def _add_type_problems(
+    diagnostics: DiagnosticList, parsed: ParsedJob, format: MarkupFormat, reported: set[FilePath]
+) -> None:
     """Add the values of a wrong type to other errors, so that the user sees all errors in one run.
 
-    Without other errors, the server reports them, together with the rules that it checks.
+    Without other errors, the server reports them, together with the rules that it checks. `reported` are the paths of problems
+    that are reported already.
     """
     try:
         convert_object(Job, parsed.document)
     except DecodingError as error:
         for problem in error.problems:
-            if problem.path != "ID" or parsed.document.get("ID"):
-                place = parsed.find_place(problem.path)
-                diagnostics.add(place.source, place.start, place.end, str(problem))
+            if (problem.path != "ID" or parsed.document.get("ID")) and parse_path(problem.path) not in reported:
+                path = find_origin(parsed.document, problem.path)
+                place = parsed.find_place(path)
+                message, fix = explain_type(path, problem.message, find_value(parsed.document, path), format)
+                diagnostics.add(place.source, place.start, place.end, f"{path}: {message}", fix)
 
 
 def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, places: "_Places") -> None:
@@ -173,19 +210,25 @@ def _iterate_texts(value: Any, path: FilePath) -> Iterator[tuple[FilePath, str]]
         yield from _iterate_texts(item, (*path, step))
 
 
-def describe_type(value: object) -> str:
-    """Return the type of a value in words, for error texts."""
-    match value:
-        case None:
-            return "nothing"
-        case list():
-            return "a list"
-        case dict():
-            return "a map"
-        case str():
-            return "text"
-        case _:
-            return "a number or bool"
+def find_origin(document: Any, field_path: str) -> str:
+    """Return the path at which a document has the value of a field: groups and tasks inherit policies from above."""
+    for pattern, replacement in INHERITED_BLOCKS.items():
+        origin = pattern.sub(replacement, field_path)
+        is_inherited = origin != field_path and find_value(document, field_path) is None
+        if is_inherited and find_value(document, origin) is not None:
+            return origin
+    return field_path
+
+
+def find_value(document: Any, path: str) -> Any:
+    """Return the value of a field of a document, or `None` if it has none."""
+    value = document
+    for step in parse_path(path):
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
 
 
 class _Places(Mapping[str, SourceRange]):
@@ -210,7 +253,7 @@ class _Places(Mapping[str, SourceRange]):
         found = self._find((*self._prefix, *self._get_file_path(parse_path(path))))
         if found is None and path:
             raise KeyError(path)
-        return found or SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
+        return found.value if found is not None else SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
 
     def spell_path(self, path: str) -> str:
         """Return the path in the file of a field of the job."""
@@ -222,15 +265,17 @@ class _Places(Mapping[str, SourceRange]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def get_range(self, path: FilePath) -> tuple[SourceFile, int, int]:
-        """Return source and offsets of the key of a value, or of the nearest value around it."""
+    def get_range(self, path: FilePath, *, is_name: bool = False) -> tuple[SourceFile, int, int]:
+        """Return source and offsets of a value, or of the nearest value around it. With `is_name`, those of its key."""
         while True:
             found = self._find(path)
             if found is not None:
-                return found.source, found.start, found.end
+                place = found.name if is_name else found.value
+                return place.source, place.start, place.end
             if not path:
                 return SourceFile(self._source.name, "", is_file=False), 0, 0
             path = path[:-1]
+            is_name = True
 
     def _get_file_path(self, path: FilePath) -> FilePath:
         """Return the path in the file of a path of the document."""
@@ -249,24 +294,44 @@ class _Places(Mapping[str, SourceRange]):
                 self._tree = None
         return self._tree
 
-    def _find(self, path: FilePath) -> SourceRange | None:
-        """Return the place of a key, or of an item of a list. The empty path is the start of the document."""
+    def _find(self, path: FilePath) -> "_Place | None":
+        """Return the place of a value and of its key. The empty path is the start of the document."""
         node = self._load_tree()
         if node is None:
             return None
-        start, end = node.start, node.start
+        if not path:
+            start = SourceRange(self._source, node.start, node.start)
+            return _Place(start, start)
+        entry: JsonProperty | None = None
         for step in path:
+            entry = None
             if isinstance(node, JsonObject):
-                found = next((entry for entry in node.properties if entry.key == str(step)), None)
-                if found is None:
+                entry = next((each for each in node.properties if each.key == str(step)), None)
+                if entry is None:
                     return None
-                start, end, node = found.start, found.end, found.value
+                node = entry.value
             elif isinstance(node, JsonArray) and isinstance(step, int) and step < len(node.items):
                 node = node.items[step]
-                start, end = node.start, node.end
             else:
                 return None
-        return SourceRange(self._source, start, end)
+        value = SourceRange(self._source, node.start, node.end)
+        if entry is None:
+            return _Place(value, value)
+        name = SourceRange(self._source, entry.start, entry.end)
+        return _Place(name, value if self._is_marked(node, entry.end) else name)
+
+    def _is_marked(self, node: JsonNode, key_end: int) -> bool:
+        """Return whether a mark below a value shows it: it is not empty, and a list or map is on the line of its key."""
+        is_empty = node.end <= node.start
+        return not is_empty and (isinstance(node, JsonScalar) or "\n" not in self._source.text[key_end : node.end])
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The places of a key and of its value. Items of lists have no key, and values of several lines have that of their key."""
+
+    name: SourceRange
+    value: SourceRange
 
 
 def _iterate_paths(value: Any, path: FilePath) -> Iterator[str]:
@@ -310,7 +375,7 @@ def _evaluate_templates(
     try:
         tree = document.build_tree()
     except MarkupError as error:
-        diagnostics.add(source, error.offset or 0, (error.offset or 0) + 1, error.message)
+        error.add_to(diagnostics, source.name, source.text)
     diagnostics.raise_if_any()
     assert isinstance(tree, JsonObject), "the value of the document is an object"
     rest = [entry for entry in tree.properties if entry.key not in TEMPLATE_KEYS]

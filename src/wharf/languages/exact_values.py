@@ -18,11 +18,12 @@ _JSON_TOKEN: Final = re.compile(
 
 
 class InexactValue(Exception):
-    """A value of a JSON text that cannot be sent exactly. `position`: the index of its first character."""
+    """A value of a JSON text that cannot be sent exactly. `position` and `end` are its offsets."""
 
-    def __init__(self, problem: str, position: int) -> None:
+    def __init__(self, problem: str, position: int, end: int) -> None:
         super().__init__(problem)
         self.position = position
+        self.end = end
 
 
 def find_number_problem(text: str) -> str:
@@ -90,5 +91,5 @@ def _find_first_inexact_value(text: str) -> InexactValue:
         elif token["text"] and "\\u" in token["text"]:
             problem = find_text_problem(json.loads(token["text"]))
         if problem:
-            return InexactValue(problem, token.start())
-    return InexactValue("the document has a value that cannot be sent", 0)
+            return InexactValue(problem, token.start(), token.end())
+    return InexactValue("the document has a value that cannot be sent", 0, 1)

@@ -6,7 +6,6 @@ hold no templates.
 
 import datetime
 import json
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,13 +24,12 @@ from wharf.languages.hcl.json_documents import (
 )
 from wharf.languages.hcl.numerals import parse_number
 from wharf.languages.hcl.reader import ParseError
-from wharf.languages.toml_locations import KeyPath, find_locations
+from wharf.languages.markup_errors import MarkupError
+from wharf.languages.toml_faults import explain_toml_error
+from wharf.languages.toml_locations import KeyPath, find_ranges
 
 MAX_VALUES: Final = 1_000_000
 """Limit of the values in a YAML document after aliases are expanded; protects memory from nested aliases."""
-_DUPLICATE_KEY: Final = re.compile(r'found duplicate key "([^"]+)"')
-_TOML_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_TOML_NAME: Final = re.compile(r"""[^\s=.\[\]{},]+|"[^"\n]*"|'[^'\n]*'""")
 
 
 class MarkupFormat(StrEnum):
@@ -42,15 +40,6 @@ class MarkupFormat(StrEnum):
     TOML = "toml"
 
 
-class MarkupError(Exception):
-    """A text cannot be read. `offset` is the place in the text; `None` if it is not known."""
-
-    def __init__(self, message: str, offset: int | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.offset = offset
-
-
 @dataclass(frozen=True, slots=True)
 class MarkupDocument:
     """A document: its value as JSON has it, and a function that builds its tree.
@@ -59,6 +48,7 @@ class MarkupDocument:
     """
 
     value: Any
+    format: MarkupFormat
     build_tree: Callable[[], JsonNode]
 
 
@@ -66,12 +56,12 @@ def parse_markup(text: str, format: MarkupFormat) -> MarkupDocument:
     """Parse a text. Raises `MarkupError`."""
     match format:
         case MarkupFormat.JSON:
-            return MarkupDocument(parse_json(text), lambda: _build_json_tree(text))
+            return MarkupDocument(parse_json(text), format, lambda: _build_json_tree(text))
         case MarkupFormat.YAML:
             return parse_yaml(text)
         case MarkupFormat.TOML:
             value = parse_toml(text)
-            return MarkupDocument(value, lambda: _TomlTreeBuilder(text).build(value, ()))
+            return MarkupDocument(value, format, lambda: _TomlTreeBuilder(text).build(value, ()))
 
 
 # -- JSON
@@ -81,28 +71,65 @@ def parse_json(text: str) -> Any:  # Any JSON value.
     """Return the value of a JSON text. Raises `MarkupError`, also for a key that occurs twice in one object."""
 
     def build_object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
-        built: dict[str, Any] = {}
-        for key, value in entries:
-            if key in built:
-                raise MarkupError(f"duplicate key {key}: remove one")
-            built[key] = value
+        built = dict(entries)
+        if len(built) != len(entries):
+            raise _DuplicateKey(next(key for at, (key, _) in enumerate(entries) if key in dict(entries[:at])))
         return built
 
     try:
         return load_exact_json(text, build_object)
     except InexactValue as problem:
-        raise MarkupError(str(problem), problem.position) from None
+        raise MarkupError(str(problem), problem.position, problem.end) from None
     except json.JSONDecodeError as error:
-        raise MarkupError(f"{error.msg[0].lower()}{error.msg[1:]}", error.pos) from error
+        if not text.strip():
+            raise MarkupError("the file is empty") from None
+        raise _explain_json_error(text, error) from error
+    except _DuplicateKey as error:
+        raise _locate_duplicate(text, str(error)) from None
     except RecursionError:
         raise MarkupError("the document is nested too deeply") from None
+
+
+class _DuplicateKey(Exception):
+    """A key occurs twice in an object."""
+
+
+def _explain_json_error(text: str, error: json.JSONDecodeError) -> MarkupError:
+    """Return an error of the parser in words for users."""
+    try:
+        JsonDocumentParser(SourceFile("", text)).parse_any()
+    except ParseError as found:
+        return MarkupError(found.message, found.start, found.end, found.fix, found.related)
+    return MarkupError(f"this is not JSON: {error.msg[0].lower()}{error.msg[1:]}", error.pos)
+
+
+def _locate_duplicate(text: str, key: str) -> MarkupError:
+    """Return the error of a key that occurs twice, with both places."""
+    message, fix = f'the key "{key[:80]}" occurs twice', "remove one"
+    try:
+        stack = [JsonDocumentParser(SourceFile("", text)).parse_any()]
+    except ParseError:  # The document is nested deeper than its tree may be.
+        return MarkupError(message, fix=fix)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, JsonArray):
+            stack += reversed(node.items)
+        elif isinstance(node, JsonObject):
+            seen: dict[str, JsonProperty] = {}
+            for entry in node.properties:
+                first = seen.setdefault(entry.key, entry)
+                if first is not entry and entry.key == key:
+                    related = (first.start, first.end, "the first is at")
+                    return MarkupError(message, entry.start, entry.end, fix, related)
+            stack += [entry.value for entry in reversed(node.properties)]
+    return MarkupError(message, fix=fix)
 
 
 def _build_json_tree(text: str) -> JsonNode:
     try:
         return JsonDocumentParser(SourceFile("", text)).parse_document()
     except ParseError as error:
-        raise MarkupError(error.message, error.start) from None
+        raise MarkupError(error.message, error.start, error.end, error.fix, error.related) from None
 
 
 # -- YAML
@@ -130,22 +157,29 @@ def parse_yaml(text: str) -> MarkupDocument:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
 
-    from wharf.languages.yaml_reader import create_yaml_reader
+    from wharf.languages.yaml_faults import explain_documents, explain_yaml_error
+    from wharf.languages.yaml_reader import RefusedValue, create_yaml_reader
 
     reader = create_yaml_reader()
+    first_end = 0
+    values: list[Any] = []
     try:
-        values = [_copy_document(value, _DocumentBudget()) for value in reader.load_all(text)]
+        for value in reader.load_all(text):
+            values.append(_copy_document(value, _DocumentBudget()))
+            if len(values) == 1:
+                first_end = reader.composer.last_root.end_mark.index
+    except RefusedValue as error:
+        if not _is_brace_value(text, error.problem_mark.index):
+            raise MarkupError(error.problem, error.problem_mark.index, error.end, error.fix) from error
+        raise explain_yaml_error(text, error, None) from error
     except MarkedYAMLError as error:
-        mark = error.problem_mark
-        raise MarkupError(
-            _format_yaml_problem(error.context, error.problem), mark.index if mark is not None else None
-        ) from error
+        raise explain_yaml_error(text, error, reader.composer.last_root) from error
     except ReaderError as error:
         code = ord(text[error.position])
         raise MarkupError(
-            f"the control character #x{code:04x} is not allowed in YAML: "
-            f'remove it, or write it in a quoted text as "\\x{code:02x}"',
+            f"the control character #x{code:04x} is not allowed in YAML",
             error.position,
+            fix=f'remove it, or write it in a quoted text as "\\x{code:02x}"',
         ) from error
     except (YAMLError, ValueError) as error:
         raise MarkupError(str(error).splitlines()[0]) from error
@@ -156,18 +190,14 @@ def parse_yaml(text: str) -> MarkupDocument:
     if not values:
         raise MarkupError("the file is empty")
     if len(values) != 1:
-        raise MarkupError(f"expected one YAML document, got {len(values)}")
+        raise explain_documents(text, first_end, len(values))
     node = reader.composer.last_root
-    return MarkupDocument(values[0], lambda: _build_yaml_tree(node, reader.constructor))
+    return MarkupDocument(values[0], MarkupFormat.YAML, lambda: _build_yaml_tree(node, reader.constructor))
 
 
-def _format_yaml_problem(context: str | None, problem: str | None) -> str:
-    """Return the YAML parser's text for an error, but a plainer text for the two most frequent mistakes."""
-    if problem is not None and "character '\\t'" in problem:
-        return "the line has a tab; indent YAML with spaces"
-    if problem is not None and (duplicate := _DUPLICATE_KEY.match(problem)):
-        return f"duplicate key {duplicate[1]}: remove one"
-    return " ".join(part for part in (context, problem) if part).splitlines()[0]
+def _is_brace_value(text: str, offset: int) -> bool:
+    """Return whether a refused value is the second brace of a text such as `{{ x }}`."""
+    return text[max(0, offset - 1) : offset + 1] == "{{"
 
 
 def _copy_document(value: Any, budget: _DocumentBudget) -> Any:  # Any value of the document.
@@ -220,19 +250,15 @@ def parse_toml(text: str) -> dict[str, Any]:
     """Return the value of a TOML text. Raises `MarkupError`, also for dates, which JSON does not have."""
     try:
         value = tomllib.loads(text, parse_float=_parse_toml_float)
-    except tomllib.TOMLDecodeError as error:
-        message = str(error)
-        place = _TOML_PLACE.search(message)
-        problem = _TOML_PLACE.sub("", message)
-        raise MarkupError(f"{problem[0].lower()}{problem[1:]}", _find_toml_offset(text, place)) from None
     except ValueError as error:
-        raise MarkupError(str(error)) from None
+        raise explain_toml_error(text, error) from None
     except RecursionError:
         raise MarkupError("the document is nested too deeply") from None
     path = _find_date(value, ())
     if path is not None:
-        tree = _TomlTreeBuilder(text)
-        raise MarkupError("JSON has no dates: put the date in quotes", tree.find_range(path)[0])
+        place = find_ranges(text)[path]
+        date = text[place.value_start : place.value_end].strip()
+        raise MarkupError("JSON has no dates", place.value_start, place.value_end, f'put the date in quotes: "{date}"')
     return value
 
 
@@ -243,15 +269,6 @@ def _parse_toml_float(text: str) -> float:
     if problem:
         raise ValueError(problem)
     return float(text)
-
-
-def _find_toml_offset(text: str, place: re.Match[str] | None) -> int | None:
-    if place is None:
-        return None
-    if place[1] is None:
-        return len(text)
-    lines = text.split("\n")
-    return sum(len(line) + 1 for line in lines[: int(place[1]) - 1]) + int(place[2]) - 1
 
 
 def _find_date(value: Any, path: KeyPath) -> KeyPath | None:
@@ -267,32 +284,22 @@ def _find_date(value: Any, path: KeyPath) -> KeyPath | None:
 
 
 class _TomlTreeBuilder:
-    """Builds the tree of a document. A value has the place of its key, because the locations are those of keys."""
+    """Builds the tree of a document."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._locations = find_locations(text)
-        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
-
-    def find_range(self, path: KeyPath) -> tuple[int, int]:
-        """Return the offsets of a key or of an item of a list."""
-        location = self._locations.get(path)
-        if location is None:
-            return 0, 0
-        start = self._line_starts[location.line - 1] + location.column - 1
-        name = _TOML_NAME.match(self._text, start)
-        return start, name.end() if name is not None else start + 1
+        self._ranges = find_ranges(text)
 
     def build(self, value: Any, path: KeyPath) -> JsonNode:
         """Return the tree of the value at a path."""
-        start, end = self.find_range(path) if path else (0, 0)
+        place = self._ranges.get(path)
+        start, end = (place.value_start, place.value_end) if place is not None else (0, 0)
         if isinstance(value, Mapping):
-            properties = [
-                JsonProperty(key, *self.find_range((*path, key)), self.build(item, (*path, key)))
-                for key, item in value.items()
-            ]
+            properties: list[JsonProperty] = []
+            for key, item in value.items():
+                inner = self._ranges.get((*path, key))
+                key_start, key_end = (inner.start, inner.end) if inner is not None else (start, end)
+                properties.append(JsonProperty(key, key_start, key_end, self.build(item, (*path, key))))
             return JsonObject(properties, start, end)
         if isinstance(value, list):
             return JsonArray([self.build(item, (*path, at)) for at, item in enumerate(value)], start, end)
-        line_end = self._text.find("\n", start)
-        return JsonScalar(_to_exact(value), start, max(end, line_end if line_end >= 0 else len(self._text)))
+        return JsonScalar(_to_exact(value), start, end)

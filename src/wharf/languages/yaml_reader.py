@@ -25,6 +25,15 @@ _UNSUPPORTED_TAGS: Final = frozenset(f"{_PREFIX}{name}" for name in ("binary", "
 """Types that JSON does not have."""
 
 
+class RefusedValue(ComposerError):
+    """A value that YAML has and JSON cannot hold, or that is too large. Its problem and fix are sentences for users."""
+
+    def __init__(self, problem: str, node: Any, fix: str = "", *, is_key_only: bool = False) -> None:
+        super().__init__(None, None, problem, node.start_mark)
+        self.fix = fix
+        self.end: int = node.start_mark.index + 1 if is_key_only else node.end_mark.index
+
+
 class ExactComposer(Composer):
     """Builds nodes of a YAML document. Refuses values that JSON cannot hold, and lists and maps with too many items.
 
@@ -42,15 +51,15 @@ class ExactComposer(Composer):
     def compose_node(self, parent: Any, index: Any) -> Any:  # ruamel.yaml has no types for nodes.
         """Build the next node: an item of the list or map `parent`, or a key of a map if `index` is `None`."""
         if parent is not None and len(parent.value) > MAX_COLLECTION_ITEMS:
-            problem = (
-                f"a list or map may hold at most {MAX_COLLECTION_ITEMS:,} items, and this one holds more: "
-                "remove some, or store them in a file that the task reads"
-            )
-            raise ComposerError(None, None, problem, parent.start_mark)
+            problem = f"a list or map may hold at most {MAX_COLLECTION_ITEMS:,} items, and this one holds more"
+            fix = "remove some, or store them in a file that the task reads"
+            raise RefusedValue(problem, parent, fix, is_key_only=True)
         node = super().compose_node(parent, index)
+        if isinstance(node, ScalarNode) and node.anchor and not node.value and node.style is None:
+            _refuse(node, "a value that begins with & needs quotes", f'write "&{node.anchor}"')
         if node.tag in _UNSUPPORTED_TAGS:
             name = node.tag.removeprefix(_PREFIX)
-            _refuse(node, f"the type !!{name} is not supported: write a text, a number, a list or a map")
+            _refuse(node, f"the type !!{name} is not supported", "write a text, a number, a list or a map")
         if parent is not None and index is None:
             return self._convert_key(node)
         if isinstance(node, ScalarNode):
@@ -105,5 +114,5 @@ def create_yaml_reader() -> YAML:
     return reader
 
 
-def _refuse(node: Any, problem: str) -> None:
-    raise ComposerError(None, None, problem, node.start_mark)
+def _refuse(node: Any, problem: str, fix: str = "") -> None:
+    raise RefusedValue(problem, node, fix)

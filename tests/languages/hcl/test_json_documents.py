@@ -53,14 +53,14 @@ def test_blocks_are_objects_below_their_labels(text: str, job: object) -> None:
         ('{"job":{"x":{"a":"${"}}}', 'job.hcl:1:21: expected a value, found the end of the file'),
         ('{"job":{"x":{"a":"b ${nope()}"}}}', 'job.hcl:1:23: no function "nope" exists'),
         ('{"job":{"x":{"a":"\\n${nope()}"}}}', 'job.hcl:1:18: no function "nope" exists'),
-        ('{"job":{"x":{"a":1,}}}', 'job.hcl:1:20: expected a key in double quotes, found "}"'),
-        ('{"job":{"x":{"a":[1,]}}}', 'job.hcl:1:21: expected a JSON value, found "]"'),
-        ('{"job":{"x":{"a":01}}}', 'job.hcl:1:18: expected a JSON value, found "0"'),
-        ('{"job":{"x":{a:1}}}', 'job.hcl:1:14: expected a key in double quotes, found "a"'),
+        ('{"job":{"x":{"a":1,}}}', 'job.hcl:1:19: a "," is before the }'),
+        ('{"job":{"x":{"a":[1,]}}}', 'job.hcl:1:20: a "," is before the ]'),
+        ('{"job":{"x":{"a":01}}}', 'job.hcl:1:18: 01 is no JSON value'),
+        ('{"job":{"x":{a:1}}}', 'job.hcl:1:14: a key needs double quotes'),
         ('{"job":{"x":{"a" 1}}}', 'job.hcl:1:18: expected ":" after the key, found "1"'),
         ('{"job":{}} x', 'job.hcl:1:12: expected the end of the file, found "x"'),
         ('{"job":{"x":{"a":"\\ud800"}}}', "job.hcl:1:18: this string has half of a surrogate pair"),
-        ('{"job":{"x":{"a":"\\q"}}}', "job.hcl:1:18: this JSON string has no closing quote on its line, or an unknown escape"),
+        ('{"job":{"x":{"a":"\\q"}}}', "job.hcl:1:19: this escape is unknown"),
         ('{"job":{"x":{"a":1e999}}}', "job.hcl:1:18: the exponent is outside -400 to 400"),
         ('{"job":{"x":{"a":' + "[" * 101, "job.hcl:1:115: nested more than 100 deep"),
         ('{"variable":{"v":{"type":"lst"}},"job":{"x":{}}}', 'job.hcl:1:26: no type "lst" exists'),
@@ -76,7 +76,8 @@ def test_a_job_in_the_form_of_the_api_gets_the_advice_not_to_parse_it() -> None:
 
 def test_a_missing_bracket_names_the_opening_one() -> None:
     assert '"[" was opened at' not in find_errors('{"job":[1')
-    assert "the list was opened at: job.hcl:1:8" in find_errors('{"job":[1')
+    assert "the list was opened at: job.hcl:1:8" in find_errors('{"job":[1;')
+    assert find_errors('{"job":[1').startswith("job.hcl:1:8: the [ that opens here is not closed")
 
 
 def test_all_wrong_templates_of_a_json_document_are_errors() -> None:

@@ -12,6 +12,7 @@ import msgspec
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.output import to_plain
 from wharf.languages import markup
+from wharf.languages.markup_errors import MarkupError
 from wharf.languages.source_locations import find_location
 from wharf.languages.suggestions import find_nearest_name
 
@@ -168,9 +169,9 @@ def _locate_markup_errors(name: str, text: str) -> Iterator[None]:
     """In the block, turn errors of the document into CliError with the name of the file, line and column."""
     try:
         yield
-    except markup.MarkupError as error:
+    except MarkupError as error:
         place = ""
-        if error.offset is not None:
-            location = find_location(text, error.offset)
+        if error.start is not None:
+            location = find_location(text, error.start)
             place = f":{location.line}:{location.column}"
-        raise CliError(f"{name}{place}: {error.message}") from error
+        raise CliError(f"{name}{place}: {error}") from error

@@ -99,8 +99,7 @@ def _format_file(file: str, *, is_check: bool) -> bool:
     from wharf.job_files.conversion import JobFormat, format_job_file
     from wharf.job_files.data_writer import UnstableYaml
     from wharf.job_files.hcl_formatter import UnstableFormat
-    from wharf.languages.hcl.diagnostics import DocumentErrors, SourceFile, SourceRange
-    from wharf.languages.markup import MarkupError
+    from wharf.languages.hcl.diagnostics import DocumentErrors
 
     name = "standard input" if file == STDIN else file
     text = read_utf8_text(file, name)
@@ -113,9 +112,6 @@ def _format_file(file: str, *, is_check: bool) -> bool:
         formatted = format_job_file(text, format, name)
     except DocumentErrors as errors:
         raise CliError(errors.text) from errors
-    except MarkupError as error:
-        place = SourceRange(SourceFile(name, text), error.offset or 0, error.offset or 0)
-        raise CliError(f"{place}: {error}") from error
     except (UnstableYaml, UnstableFormat):
         raise CliError(f"{name}: cannot be formatted without a change of its content: it stays as it is") from None
     if not is_check:

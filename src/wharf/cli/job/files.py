@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from wharf.cli.common.documents import STDIN, note_large_yaml, read_utf8_text
 from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_issues
 from wharf.cli.job.variables import VariableOptions, describe_submitted_variables, read_inputs
-from wharf.job_files.fields import DURATION_FIELDS
+from wharf.job_files.fields import explain_type, is_duration_field
 from wharf.job_files.markup_jobs import (
+    find_origin,
+    find_value,
     has_variables,
     is_hcl_in_json,
     list_sensitive_variables,
     map_markup_job,
-    parse_path,
     read_markup,
 )
 from wharf.languages.hcl.diagnostics import DocumentErrors, SourceFile
@@ -38,22 +39,11 @@ _HCL_START: Final = re.compile(
     r'^(?:(?:job|variable)[ \t]+(?:"[^"\n]*"|[\w-]+)[ \t]*\{|(?:variables|locals)[ \t]*\{)', re.MULTILINE
 )
 _TOML_START: Final = re.compile(r"(?:\s|#[^\n]*\n)*(?:[\w\"'.-]+[ \t]*=|\[)")
-MIN_MAX_FIELDS: Final = frozenset({"Min", "Max"})
-"""Durations in the `Wait` block of a template, but counts in a scaling policy."""
 OPAQUE_FIELDS: Final = frozenset({"Config", "Env", "Meta", "Params"})
 """Maps whose keys the user chooses: a key such as `Timeout` in them is not a duration field."""
-_NOT_A_NUMBER: Final = re.compile(r"expected a whole number(?: or null)?, got text")
 _UNKNOWN_FIELD: Final = re.compile(r"Job\.(\w+(?:\[\d+\]|\.\w+)*) (is not a known field.*)")
 MIN_DURATION_NS: Final = 1_000_000
 """A shorter duration in a job is almost certainly a number of seconds without its unit."""
-INHERITED_BLOCKS: Final = {
-    re.compile(r"^TaskGroups\[\d+\]\.Update\."): "Update.",
-    re.compile(r"^TaskGroups\[\d+\]\.ReschedulePolicy\."): "Reschedule.",
-    re.compile(r"^TaskGroups\[\d+\]\.Migrate\."): "Migrate.",
-    re.compile(r"\.Tasks\[\d+\]\.RestartPolicy\."): ".RestartPolicy.",
-    re.compile(r"\.Checks\[\d+\]\.CheckRestart\."): ".CheckRestart.",
-}
-"""Paths of blocks that inherit fields, each with the path of the block that they inherit from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +86,7 @@ class JobFile:
         issues = parse_validation_issues(warning)
         if len(issues) != 1 or not issues[0].field_path:
             return warning
-        path, text = self._find_origin(issues[0].field_path), issues[0].text
+        path, text = find_origin(self.document, issues[0].field_path), issues[0].text
         return f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {text}"
 
     def list_warnings(self) -> list[str]:
@@ -115,31 +105,12 @@ class JobFile:
         if not issue.field_path:
             located = self.format_warning(issue.text)
             return located if located != issue.text else f"{self.name}: {issue.text}"
-        text, field_path = issue.text, self._find_origin(issue.field_path)
-        if _NOT_A_NUMBER.fullmatch(text) and _is_duration_field(field_path):
-            value = self._find_value(field_path)
-            text = f'expected a duration such as 30s or 1h30m, got "{value}"'
+        text, field_path, fix = issue.text, find_origin(self.document, issue.field_path), ""
+        if self.format != HCL:
+            text, fix = explain_type(field_path, text, find_value(self.document, field_path), MarkupFormat(self.format))
         is_job = field_path == "Job"
         name = field_path if is_job else self.parsed.spell_path(field_path)
-        return self.parsed.render_problem("" if is_job else field_path, f"{name}: {text}")
-
-    def _find_origin(self, field_path: str) -> str:
-        """Return the path at which the file has the value of a field: groups and tasks inherit policies from above."""
-        for pattern, replacement in INHERITED_BLOCKS.items():
-            origin = pattern.sub(replacement, field_path)
-            if origin != field_path and self._find_value(field_path) is None and self._find_value(origin) is not None:
-                return origin
-        return field_path
-
-    def _find_value(self, field_path: str) -> Any:  # Any value of the document.
-        """Return the value of a field of the document; None if there is none."""
-        value: Any = self.document
-        for step in parse_path(field_path):
-            try:
-                value = value[step]
-            except (KeyError, IndexError, TypeError):
-                return None
-        return value
+        return self.parsed.render_problem("" if is_job else field_path, f"{name}: {text}", fix)
 
 
 def read_job_file(path: str, options: VariableOptions, world: "World") -> JobFile:
@@ -205,12 +176,6 @@ class _RandomBytes:
         return self._world.token_bytes(count)
 
 
-def _is_duration_field(field_path: str) -> bool:
-    """Return whether the field of this path is a duration. `Min` and `Max` are durations only in a `Wait` block."""
-    parent, _, name = field_path.rpartition(".")
-    return name in DURATION_FIELDS and (name not in MIN_MAX_FIELDS or parent.endswith("Wait"))
-
-
 def _iter_tiny_durations(value: Any, path: str = "") -> Iterator[tuple[str, int]]:  # Any value of the document.
     """Yield the durations below MIN_DURATION_NS in a document, each as its field path and its nanoseconds."""
     if isinstance(value, list):
@@ -219,7 +184,7 @@ def _iter_tiny_durations(value: Any, path: str = "") -> Iterator[tuple[str, int]
     elif isinstance(value, dict):
         for key, item in value.items():
             item_path = f"{path}.{key}" if path else key
-            if type(item) is int and 0 < item < MIN_DURATION_NS and _is_duration_field(item_path):
+            if type(item) is int and 0 < item < MIN_DURATION_NS and is_duration_field(item_path):
                 yield item_path, item
             elif key not in OPAQUE_FIELDS:
                 yield from _iter_tiny_durations(item, item_path)

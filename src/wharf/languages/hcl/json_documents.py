@@ -16,7 +16,7 @@ from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRa
 from wharf.languages.hcl.expression_parser import ExpressionParser
 from wharf.languages.hcl.nodes import LiteralNode, ObjectNode, RelocatedNode, SyntaxNode, TupleNode
 from wharf.languages.hcl.numerals import NumberError, parse_number
-from wharf.languages.hcl.reader import ParseError, SourceReader
+from wharf.languages.hcl.reader import NAME, ParseError, SourceReader
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.schemas import BlockSchema, BodySchema
 from wharf.languages.hcl.values import Value, normalize_text
@@ -27,6 +27,15 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-
 _KEYWORD: Final = re.compile(r"(?:true|false|null)\b")
 _KEYWORDS: Final[Mapping[str, Value]] = {"true": True, "false": False, "null": None}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_STRING_START: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
+_SINGLE_QUOTED: Final = re.compile(r"'([^'\n]*+)'")
+_NOT_FINITE: Final = re.compile(r"[+-]?(?:NaN|nan|Infinity|inf)\b")
+_WORD: Final = re.compile(r"[\w.+-]++")
+_WORD_FIXES: Final = {
+    "true": "write true", "false": "write false", "none": "write null", "null": "write null", "undefined": "write null",
+    "nil": "write null", "yes": "write true", "no": "write false",
+}  # fmt: skip
+_COMMENT: Final = re.compile(r"(?://|#)[^\n]*+|/\*(?:[^*]++|\*(?!/))*+(?:\*/)?")
 _COMMENT_KEY: Final = "//"
 """A key that holds a comment."""
 DYNAMIC: Final = "dynamic"
@@ -76,16 +85,32 @@ JsonNode = JsonScalar | JsonArray | JsonObject
 class JsonDocumentParser(SourceReader):
     """Parses a JSON document into a tree with offsets. Raises `ParseError`."""
 
+    _suspect: int | None = None
+    """The first bracket that is closed at another indentation: if one is not closed, it is probably this one."""
+
     def parse_document(self) -> JsonObject:
         """Return the object that is the whole document."""
         self._skip()
         if not self.starts_with("{"):
-            raise self.make_unexpected_error('"{"')
+            raise self._make_error('"{"')
         node = self._parse_object()
-        self._skip()
-        if self.pos < len(self.text):
-            raise self.make_unexpected_error("the end of the file")
+        self._check_end()
         return node
+
+    def parse_any(self) -> JsonNode:
+        """Return the value that is the whole document."""
+        self._skip()
+        node = self._parse_value()
+        self._check_end()
+        return node
+
+    def _check_end(self) -> None:
+        self._skip()
+        if self.pos >= len(self.text):
+            return
+        if self.text[self.pos] in "}]":
+            raise ParseError(f"this {self.text[self.pos]} closes nothing", self.pos, self.pos + 1, "delete it")
+        raise self._make_error("the end of the file")
 
     def _skip(self) -> None:
         self.pos = _SPACE.match(self.text, self.pos).end()  # type: ignore[union-attr]  # it always matches
@@ -106,7 +131,7 @@ class JsonDocumentParser(SourceReader):
             return JsonScalar(_KEYWORDS[match[0]], start, self.pos)
         match = _NUMBER.match(self.text, start)
         if match is None:
-            raise self.make_unexpected_error("a JSON value")
+            raise self._make_value_error()
         self.pos = match.end()
         try:
             return JsonScalar(parse_number(match[0]), start, self.pos)
@@ -117,10 +142,7 @@ class JsonDocumentParser(SourceReader):
         start = self.pos
         match = _STRING.match(self.text, start)
         if match is None:
-            raise ParseError(
-                "this JSON string has no closing quote on its line, or an unknown escape", start, start + 1,
-                "the escapes are \\n \\r \\t \\b \\f \\\" \\\\ \\/ \\uNNNN",
-            )  # fmt: skip
+            raise self._make_string_error(start)
         self.pos = match.end()
         raw = match[0]
         text: str = json.loads(raw) if "\\" in raw else raw[1:-1]
@@ -138,14 +160,8 @@ class JsonDocumentParser(SourceReader):
         self._skip()
         while not self.starts_with("]"):
             items.append(self._parse_value())
-            self._skip()
-            if self.starts_with(","):
-                self.pos += 1
-                self._skip()
-                if self.starts_with("]"):
-                    raise self.make_unexpected_error("a JSON value", "delete the comma before it")
-            elif not self.starts_with("]"):
-                raise self.make_unexpected_error('"," or "]"', "", (start, start + 1, "the list was opened at"))
+            self._skip_separator("]", (start, start + 1, "the list was opened at"))
+        self._compare_indentation(start)
         self.pos += 1
         self.depth -= 1
         return JsonArray(items, start, self.pos)
@@ -154,31 +170,142 @@ class JsonDocumentParser(SourceReader):
         start = self.pos
         self.enter(start)
         self.pos += 1
+        opening = (start, start + 1, "the object was opened at")
         properties: list[JsonProperty] = []
         self._skip()
         while not self.starts_with("}"):
             key_start = self.pos
             if not self.starts_with('"'):
-                raise self.make_unexpected_error("a key in double quotes")
+                raise self._make_key_error(opening)
             key = self._parse_string()
             key_end = self.pos
             self._skip()
             if not self.starts_with(":"):
-                raise self.make_unexpected_error('":" after the key')
+                raise self._make_error('":" after the key')
             self.pos += 1
             self._skip()
             properties.append(JsonProperty(key, key_start, key_end, self._parse_value()))
-            self._skip()
-            if self.starts_with(","):
-                self.pos += 1
-                self._skip()
-                if self.starts_with("}"):
-                    raise self.make_unexpected_error("a key in double quotes", "delete the comma before it")
-            elif not self.starts_with("}"):
-                raise self.make_unexpected_error('"," or "}"', "", (start, start + 1, "the object was opened at"))
+            self._skip_separator("}", opening)
+        self._compare_indentation(start)
         self.pos += 1
         self.depth -= 1
         return JsonObject(properties, start, self.pos)
+
+    def _skip_separator(self, closing: str, opening: tuple[int, int, str]) -> None:
+        """Skip the comma after a value, if the list or object goes on. Raises `ParseError`."""
+        end = self.pos
+        self._skip()
+        if self.starts_with(","):
+            comma = self.pos
+            self.pos += 1
+            self._skip()
+            if self.starts_with(closing):
+                raise ParseError(f'a "," is before the {closing}', comma, comma + 1, "delete the comma")
+            if self.starts_with(","):
+                raise ParseError("two commas follow each other", self.pos, self.pos + 1, "delete one")
+        elif not self.starts_with(closing):
+            raise self._make_separator_error(closing, opening, end)
+
+    def _compare_indentation(self, start: int) -> None:
+        """Compare the indentation of the bracket at the position with that of the line of its opening bracket."""
+        line = self.text.rfind("\n", 0, self.pos) + 1
+        if self._suspect is None and line > start and not self.text[line : self.pos].strip():
+            opening_line = self.text.rfind("\n", 0, start) + 1
+            indentation = _SPACE.match(self.text, opening_line).end() - opening_line  # type: ignore[union-attr]  # always
+            if indentation != self.pos - line:
+                self._suspect = start
+
+    # -- errors
+
+    def _make_separator_error(self, closing: str, opening: tuple[int, int, str], end: int) -> ParseError:
+        """Return the error of what follows a value, which ends at the offset `end`."""
+        character = self.text[self.pos : self.pos + 1]
+        if character == "":
+            return self._make_open_error(opening)
+        if character in "}]":
+            fix = f"write {closing}"
+            return ParseError(
+                f"{character} does not close {self.text[opening[0]]}", self.pos, self.pos + 1, fix, opening
+            )
+        if character in '"{[' or _KEYWORD.match(self.text, self.pos) or _NUMBER.match(self.text, self.pos):
+            return ParseError('a "," is missing after this value', max(end - 1, 0), end, "write a comma after it")
+        return self._make_error(f'"," or "{closing}"', opening)
+
+    def _make_open_error(self, opening: tuple[int, int, str]) -> ParseError:
+        start = opening[0] if self._suspect is None else self._suspect
+        sign = self.text[start]
+        closing = "}" if sign == "{" else "]"
+        return ParseError(f"the {sign} that opens here is not closed", start, start + 1, f"write {closing} at its end")
+
+    def _make_key_error(self, opening: tuple[int, int, str]) -> ParseError:
+        start = self.pos
+        if start >= len(self.text):
+            return self._make_open_error(opening)
+        quoted = _SINGLE_QUOTED.match(self.text, start)
+        name = NAME.match(self.text, start)
+        if quoted is not None:
+            return ParseError("a key needs double quotes", start, quoted.end(), f'write "{quoted[1][:80]}"')
+        if name is not None:
+            return ParseError("a key needs double quotes", start, name.end(), f'write "{name[0][:80]}"')
+        return self._make_error("a key in double quotes", opening)
+
+    def _make_value_error(self) -> ParseError:
+        """Return the error of what is no JSON value."""
+        start = self.pos
+        if match := _SINGLE_QUOTED.match(self.text, start):
+            return ParseError("a text needs double quotes", start, match.end(), f'write "{match[1][:80]}"')
+        if match := _NOT_FINITE.match(self.text, start):
+            return ParseError(f"{match[0]} is not a number that JSON has", start, match.end(), "write a finite number")
+        if match := _WORD.match(self.text, start):
+            word = match[0]
+            fix = _WORD_FIXES.get(word.lower(), f'write "{word[:80]}" if it is a text')
+            if re.match(r"[+.]?\d", word):
+                fix = f'write {_repair_number(word)}, or "{word[:80]}" if it is a text'
+            return ParseError(f"{word[:80]} is no JSON value", start, match.end(), fix)
+        if self.pos < len(self.text) and self.text[self.pos] in "}],":
+            before = self.text.rfind(":", 0, start)
+            if before >= 0 and not self.text[before + 1 : start].strip():
+                return ParseError("the key has no value", before, before + 1, "write one, or null")
+        return self._make_error("a JSON value")
+
+    def _make_string_error(self, start: int) -> ParseError:
+        """Return the error of a string that does not end, or that has an unknown escape or a control character."""
+        match = _STRING_START.match(self.text, start)
+        assert match is not None, "the string begins with a quote"
+        end = match.end()
+        character = self.text[end : end + 1]
+        if character == "\\" and self.text[end + 1 : end + 2] not in ("", "\n"):
+            return ParseError(
+                "this escape is unknown", end, end + 2,
+                'write \\\\ for a backslash; the escapes are \\n \\r \\t \\b \\f \\" \\\\ \\/ \\uNNNN',
+            )  # fmt: skip
+        if character not in ("", "\n", "\r", "\\"):
+            return ParseError(
+                f"the control character #x{ord(character):04x} is not allowed in a JSON string", end, end + 1,
+                f"write \\u{ord(character):04x}" if character != "\t" else "write \\t",
+            )  # fmt: skip
+        return ParseError(
+            "the quote that opens here is not closed on its line", start, end,
+            'write " at the end of the text, and \\n for a line break in it',
+        )  # fmt: skip
+
+    def _make_error(self, expected: str, related: tuple[int, int, str] | None = None) -> ParseError:
+        """Return the error of what is at the position."""
+        comment = _COMMENT.match(self.text, self.pos)
+        if comment is not None:
+            return ParseError(
+                "JSON has no comments", self.pos, comment.end(), "delete it, or write the file in YAML or HCL"
+            )
+        return self.make_unexpected_error(expected, "", related)
+
+
+def _repair_number(word: str) -> str:
+    """Return a number as JSON has it, from one such as `.5`, `+1`, `007` or `0x1F`."""
+    try:
+        return str(int(word, 0))
+    except ValueError:
+        text = word.lstrip("+")
+        return f"0{text}" if text.startswith(".") else text.lstrip("0") or "0"
 
 
 class JsonBodyBuilder:

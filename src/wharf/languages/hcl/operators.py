@@ -22,7 +22,7 @@ from wharf.languages.hcl.values import (
 )
 
 FRACTION_STEPS: Final = 20
-"""The steps of one operation on fractions, which may have thousands of bits."""
+"""The steps of one operation on fractions, beside one step for every 32 bits of its operands."""
 
 
 class Operator:
@@ -59,7 +59,7 @@ class Operator:
             return (left_bool and right_bool) if symbol == "&&" else (left_bool or right_bool)
         left_number: Number = self._operand(0, left, to_number_value)
         right_number: Number = self._operand(1, right, to_number_value)
-        budget.use_steps(FRACTION_STEPS)
+        budget.use_steps(FRACTION_STEPS + ((_count_bits(left_number) + _count_bits(right_number)) >> 5))
         if symbol in _COMPARISONS:
             return _COMPARISONS[symbol](left_number, right_number)
         try:
@@ -95,6 +95,11 @@ class Operator:
             if self.symbol == "+" and isinstance(value, str) and not fix:
                 fix = 'to join texts, write "${a}${b}"'
             raise ExpressionError(f"operator {self.symbol}: {error.message}", start, end, fix) from None
+
+
+def _count_bits(number: Number) -> int:
+    """Return the bits of a number, which the time of an operation depends on."""
+    return number.numerator.bit_length() + number.denominator.bit_length()
 
 
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {

@@ -93,7 +93,7 @@ def _reverse(context: CallContext, text: str) -> Value:
 
 
 def _count(context: CallContext, text: str) -> Value:
-    context.budget.use_steps(len(text) >> 3)
+    context.budget.use_steps(len(text))
     return count_graphemes(text)
 
 

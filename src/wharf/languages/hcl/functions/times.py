@@ -117,7 +117,8 @@ def _format_date(context: CallContext, spec: str, text: str) -> Value:
     return "".join(pieces)
 
 
-def _add_duration(_: CallContext, text: str, duration: str) -> Value:
+def _add_duration(context: CallContext, text: str, duration: str) -> Value:
+    context.budget.use_steps(20)
     moment = _read_time(text, 0)
     if len(duration) > MAX_DURATION_CHARS or not _DURATION.fullmatch(duration):
         raise FunctionError("the duration has units", argument=1, fix="write it as 1h30m, with ns, us, ms, s, m or h")
