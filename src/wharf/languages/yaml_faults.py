@@ -73,7 +73,7 @@ def explain_text(text: str, start: int) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _MarkupLine:
     """A line of the text: where it starts, and its parts."""
 
     start: int
@@ -102,10 +102,10 @@ class _Fault:
     context_at: int | None
     root: Any
 
-    def get_line(self, offset: int) -> _Line:
+    def get_line(self, offset: int) -> _MarkupLine:
         return _read_line(self.text, self.text.rfind("\n", 0, offset) + 1)
 
-    def find_line_above(self, line: _Line) -> _Line | None:
+    def find_line_above(self, line: _MarkupLine) -> _MarkupLine | None:
         """Return the nearest line above that is not blank and no comment."""
         start = line.start
         while start > 0:
@@ -119,11 +119,11 @@ class _Fault:
         return self.text.count("\n", 0, offset) + 1
 
 
-def _read_line(text: str, start: int) -> _Line:
+def _read_line(text: str, start: int) -> _MarkupLine:
     match = _LINE.match(text[start : _find_line_end(text, start)])
     assert match is not None, "the pattern matches every line"
     dashes = match["dashes"]
-    return _Line(start, match.start("content"), match.start("dashes") if dashes else None, match["content"])
+    return _MarkupLine(start, match.start("content"), match.start("dashes") if dashes else None, match["content"])
 
 
 def _find_line_end(text: str, offset: int) -> int:
@@ -175,7 +175,7 @@ def _explain_first_character(fault: _Fault) -> MarkupError | None:
     if character:
         return _refuse_start(fault, fault.at, character)
     if "<document start>" in fault.problem:
-        line: _Line | None = fault.get_line(fault.at)
+        line: _MarkupLine | None = fault.get_line(fault.at)
         while line is not None and not line.content.startswith("%"):
             line = fault.find_line_above(line)
         if line is not None:
@@ -394,7 +394,7 @@ def _explain_missing_colon(fault: _Fault) -> MarkupError | None:
     )  # fmt: skip
 
 
-def _explain_key(line: _Line) -> MarkupError | None:
+def _explain_key(line: _MarkupLine) -> MarkupError | None:
     """Explain a line that has a key, but no colon with a blank after it."""
     if match := _KEY_WITHOUT_BLANK.match(line.content):
         start = line.content_start + match.end() - 1
@@ -410,7 +410,7 @@ def _explain_key(line: _Line) -> MarkupError | None:
     return None
 
 
-def _explain_item(line: _Line) -> MarkupError | None:
+def _explain_item(line: _MarkupLine) -> MarkupError | None:
     if match := _ITEM_WITHOUT_BLANK.match(line.content):
         return MarkupError(
             "a blank is missing after the -",
@@ -421,7 +421,7 @@ def _explain_item(line: _Line) -> MarkupError | None:
     return None
 
 
-def _refuse_indentation(fault: _Fault, line: _Line, above: _Line) -> MarkupError | None:
+def _refuse_indentation(fault: _Fault, line: _MarkupLine, above: _MarkupLine) -> MarkupError | None:
     """Explain a key that is indented deeper than the key above it, which has a value."""
     if line.column <= above.column or _KEY.match(above.content) is None:
         return None
@@ -454,7 +454,7 @@ def _explain_level(fault: _Fault) -> MarkupError | None:
     return None
 
 
-def _refuse_item(fault: _Fault, line: _Line) -> MarkupError:
+def _refuse_item(fault: _Fault, line: _MarkupLine) -> MarkupError:
     """Explain an item of a list that is where no list is."""
     place = fault.at, fault.at + 1
     column = fault.at - line.start
@@ -472,9 +472,9 @@ def _refuse_item(fault: _Fault, line: _Line) -> MarkupError:
     )
 
 
-def _list_open_lines(fault: _Fault, line: _Line) -> list[_Line]:
+def _list_open_lines(fault: _Fault, line: _MarkupLine) -> list[_MarkupLine]:
     """Return the lines above whose maps and lists contain a line, the nearest first."""
-    found: list[_Line] = []
+    found: list[_MarkupLine] = []
     column = len(fault.text)
     above = fault.find_line_above(line)
     while above is not None:

@@ -15,8 +15,7 @@ from wharf.languages.source_locations import SourceLocation
 from wharf.limits.config.credential_settings import CredentialMode
 from wharf.limits.config.file_watcher import FileWatcher, WatchedFile
 from wharf.limits.config.settings import LimiterSettings, StoreKind
-from wharf.limits.config.settings_changes import list_changed_keys
-from wharf.limits.config.settings_file import read_settings
+from wharf.limits.config.settings_file import list_changed_keys, read_settings
 from wharf.limits.core.callers.directory import Directory, MemoryDirectory
 from wharf.limits.core.counting.compiled import USUAL_CALLS
 from wharf.limits.core.placed_routes import find_misplaced_pattern

@@ -116,7 +116,9 @@ def test_the_status_includes_grants() -> None:
     grant = Grant(owner="user:ada", resource="search", amount=10, until_ms=NOON_MS + 1, by="ops", reason="x")
 
     async def scenario(service: LimitEvaluator, _: Clock) -> int:
-        body = msgspec.json.decode(await service.render_status(a_user()))
+        status = await service.render_status(a_user())
+        assert status is not None
+        body = msgspec.json.decode(status)
         limit: int = body["resources"]["search"]["limit"]
         return limit
 

@@ -268,7 +268,7 @@ class BodyParser(ExpressionParser):
         return value
 
     def _suggest_amount(self, name: str, text: str, outer: SyntaxBlock | None) -> str | None:
-        """Return what to write instead of a number with a unit, such as `256MB`, or `None` if it is none."""
+        """Return what to write instead of a number with a unit, such as `256MB`, or `None` if it is no such number."""
         kind = outer.type if outer is not None else ""
         size = find_sized_number(text)
         if size is not None and self._free_form_depth:

@@ -1,6 +1,6 @@
 """The decision service: receives every request once, and returns it as admitted or with the reply that refuses it.
 
-It combines the other modules: `CallerResolver` finds the caller, `RequestReader` reads the request, `LimitEvaluator` decides, `ReplyRenderer` renders the reply,
+It combines the other modules: `CallerResolver` finds the caller, `FactReader` reads the request, `LimitEvaluator` decides, `ReplyRenderer` renders the reply,
 `ActivityCounts`, `DecisionLog` and `RecordPublisher` record it, `CredentialRevoker` revokes credentials. It has no logic of limits of
 its own.
 
@@ -34,10 +34,10 @@ from wharf.limits.decisions.callers import CallerResolver
 from wharf.limits.decisions.cpu_meter import CpuMeter, plan_take_back
 from wharf.limits.decisions.decision_log import DecisionLog, LoggedDecision
 from wharf.limits.decisions.evaluator import LimitEvaluator, add_user_ban
+from wharf.limits.decisions.fact_reader import FactReader
 from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.record_publisher import RecordPublisher
 from wharf.limits.decisions.replies import ReplyRenderer
-from wharf.limits.decisions.request_reader import RequestReader
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply, RequestIds
 from wharf.limits.decisions.revocations import CredentialRevoker
 from wharf.limits.decisions.shared_records import SharedRecords
@@ -143,7 +143,7 @@ class DecisionService:
             else CredentialRevoker(unlisted, self.settings, self.overrides, self.records, self.replies, self.now_ms)
         )
         """Revokes unlisted credentials; `None` if they are rejected."""
-        self.reader: Final = RequestReader(
+        self.reader: Final = FactReader(
             evaluator,
             self.now_ms,
             revocation_path=self.settings.credentials.revocation_path,

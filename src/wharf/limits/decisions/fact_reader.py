@@ -25,7 +25,7 @@ def is_long_body(body: bytes | None) -> bool:
     return body is not None and len(body) > MAX_INLINE_BODY_BYTES
 
 
-class RequestReader:
+class FactReader:
     """Reads the facts of requests by the rules in force.
 
     `is_revocation` returns whether a request revokes credentials; `None` if no request can. `revocation_path` is its path.
