@@ -225,3 +225,22 @@ def test_the_bracket_that_is_not_closed_is_found_by_the_indentation() -> None:
 )  # fmt: skip
 def test_an_unknown_fault_has_the_detail_of_the_parser(text: str, format: str) -> None:
     assert find_error(text, format).message.startswith("this is not YAML: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "marked_at"),
+    [
+        ("x = 1\n" + "a." * 400_000 + "a = 1\n", 6),
+        ("[" + " 'a' . " * 200 + "b]\n", 2),
+        ("[[" + '"a.b".' * 100 + "b]]\n", 2),
+    ],
+)
+def test_a_key_of_toml_with_more_than_100_parts_is_an_error(text: str, marked_at: int) -> None:
+    with pytest.raises(MarkupError) as raised:
+        parse_markup(text, MarkupFormat.TOML)
+    assert (raised.value.message, raised.value.start) == ("the key has more than 100 parts", marked_at)
+
+
+@pytest.mark.parametrize("text", ["'{}'", '"{}"', "'''\n{}'''", "1 # {}"])
+def test_dots_in_texts_and_comments_of_toml_have_no_limit(text: str) -> None:
+    parse_markup(f"a = {text.format('a.' * 1_000)}\n", MarkupFormat.TOML)
