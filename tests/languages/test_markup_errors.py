@@ -244,3 +244,19 @@ def test_a_key_of_toml_with_more_than_100_parts_is_an_error(text: str, marked_at
 @pytest.mark.parametrize("text", ["'{}'", '"{}"', "'''\n{}'''", "1 # {}"])
 def test_dots_in_texts_and_comments_of_toml_have_no_limit(text: str) -> None:
     parse_markup(f"a = {text.format('a.' * 1_000)}\n", MarkupFormat.TOML)
+
+
+def test_merge_keys_of_yaml_copy_a_limited_number_of_entries() -> None:
+    lines = ["x0: &a0 {a: 1}"]
+    for level in range(1, 400):
+        merged = ",".join([f"*a{level - 1}"] * 9)
+        lines.append(f"x{level}: &a{level} {{<<: [{merged}], k{level}: 1}}")
+    lines.append("last: {<<: [" + ",".join(["*a399"] * 4_000) + "]}")
+    with pytest.raises(MarkupError) as raised:
+        parse_markup("\n".join(lines), MarkupFormat.YAML)
+    assert raised.value.message == "the keys << of the file copy more than 100,000 entries"
+
+
+def test_a_map_of_yaml_that_merges_others_has_their_entries() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: [*b, *a], z: 3}\n"
+    assert parse_markup(text, MarkupFormat.YAML).value["c"] == {"x": 1, "y": 2, "z": 3}
