@@ -184,7 +184,7 @@ def test_all_errors_of_a_job_are_one_list(terminal: Terminal, tmp_path: Path, wo
     ("name", "text", "expected"),
     [
         ("a.yaml", "ID: web\n  a: [\n", "{file}:2:3: the line is indented deeper than line 1, which has a value"),
-        ("a.json", '{"ID": "web",\n "Type": x}', "{file}:2:10: x is no JSON value"),
+        ("a.json", '{"ID": "web",\n "Type": x}', "{file}:2:10: x is not a JSON value"),
         ("a.json", '{"ID": "web", "ID": "x"}', '{file}:1:15: the key "ID" occurs twice'),
         ("a.yaml", "- a", "{file}:1:1: expected a job, got a list"),
         ("a.yaml", "Type: batch", "{file}:1:1: the job has no ID\n    1 | Type: batch\n"),

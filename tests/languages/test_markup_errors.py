@@ -14,9 +14,9 @@ YAML_FAULTS: Final = [
     ("Meta:\n  a: 1\n\tb: 2\n", "\t", "the line has a tab", "indent YAML with blanks: two for each level"),
     ("ID: a\n  Type: batch\nName: x\n", "Type", "the line is indented deeper than line 1, which has a value", "indent it by 0 blanks, as the text of line 1, or remove that value"),
     ("TaskGroups:\n  - Name: g\n     Count: 2\n", "Count", "the line is indented deeper than line 2, which has a value", "indent it by 4 blanks, as the text of line 2, or remove that value"),
-    ("TaskGroups:\n  - Name: g\n   Count: 2\n", "Count: 2", "the line is indented by 3 blanks, as no line above it", "indent it by 0 or 4 blanks"),
-    ("TaskGroups:\n    - Name: g\n  Tasks: x\n", "Tasks: x", "the line is indented by 2 blanks, as no line above it", "indent it by 0 or 6 blanks"),
-    ("Meta:\n   a: 1\n  b: 2\nx: 1\n", "b: 2", "the line is indented by 2 blanks, as no line above it", "indent it by 0 or 3 blanks"),
+    ("TaskGroups:\n  - Name: g\n   Count: 2\n", "Count: 2", "the line is indented by 3 blanks, unlike any line above it", "indent it by 0 or 4 blanks"),
+    ("TaskGroups:\n    - Name: g\n  Tasks: x\n", "Tasks: x", "the line is indented by 2 blanks, unlike any line above it", "indent it by 0 or 6 blanks"),
+    ("Meta:\n   a: 1\n  b: 2\nx: 1\n", "b: 2", "the line is indented by 2 blanks, unlike any line above it", "indent it by 0 or 3 blanks"),
     ('ID: "a\nType: batch\nName: x\n', '"a', "the quote that opens here is not closed", 'write " at the end of the text'),
     ('ID: "a\nType: "batch"\nName: x\n', '"a', "the quote that opens here is not closed", 'write " at the end of the text'),
     ("ID: 'a\nType: batch\n", "'a", "the quote that opens here is not closed", "write ' at the end of the text"),
@@ -140,23 +140,23 @@ JSON_FAULTS: Final = [
     ('{"a": NaN}', "NaN", "NaN is not a finite number", ""),
     ('{"a": 1}}', "}", "this } closes nothing", "delete it"),
     ("{a: 1}", "a", "a key needs double quotes", 'write "a"'),
-    ('{"a": True}', "True", "True is no JSON value", "write true"),
+    ('{"a": True}', "True", "True is not a JSON value", "write true"),
     ('{"a": "b\\q"}', "\\q", "this escape is unknown", 'write \\\\ for a backslash; the escapes are \\n \\r \\t \\b \\f \\" \\\\ \\/ \\uNNNN'),
     ('{"a" 1}', "1", 'expected ":" after the key, found "1"', ""),
     ('{"a": }', ":", "the key has no value", "write one, or null"),
     ("[1,]", ",", 'a "," is before the ]', "delete the comma"),
-    ('{"a": 01}', "01", "01 is no JSON value", 'write 1, or "01" if it is a text'),
-    ('{"a": .5}', ".5", ".5 is no JSON value", 'write 0.5, or ".5" if it is a text'),
+    ('{"a": 01}', "01", "01 is not a JSON value", 'write 1, or "01" if it is a text'),
+    ('{"a": .5}', ".5", ".5 is not a JSON value", 'write 0.5, or ".5" if it is a text'),
     ('{"a":"x', '"x', "the quote that opens here is not closed on its line", 'write " at the end of the text, and \\n for a line break in it'),
     ('{"a": 1} {"b": 2}', "{", 'expected the end of the file, found "{"', ""),
     ("# x\n{}", "# x", "JSON has no comments", "delete it, or write the file in YAML or HCL"),
     ('{"a": -Infinity}', "-Infinity", "-Infinity is not a finite number", ""),
-    ('{"a": undefined}', "undefined", "undefined is no JSON value", "write null"),
+    ('{"a": undefined}', "undefined", "undefined is not a JSON value", "write null"),
     ('{"a": "a\tb"}', "\t", "the control character #x0009 is not allowed in a JSON string", "write \\t"),
-    ('{"a": +1}', "+1", "+1 is no JSON value", 'write 1, or "+1" if it is a text'),
+    ('{"a": +1}', "+1", "+1 is not a JSON value", 'write 1, or "+1" if it is a text'),
     ('{"a"; 1}', ";", 'expected ":" after the key, found ";"', "delete it; an argument ends with its line"),
     ('{"a": 1; "b": 2}', ";", 'expected "," or "}", found ";"', "delete it; an argument ends with its line"),
-    ('{"a": 0x1F}', "0x1F", "0x1F is no JSON value", 'write 31, or "0x1F" if it is a text'),
+    ('{"a": 0x1F}', "0x1F", "0x1F is not a JSON value", 'write 31, or "0x1F" if it is a text'),
     ('{"a": 1,, "b": 2}', ",", "two commas follow each other", "delete one"),
     ('{,"a":1}', ",", 'expected a key in double quotes, found ","', ""),
     ('{"a": "x" + "y"}', "+", 'expected "," or "}", found "+"', ""),
@@ -225,3 +225,38 @@ def test_the_bracket_that_is_not_closed_is_found_by_the_indentation() -> None:
 )  # fmt: skip
 def test_an_unknown_fault_has_the_detail_of_the_parser(text: str, format: str) -> None:
     assert find_error(text, format).message.startswith("this is not YAML: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "marked_at"),
+    [
+        ("x = 1\n" + "a." * 400_000 + "a = 1\n", 6),
+        ("[" + " 'a' . " * 200 + "b]\n", 2),
+        ("[[" + '"a.b".' * 100 + "b]]\n", 2),
+    ],
+)
+def test_a_key_of_toml_with_more_than_100_parts_is_an_error(text: str, marked_at: int) -> None:
+    with pytest.raises(MarkupError) as raised:
+        parse_markup(text, MarkupFormat.TOML)
+    assert (raised.value.message, raised.value.start) == ("the key has more than 100 parts", marked_at)
+
+
+@pytest.mark.parametrize("text", ["'{}'", '"{}"', "'''\n{}'''", "1 # {}"])
+def test_dots_in_texts_and_comments_of_toml_have_no_limit(text: str) -> None:
+    parse_markup(f"a = {text.format('a.' * 1_000)}\n", MarkupFormat.TOML)
+
+
+def test_merge_keys_of_yaml_copy_a_limited_number_of_entries() -> None:
+    lines = ["x0: &a0 {a: 1}"]
+    for level in range(1, 400):
+        merged = ",".join([f"*a{level - 1}"] * 9)
+        lines.append(f"x{level}: &a{level} {{<<: [{merged}], k{level}: 1}}")
+    lines.append("last: {<<: [" + ",".join(["*a399"] * 4_000) + "]}")
+    with pytest.raises(MarkupError) as raised:
+        parse_markup("\n".join(lines), MarkupFormat.YAML)
+    assert raised.value.message == "the keys << of the file copy more than 100,000 entries"
+
+
+def test_a_map_of_yaml_that_merges_others_has_their_entries() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: [*b, *a], z: 3}\n"
+    assert parse_markup(text, MarkupFormat.YAML).value["c"] == {"x": 1, "y": 2, "z": 3}

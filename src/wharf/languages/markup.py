@@ -25,7 +25,7 @@ from wharf.languages.hcl.json_documents import (
 from wharf.languages.hcl.numerals import parse_number
 from wharf.languages.hcl.reader import ParseError
 from wharf.languages.markup_errors import MarkupError
-from wharf.languages.toml_faults import explain_toml_error
+from wharf.languages.toml_faults import explain_toml_error, find_long_key
 from wharf.languages.toml_locations import KeyPath, find_ranges
 
 MAX_VALUES: Final = 1_000_000
@@ -248,6 +248,8 @@ def _to_exact(value: Any) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Return the value of a TOML text. Raises `MarkupError`, also for dates, which JSON does not have."""
+    if (error := find_long_key(text)) is not None:
+        raise error
     try:
         value = tomllib.loads(text, parse_float=_parse_toml_float)
     except ValueError as error:

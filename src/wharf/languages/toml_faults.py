@@ -1,7 +1,7 @@
 """Explains why a TOML text cannot be read: what is wrong, where, and what to write.
 
 The parser of the standard library reports where it stopped. The functions here look at the text around that place for the mistake
-that caused it. They run only on texts with errors.
+that caused it. They run only on texts with errors, except `find_long_key`, which protects the parser.
 """
 
 import json
@@ -9,10 +9,12 @@ import re
 from typing import Final
 
 from wharf.languages.markup_errors import MarkupError
-from wharf.languages.toml_locations import TomlStatement, list_statements
+from wharf.languages.toml_locations import TOML_TEXT, TomlStatement, list_statements
 
 MAX_SHOWN_CHARS: Final = 60
 """The characters of a value that a fix repeats."""
+MAX_KEY_PARTS: Final = 100
+"""The parts of a dotted key. The parser takes time in the square of them: 15 s for 400,000."""
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _REPEATED: Final = (
     "Cannot overwrite",
@@ -31,7 +33,26 @@ _TOKEN: Final = re.compile(
     + r"""|(?P<line>"(?:[^"\\\n]|\\.)*"|'[^'\n]*')|(?P<quote>["'])|(?P<bracket>[\[\]{}])""",
     re.DOTALL,
 )
+_LONG_KEY: Final = re.compile(
+    r"(?P<key>(?<![\w-])(?:(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"
+    + f"{{{MAX_KEY_PARTS}}})|{TOML_TEXT.pattern}|#[^\\n]*",
+    re.DOTALL,
+)
+"""The start of a key with too many parts, or a text or comment, in which dots mean nothing."""
 _NOT_FINITE: Final = re.compile(r"[+-]?(?:inf|nan)\b")
+
+
+def find_long_key(text: str) -> MarkupError | None:
+    """Return the error of the first key with more than `MAX_KEY_PARTS` parts. It takes about 1 ms for 1 MB of usual text."""
+    if all(line.count(".") < MAX_KEY_PARTS for line in text.split("\n")):
+        return None
+    for match in _LONG_KEY.finditer(text):
+        if match["key"] is not None:
+            start = match.start()
+            return MarkupError(
+                f"the key has more than {MAX_KEY_PARTS} parts", start, start + 1, "use fewer dots, or put it in quotes"
+            )
+    return None
 
 
 def explain_toml_error(text: str, error: Exception) -> MarkupError:

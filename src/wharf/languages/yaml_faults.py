@@ -448,7 +448,7 @@ def _explain_level(fault: _Fault) -> MarkupError | None:
         columns = sorted({each.column for each in _list_open_lines(fault, line)} - {line.column})
         choices = " or ".join(str(column) for column in columns[:4])
         return MarkupError(
-            f"the line is indented by {line.column} blanks, as no line above it", line.content_start, line.end,
+            f"the line is indented by {line.column} blanks, unlike any line above it", line.content_start, line.end,
             f"indent it by {choices} blanks",
         )  # fmt: skip
     return None

@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
-from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 
 from wharf.languages.exact_values import find_number_problem, find_text_problem
 
 MAX_COLLECTION_ITEMS: Final = 5_000
 """Limit of the items of one list or map in YAML, equal to that of servers (`MAX_ITEMS`); protects the user's time."""
+MAX_MERGED_ENTRIES: Final = 100_000
+"""Limit of the entries that the merge keys of a document copy, which takes 0.1 s. Each map may merge several that merge others."""
 _PREFIX: Final = "tag:yaml.org,2002:"
 _TEXT_TAG: Final = f"{_PREFIX}str"
 _MERGE_TAG: Final = f"{_PREFIX}merge"
@@ -101,6 +104,36 @@ class ExactComposer(Composer):
         return f'"{node.value[:40]}" is not of the type !!{node.tag.removeprefix(_PREFIX)}'
 
 
+class BoundedConstructor(SafeConstructor):
+    """Builds the values of a YAML document. Limits how many entries its merge keys copy."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._copies_left = MAX_MERGED_ENTRIES
+        self._open_nodes: set[int] = set()
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Replace the merge keys of a map by the entries of the maps that they name. Raises `RefusedValue`."""
+        if id(node) in self._open_nodes:
+            return  # A map that merges itself.
+        self._open_nodes.add(id(node))
+        for key, value in node.value:
+            if key.tag == _MERGE_TAG:
+                for merged in value.value if isinstance(value, SequenceNode) else [value]:
+                    self._count_copies(key, merged)
+        self._open_nodes.remove(id(node))
+        super().flatten_mapping(node)
+
+    def _count_copies(self, key: Any, merged: Any) -> None:
+        """Count the entries of a map before they are copied."""
+        if isinstance(merged, MappingNode):
+            self.flatten_mapping(merged)
+            self._copies_left -= len(merged.value)
+        if self._copies_left < 0:
+            problem = f"the keys << of the file copy more than {MAX_MERGED_ENTRIES:,} entries"
+            _refuse(key, problem, "merge fewer maps, or smaller ones")
+
+
 def create_yaml_reader() -> YAML:
     """Return a YAML parser that stops at the first value that JSON cannot hold, and at the first list or map with more
     than `MAX_COLLECTION_ITEMS` items.
@@ -111,6 +144,7 @@ def create_yaml_reader() -> YAML:
     reader = YAML(typ="safe", pure=True)
     reader.version = (1, 2)  # In YAML 1.2, `on` and `no` are texts, not bools.
     reader.Composer = ExactComposer
+    reader.Constructor = BoundedConstructor
     return reader
 
 

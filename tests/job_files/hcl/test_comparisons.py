@@ -81,6 +81,15 @@ def test_two_short_forms_are_an_error_that_names_both() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["constraint", "affinity"])
+@pytest.mark.parametrize("value", ['"${attr.kernel.name} = linux"', '["${attr.kernel.name} = linux"]'])
+def test_a_comparison_as_a_text_is_an_error_that_names_the_arguments(name: str, value: str) -> None:
+    assert list_errors(f"{name} = {value}") == [
+        f'"{name}" is a block, not an argument | write {name} {{ ... }} with attribute = "${{attr.kernel.name}}", '
+        'operator = "=" and value = "linux" on lines of their own'
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "weight"), [("50", 50), ("-100", -100), ("50.9", 50), ("-0.5", 0), ("127", 127), ('"3"', 3)]
 )

@@ -55,7 +55,7 @@ def test_blocks_are_objects_below_their_labels(text: str, job: object) -> None:
         ('{"job":{"x":{"a":"\\n${nope()}"}}}', 'job.hcl:1:18: no function "nope" exists'),
         ('{"job":{"x":{"a":1,}}}', 'job.hcl:1:19: a "," is before the }'),
         ('{"job":{"x":{"a":[1,]}}}', 'job.hcl:1:20: a "," is before the ]'),
-        ('{"job":{"x":{"a":01}}}', 'job.hcl:1:18: 01 is no JSON value'),
+        ('{"job":{"x":{"a":01}}}', 'job.hcl:1:18: 01 is not a JSON value'),
         ('{"job":{"x":{a:1}}}', 'job.hcl:1:14: a key needs double quotes'),
         ('{"job":{"x":{"a" 1}}}', 'job.hcl:1:18: expected ":" after the key, found "1"'),
         ('{"job":{}} x', 'job.hcl:1:12: expected the end of the file, found "x"'),

@@ -106,6 +106,8 @@ class BlockType:
     """Whether the block becomes a group of its own."""
     deprecated: str = ""
     """What to write instead of a deprecated block."""
+    example: str = ""
+    """Names the arguments in the error about an argument of the block's name, such as `constraint = "a = b"`."""
 
     @property
     def is_repeatable(self) -> bool:
@@ -138,4 +140,4 @@ def build_schema(block: BlockType) -> BodySchema:
 def build_block_schema(block: BlockType, *, is_required: bool = False) -> BlockSchema:
     """Return the schema of a block."""
     labels = (block.label,) if block.label else ()
-    return BlockSchema(build_schema(block), labels, block.is_repeatable, is_required)
+    return BlockSchema(build_schema(block), labels, block.is_repeatable, is_required, block.example)

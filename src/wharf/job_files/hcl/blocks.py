@@ -71,6 +71,10 @@ _COMPARISON: Final = (
 )
 """The arguments of a comparison. Those with an operand are short forms for `operator` and `value`."""
 
+_COMPARISON_EXAMPLE: Final = (
+    ' with attribute = "${attr.kernel.name}", operator = "=" and value = "linux" on lines of their own'
+)
+
 CONSTRAINT: Final = BlockType(
     "constraint",
     "Constraints",
@@ -82,12 +86,14 @@ CONSTRAINT: Final = BlockType(
         _text("is_not_set", "LTarget", operand="is_not_set"),
     ),
     storage=Storage.LIST,
+    example=_COMPARISON_EXAMPLE,
 )
 AFFINITY: Final = BlockType(
     "affinity",
     "Affinities",
     (*_COMPARISON, _whole("weight", minimum=_MIN_INT8, maximum=_MAX_INT8, is_fraction_cut=True)),
     storage=Storage.LIST,
+    example=_COMPARISON_EXAMPLE,
 )
 SPREAD: Final = BlockType(
     "spread",

@@ -591,7 +591,8 @@ class _BodyEvaluator:
             is_object = isinstance(_unwrap(argument.value), ObjectNode)
             self._add_error(
                 argument.name_start, argument.name_end, f'"{name[:80]}" is a block, not an argument',
-                f"delete the =: write {name[:80]} {{" if is_object else f"write {name[:80]} {{ ... }}",
+                f"delete the =: write {name[:80]} {{" if is_object
+                else f"write {name[:80]} {{ ... }}{schema.blocks[name].example}",
             )  # fmt: skip
             return
 

@@ -250,7 +250,7 @@ class JsonDocumentParser(SourceReader):
         return self._make_error("a key in double quotes", opening)
 
     def _make_value_error(self) -> ParseError:
-        """Return the error of what is no JSON value."""
+        """Return the error of what is not a JSON value."""
         start = self.pos
         if match := _SINGLE_QUOTED.match(self.text, start):
             return ParseError("a text needs double quotes", start, match.end(), f'write "{match[1][:80]}"')
@@ -261,7 +261,7 @@ class JsonDocumentParser(SourceReader):
             fix = _WORD_FIXES.get(word.lower(), f'write "{word[:80]}" if it is a text')
             if re.match(r"[+.]?\d", word):
                 fix = f'write {_repair_number(word)}, or "{word[:80]}" if it is a text'
-            return ParseError(f"{word[:80]} is no JSON value", start, match.end(), fix)
+            return ParseError(f"{word[:80]} is not a JSON value", start, match.end(), fix)
         if self.pos < len(self.text) and self.text[self.pos] in "}],":
             before = self.text.rfind(":", 0, start)
             if before >= 0 and not self.text[before + 1 : start].strip():

@@ -22,12 +22,16 @@ class BodySchema:
 
 @dataclass(frozen=True, slots=True)
 class BlockSchema:
-    """A type of block. `labels` are the names of its labels, for messages."""
+    """A type of block. `labels` are the names of its labels, for messages.
+
+    `example` names the arguments of a block that is often written as an argument.
+    """
 
     body: BodySchema
     labels: tuple[str, ...] = ()
     is_repeatable: bool = False
     is_required: bool = False
+    example: str = ""
 
 
 MAP_BODY = BodySchema(is_open=True)
