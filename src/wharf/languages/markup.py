@@ -248,8 +248,8 @@ def _to_exact(value: Any) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Return the value of a TOML text. Raises `MarkupError`, also for dates, which JSON does not have."""
-    if (error := find_long_key(text)) is not None:
-        raise error
+    if (long_key := find_long_key(text)) is not None:
+        raise long_key
     try:
         value = tomllib.loads(text, parse_float=_parse_toml_float)
     except ValueError as error:
