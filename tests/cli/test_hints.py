@@ -144,10 +144,10 @@ def test_a_number_that_is_not_whole_is_reported_with_its_value(terminal: Termina
     error = terminal.run("job", "validate", file).err
 
     assert error == (
-        f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got 1000.0: write it "
+        f"wharf: {file}:8:53: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got 1000.0: write it "
         "without a decimal point and an exponent\n"
         "    8 |       - {Name: main, Driver: mock, Resources: {CPU: 1e3, MemoryMB: 32}}\n"
-        "      |                                                ^^^\n"
+        "      |                                                     ^^^\n"
     )
 
 

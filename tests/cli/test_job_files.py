@@ -500,7 +500,7 @@ def test_a_wrong_text_of_a_template_is_an_error_at_its_place(
 
     result = terminal.run("job", "validate", file)
 
-    place = "7:10" if name == "web.hcl" else "9:9"
+    place = "7:10" if name == "web.hcl" else "9:23"
     assert terminal.used_settings == []
     assert result.errors[0].startswith(f"wharf: {file}:{place}: template, line 2, {problem}")
 

@@ -111,8 +111,8 @@ def test_errors_of_a_job_have_line_and_column(terminal: Terminal, tmp_path: Path
 
     assert (result.code, result.out) == (1, "")
     assert result.errors == [
-        f"wharf: {file}:5:5: TaskGroups[0].Count: expected a whole number, got text",
-        f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got text",
+        f"wharf: {file}:5:12: TaskGroups[0].Count: expected a whole number, got text",
+        f"wharf: {file}:8:53: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got text",
     ]
 
 
@@ -125,7 +125,7 @@ def test_an_invalid_duration_is_reported_with_the_expected_format(
     result = terminal.run(*words, file)
 
     text = 'TaskGroups[0].ShutdownDelay: expected a duration such as 30s or 1h30m, got "10 seconds"'
-    assert result.errors == [f"wharf: {file}:6:5: {text}"]
+    assert result.errors == [f"wharf: {file}:6:20: {text}"]
 
 
 def test_a_tiny_duration_without_a_unit_is_a_warning(terminal: Terminal, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_tiny_duration_without_a_unit_is_a_warning(terminal: Terminal, tmp_pat
     result = terminal.run("job", "validate", file)
 
     text = 'TaskGroups[0].ShutdownDelay: 10 without a unit means nanoseconds: write "10s" for seconds'
-    assert (result.code, result.err) == (0, f"note: {file}:6:5: {text}\n")
+    assert (result.code, result.err) == (0, f"note: {file}:6:20: {text}\n")
 
 
 @pytest.mark.parametrize("words", [("job", "validate"), ("job", "run"), ("job", "plan")])
@@ -173,10 +173,10 @@ def test_all_errors_of_a_job_are_one_list(terminal: Terminal, tmp_path: Path, wo
     result = terminal.run(*words, file)
 
     assert result.errors == [
-        f"wharf: {file}:2:1: ID: Job ID contains a space",
-        f"wharf: {file}:5:5: TaskGroups[0].Count: Task group count can't be negative",
-        f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: minimum CPU value is 1; got -1",
-        f"wharf: {file}:9:6: TaskGroups[1].Name: Job task group 2 redefines 'api' from group 1",
+        f"wharf: {file}:2:5: ID: Job ID contains a space",
+        f"wharf: {file}:5:12: TaskGroups[0].Count: Task group count can't be negative",
+        f"wharf: {file}:8:53: TaskGroups[0].Tasks[0].Resources.CPU: minimum CPU value is 1; got -1",
+        f"wharf: {file}:9:12: TaskGroups[1].Name: Job task group 2 redefines 'api' from group 1",
     ]
 
 
@@ -301,15 +301,16 @@ def test_scaling_during_a_deployment_is_refused_with_the_possible_actions(termin
 def test_the_example_job_runs_unchanged(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = terminal.run_ok("job", "init")
-    terminal.run_ok("init", "--short", "short.yaml")
+    (tmp_path / "short").mkdir()
+    terminal.run_ok("init", "--short", "short/example.yaml")
     repeated = terminal.run("job", "init")
 
     assert text == "wrote example.yaml; `wharf job run example.yaml` submits it\n"
     assert (repeated.code, repeated.err) == (1, "wharf: example.yaml already exists: choose another file name\n")
-    assert "#" not in (tmp_path / "short.yaml").read_text()
+    assert "#" not in (tmp_path / "short" / "example.yaml").read_text()
     terminal.run_ok("run", "--follow", "example.yaml")
     assert terminal.run_ok("job", "status", "-t", "{{range .}}{{.ID}}{{end}}") == "example\n"
-    assert terminal.run("plan", "short.yaml").code == 0
+    assert terminal.run("plan", "short/example.yaml").code == 0
 
 
 @pytest.mark.parametrize(

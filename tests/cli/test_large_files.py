@@ -34,11 +34,12 @@ def test_a_large_map_is_refused_while_it_is_parsed(capsys: pytest.CaptureFixture
 
     error, cpu_s = run_file(capsys, file)
 
-    assert error.splitlines()[:2] == [
+    lines = error.splitlines()
+    assert lines[:2] == [
         f"note: {file}: reading 3.6 MB of YAML takes seconds; JSON is faster",
-        f"wharf: {file}:11:11: a list or map may hold at most 5,000 items, and this one holds more: remove some, or "
-        "store them in a file that the task reads",
+        f"wharf: {file}:11:11: a list or map may hold at most 5,000 items, and this one holds more",
     ]
+    assert lines[-1] == "   remove some, or store them in a file that the task reads"
     assert cpu_s < 4.0
 
 
@@ -50,7 +51,7 @@ def test_a_large_map_of_a_json_file_is_refused_at_its_place(capsys: pytest.Captu
     error, cpu_s = run_file(capsys, file)
 
     assert error.splitlines()[0] == (
-        f"wharf: {file}:1:91: TaskGroups[0].Tasks[0].Env: holds 60000 items, more than the limit of 5000"
+        f"wharf: {file}:1:98: TaskGroups[0].Tasks[0].Env: holds 60000 items, more than the limit of 5000"
     )
     assert cpu_s < 4.0
 
@@ -70,10 +71,9 @@ def test_a_control_character_is_reported_with_its_line(capsys: pytest.CaptureFix
 
     error, _ = run_file(capsys, file)
 
-    assert error.splitlines()[0] == (
-        f"wharf: {file}:6:16: the control character #x0007 is not allowed in YAML: remove it, or write it in a quoted "
-        'text as "\\x07"'
-    )
+    lines = error.splitlines()
+    assert lines[0] == f"wharf: {file}:6:16: the control character #x0007 is not allowed in YAML"
+    assert lines[-1] == '   remove it, or write it in a quoted text as "\\x07"'
     assert "\x07" not in error
 
 

@@ -59,7 +59,8 @@ def test_an_inherited_policy_is_reported_once_and_where_the_file_has_it(
         errors = terminal.run("job", "run", file).errors
 
     assert len(errors) == 1
-    assert errors[0].startswith(f"wharf: {file}:2:10: Update.{field}: {problem}")
+    column = len(f"Update: {{{field}: ") + 1
+    assert errors[0].startswith(f"wharf: {file}:2:{column}: Update.{field}: {problem}")
 
 
 def test_a_problem_of_a_task_that_inherits_its_group_restarts_is_reported_at_the_group(
@@ -71,7 +72,7 @@ def test_a_problem_of_a_task_that_inherits_its_group_restarts_is_reported_at_the
         errors = terminal.run("job", "run", file).errors
 
     assert errors == [
-        f'wharf: {file}:6:21: TaskGroups[0].RestartPolicy.Delay: expected a duration such as 30s or 1h30m, got "5x"'
+        f'wharf: {file}:6:28: TaskGroups[0].RestartPolicy.Delay: expected a duration such as 30s or 1h30m, got "5x"'
     ]
 
 
@@ -88,7 +89,7 @@ def test_unknown_fields_and_values_of_a_wrong_type_are_reported_together(
         == [
             [
                 f"wharf: {file}:5:5: TaskGroups[0].Cuont is not a known field",
-                f"wharf: {file}:8:48: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got text",
+                f"wharf: {file}:8:53: TaskGroups[0].Tasks[0].Resources.CPU: expected a whole number, got text",
             ]
         ]
         * 3

@@ -26,6 +26,7 @@ WRONG_ON_PURPOSE = {
     "tests/job_files/test_markup_jobs.py",
     "tests/job_files/test_conversion.py",  # Parts of jobs.
     "tests/job_files/test_formatting.py",
+    "tests/job_files/hcl/test_sensitive_variables.py",
 }
 FRAGMENTS = "docs/job-file"
 """Pages whose examples are blocks, not jobs."""

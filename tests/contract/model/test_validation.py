@@ -358,9 +358,9 @@ def test_rules_of_a_task(fields: dict[str, Any], path: str, message: str) -> Non
     assert_only_problem(with_task(**fields), f"{TASK}.{path}", message)
 
 
-@pytest.mark.parametrize("hook", ["", "during"])
-def test_a_lifecycle_has_a_known_hook(hook: str) -> None:
-    group = a_group("web", a_task("main"), a_task("side", lifecycle=Lifecycle(hook=hook)))
+@pytest.mark.parametrize("lifecycle", [Lifecycle(hook="during"), Lifecycle(sidecar=True)])
+def test_a_lifecycle_has_a_known_hook(lifecycle: Lifecycle) -> None:
+    group = a_group("web", a_task("main"), a_task("side", lifecycle=lifecycle))
 
     assert_only_problem(a_job("shop", group), f"{GROUP}.Tasks[1].Lifecycle.Hook", "hook")
 

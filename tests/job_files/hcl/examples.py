@@ -466,8 +466,8 @@ TASK_EXAMPLES: Final = (
     Example("job.group.task.env", 'env {\n PORT = "${NOMAD_PORT_http}"\n N = 1\n}', {"PORT": "${NOMAD_PORT_http}", "N": "1"}),
     Example(
         "job.group.task.config",
-        'config {\n image = "web:1"\n args = ["-v"]\n labels = {\n a = 1\n }\n mount {\n type = "bind"\n }\n}',
-        {"image": "web:1", "args": ["-v"], "labels": [{"a": 1}], "mount": [{"type": "bind"}]},
+        'config {\n image = "web:1"\n args = ["-v"]\n labels = {\n a = 1\n }\n mount {\n type = "bind"\n target = "/data"\n }\n}',
+        {"image": "web:1", "args": ["-v"], "labels": [{"a": 1}], "mount": [{"type": "bind", "target": "/data"}]},
     ),
     Example("job.group.task.lifecycle", 'lifecycle {\n hook = "prestart"\n sidecar = true\n}', {"Hook": "prestart", "Sidecar": True}),
     Example(

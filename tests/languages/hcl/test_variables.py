@@ -314,7 +314,7 @@ def test_a_values_file_may_be_json() -> None:
         ("v = 1\nv = 2\n", 'variables:2:1: the argument "v" occurs twice'),
         ('variable "v" {\n}\n', "variables:1:1: a values file has no blocks"),
         ("v = [1\n", 'variables:2:1: expected "," or "]", found the end of the file'),
-        ('{"v": }', 'variables:1:7: expected a JSON value, found "}"'),
+        ('{"v": }', "variables:1:5: the key has no value"),
         ("v = 1 / 0\n", "variables:1:5: division by zero"),
     ],
 )

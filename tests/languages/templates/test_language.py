@@ -77,7 +77,10 @@ def test_the_delimiters_can_be_changed() -> None:
         ("{{end}}", "line 1, column 1: end without an open block"),
         ("{{else}}", "line 1, column 1: else without an open block"),
         ("{{joim . 1}}", "line 1, column 3: joim is not a function: did you mean join?"),
-        ("{{ID}}", "line 1, column 3: ID is not a function: write a dot before a field, and quotes around text"),
+        (
+            "{{ID}}",
+            "line 1, column 3: ID is not a function: write a dot before a field, and quotes around text; docs/templates.md lists the functions",
+        ),
         ("{{}}", "line 1, column 1: expected a field, a variable, a text or a function"),
         ("{{.A ; .B}}", "line 1, column 6: unexpected ;"),
         ("{{.A .B}}", "line 1, column 6: .A is not a function, so .B cannot follow it"),

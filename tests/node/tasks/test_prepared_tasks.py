@@ -155,7 +155,9 @@ def test_a_change_script_runs_in_the_task_when_a_rendered_file_has_changed(node:
 
 
 def test_a_template_with_a_syntax_error_fails_its_task_with_line_and_column(node: NodeProcess) -> None:
-    node.run(build_raw_job("broken", "true", Templates=[{"EmbeddedTmpl": "one\n{{ nothing }}", "DestPath": "local/x"}]))
+    # Servers parse the first 2,000 characters of actions.
+    text = f"one\n{{{{/* {'x' * 2_500}*/}}}}{{{{ nothing }}}}"
+    node.run(build_raw_job("broken", "true", Templates=[{"EmbeddedTmpl": text, "DestPath": "local/x"}]))
     allocation = wait_for_end(node, "broken")
     failures = list_events(node, "broken", "Setup Failure")
     assert "failed" == allocation["ClientStatus"]

@@ -21,7 +21,7 @@
               "driver": "docker",
               "kill_timeout": "10s",
               "env": {"A": "${NOMAD_TASK_NAME}", "B": true},
-              "config": [{"image": "${var.image}", "args": "${local.args}", "labels": {"a": "b"}, "mount": [{"type": "bind"}]}],
+              "config": [{"image": "${var.image}", "args": "${local.args}", "labels": {"a": "b"}, "mount": [{"type": "bind", "target": "/data"}]}],
               "resources": {"cpu": 100, "memory": "64"}
             }
           }
