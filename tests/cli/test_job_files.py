@@ -1,6 +1,7 @@
 """Job files in all formats, with variables, against a server in memory."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -416,6 +417,10 @@ def test_file_functions_read_relative_to_the_working_directory(
         ('fileexists(".")', ". is a folder"),
         ('fileset(".", "[z-a]")', "[z-a] is no pattern"),
         ('file("a\\u0000b")', "a path has no null character"),
+        ('file("~nobody-has-this-name/x")', "has no folder of such a user"),
+        ('fileexists("~nobody-has-this-name/x")', "has no folder of such a user"),
+        ('fileset("~nobody-has-this-name/x", "*")', "has no folder of such a user"),
+        (f'fileexists("{"a" * 5_000}")', "a path has at most 1,000 characters"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_an_error_at_the_call(
@@ -431,6 +436,22 @@ def test_a_file_that_cannot_be_read_is_an_error_at_the_call(
     assert result.code == 1
     assert message in result.errors[0]
     assert result.errors[0].startswith(f"wharf: {file}:12:")
+
+
+def test_a_pattern_with_many_stars_is_matched_in_little_time(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / ("a" * 60)).touch()
+    call = f'fileset("many", "{"*a" * 12}*b")'
+    file = write_file(tmp_path, HCL_WEB.replace('join(",", var.zones)', f"jsonencode({call})"), "web.hcl")
+
+    began_s = time.process_time()
+    result = terminal.run("job", "validate", file)
+
+    assert result.code == 0, result.err
+    assert time.process_time() - began_s < 2.0
 
 
 # -- unknown names, and types of options

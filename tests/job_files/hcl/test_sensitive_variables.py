@@ -40,6 +40,37 @@ def test_no_error_contains_the_value(body: str) -> None:
     assert VALUE.upper() not in errors
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "meta = { a = { b = 1 }[var.db_password] }",
+        'meta = { a = { b = 1 }["x-${var.db_password}"] }',
+        "meta = { a = { b = 1 }[local.copy] }",
+        'meta = { a = regex_replace("x", "(${var.db_password}", "") }',
+    ],
+)
+def test_no_error_contains_the_value_of_a_variable_with_the_name_of_a_secret(body: str) -> None:
+    text = f'variable "db_password" {{\n  type = string\n}}\nlocals {{\n  copy = lower(var.db_password)\n}}\njob "j" {{\n{body}\n}}\n'
+
+    errors = find_error_text(text, flags=[("db_password", VALUE)])
+
+    assert errors
+    assert VALUE not in errors
+
+
+@pytest.mark.parametrize("value", [f"{VALUE.replace('-', '')}(1)", f"{{({VALUE.replace('-', '')}) = 1}}"])
+@pytest.mark.parametrize("name", ["db", "db_password"])
+def test_a_wrong_value_of_a_secret_from_outside_is_not_shown(name: str, value: str) -> None:
+    text = (
+        f'variable "{name}" {{\n  type = map(string)\n  sensitive = {str(name == "db").lower()}\n}}\njob "j" {{\n}}\n'
+    )
+
+    errors = find_error_text(text, flags=[(name, value)])
+
+    assert errors
+    assert VALUE.replace("-", "") not in errors
+
+
 @pytest.mark.parametrize("values", [f'db = "{VALUE}', f'db = ["{VALUE}"]', f"db = {VALUE}(", f"db = [\n{VALUE}\n"])
 def test_no_error_of_a_values_file_contains_the_value(values: str) -> None:
     document = parse_document(f'{DECLARATION}job "j" {{\n}}\n')

@@ -9,9 +9,12 @@ from typing import Final
 
 from wharf.languages.hcl.calls import FunctionError
 from wharf.languages.hcl.values import STRING, Value, build_set
+from wharf.languages.patterns import PatternError, Re2Pattern, compile_pattern
 
 MAX_FILE_BYTES: Final = 1_000_000
 """Limit of a file that a job file reads, equal to that of a job file; protects servers from huge jobs."""
+MAX_PATH_CHARS: Final = 1_000
+"""Limit of a path: file systems refuse names of more than 255 characters."""
 MAX_FOUND_FILES: Final = 1_000
 """Limit of the files that `fileset` returns."""
 MAX_VISITED_ENTRIES: Final = 20_000
@@ -32,7 +35,7 @@ class LocalFiles:
 
 def _read_bytes(path: str) -> bytes:
     """Return the content of a file. Raises `FunctionError`."""
-    expanded = Path(path).expanduser()
+    expanded = _expand(path)
     try:
         if not expanded.is_file():
             what = "is a folder" if expanded.is_dir() else "does not exist" if not expanded.exists() else "is no file"
@@ -60,8 +63,20 @@ def _read_text(path: str) -> str:
         ) from None
 
 
+def _expand(path: str) -> Path:
+    """Return a path with the folder of the user for `~`. Raises `FunctionError`."""
+    if len(path) > MAX_PATH_CHARS:
+        raise FunctionError(f"a path has at most {MAX_PATH_CHARS:,} characters", argument=0)
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise FunctionError(
+            f"{path[:200]} has no folder of such a user", argument=0, fix="write the whole path"
+        ) from None
+
+
 def _exists(path: str) -> bool:
-    expanded = Path(path).expanduser()
+    expanded = _expand(path)
     if expanded.is_dir():
         raise FunctionError(f"{path[:200]} is a folder", argument=0, fix="fileexists is for files")
     return expanded.is_file()
@@ -69,12 +84,12 @@ def _exists(path: str) -> bool:
 
 def _find_files(folder: str, pattern: str) -> Value:
     """Return the paths of the files below a folder that match a pattern, relative to the folder."""
-    root = Path(folder).expanduser()
+    root = _expand(folder)
     matcher = _compile_pattern(pattern)
     found: list[str] = []
     for path in _walk(root):
         relative = path.relative_to(root).as_posix()
-        if matcher.fullmatch(relative):
+        if matcher.matches(relative):
             found.append(relative)
             if len(found) > MAX_FOUND_FILES:
                 raise FunctionError(
@@ -84,7 +99,7 @@ def _find_files(folder: str, pattern: str) -> Value:
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder. Raises `FunctionError` after too many entries."""
+    """Yield the files below a folder whose names are UTF-8. Raises `FunctionError` after too many entries."""
     visited = 0
     for folder, folders, files in os.walk(root):
         folders.sort()
@@ -95,11 +110,16 @@ def _walk(root: Path) -> Iterator[Path]:
             )  # fmt: skip
         for name in files:
             path = Path(folder, name)
-            if path.is_file():
+            if _is_utf8(name) and path.is_file():
                 yield path
 
 
-def _compile_pattern(pattern: str) -> re.Pattern[str]:
+def _is_utf8(name: str) -> bool:
+    """Return whether a name can be part of a text. Python marks other bytes of names by surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
+
+
+def _compile_pattern(pattern: str) -> Re2Pattern:
     """Return a pattern for relative paths. `*` matches no `/`, `**` matches folders, `{a,b}` one of several words."""
     parts: list[str] = []
     for match in _PATTERN_PART.finditer(pattern):
@@ -118,8 +138,8 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
         else:
             parts.append(re.escape(part))
     try:
-        return re.compile("".join(parts), re.DOTALL)
-    except re.error as error:
+        return compile_pattern(rf"(?s)\A(?:{''.join(parts)})\z")
+    except PatternError as error:
         raise FunctionError(f"{pattern[:200]} is no pattern: {error}", argument=1) from None
 
 

@@ -87,37 +87,33 @@ class SourceFile:
 
 
 class HiddenValues:
-    """The values of sensitive variables, which no text for users may contain, and the names of these variables."""
+    """The values of sensitive variables, which no text for users may contain, and the names of these variables.
+
+    Values of variables with the name of a secret, such as `db_password`, are hidden in errors only.
+    """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.secret_names: set[str] = set()
+        """The variables whose values only errors may not contain."""
         self._texts: set[str] = set()
+        self._texts_in_errors: set[str] = set()
 
     def add(self, value: object) -> None:
         """Add a value: its text, and each text inside a list or map. Short texts and numbers hide nothing and are left out."""
-        if isinstance(value, str):
-            for part in {value, *value.splitlines()}:
-                text = part.strip()
-                if len(text) >= MIN_SENSITIVE_CHARS and len(self._texts) < MAX_HIDDEN_TEXTS:
-                    self._texts.update((text, text.upper(), text.lower()))
-        elif isinstance(value, Mapping):
-            for item in value.values():
-                self.add(item)
-        elif isinstance(value, list):
-            for item in value:
-                self.add(item)
-        elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= MIN_HIDDEN_NUMBER:
-            self._texts.add(str(value))
+        _add_texts(value, self._texts)
+
+    def add_in_errors(self, value: object) -> None:
+        """Add a value that only errors may not contain."""
+        _add_texts(value, self._texts_in_errors)
 
     def hide(self, text: str) -> str:
         """Return a text without the values, also if it has only the start of a long value."""
-        for hidden in sorted(self._texts, key=len, reverse=True):
-            start = text.find(hidden[:MIN_SHOWN_START_CHARS])
-            while start >= 0:
-                length = _count_common_chars(text[start : start + len(hidden)], hidden)
-                text = text[:start] + HIDDEN + text[start + length :]
-                start = text.find(hidden[:MIN_SHOWN_START_CHARS], start + len(HIDDEN))
-        return text
+        return _hide_texts(text, self._texts)
+
+    def hide_in_error(self, text: str) -> str:
+        """Return the text of an error without the values, and without those of variables with the name of a secret."""
+        return _hide_texts(text, self._texts | self._texts_in_errors)
 
     def hide_in(self, value: Any) -> Any:  # Any value of a document.
         """Return a value of a document with the hidden values replaced in all of its texts."""
@@ -129,6 +125,34 @@ class HiddenValues:
             return [self.hide_in(item) for item in value]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return HIDDEN if is_number and str(value) in self._texts else value
+
+
+def _add_texts(value: object, texts: set[str]) -> None:
+    """Add the text of a value, and each text inside a list or map."""
+    if isinstance(value, str):
+        for part in {value, *value.splitlines()}:
+            text = part.strip()
+            if len(text) >= MIN_SENSITIVE_CHARS and len(texts) < MAX_HIDDEN_TEXTS:
+                texts.update((text, text.upper(), text.lower()))
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _add_texts(item, texts)
+    elif isinstance(value, list):
+        for item in value:
+            _add_texts(item, texts)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= MIN_HIDDEN_NUMBER:
+        texts.add(str(value))
+
+
+def _hide_texts(text: str, texts: Set[str]) -> str:
+    """Return a text without the others, also if it has only the start of a long one."""
+    for hidden in sorted(texts, key=len, reverse=True):
+        start = text.find(hidden[:MIN_SHOWN_START_CHARS])
+        while start >= 0:
+            length = _count_common_chars(text[start : start + len(hidden)], hidden)
+            text = text[:start] + HIDDEN + text[start + length :]
+            start = text.find(hidden[:MIN_SHOWN_START_CHARS], start + len(HIDDEN))
+    return text
 
 
 def _count_common_chars(text: str, other: str) -> int:
@@ -182,7 +206,7 @@ class Diagnostic:
 
         Lines of the source that contain a hidden value are left out.
         """
-        hide = (hidden or HiddenValues()).hide
+        hide = (hidden or HiddenValues()).hide_in_error
         message, fix = hide(self.message), hide(self.fix)
         is_secret = self.is_secret or is_secret_place(self.place)
         if is_secret:

@@ -3,7 +3,7 @@
 The package docstring shows how the parts work together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -307,10 +307,21 @@ def evaluate_document(
 
 
 def _hide_local_values(arguments: Mapping[str, SyntaxArgument], scope: Scope, diagnostics: DiagnosticList) -> None:
-    """Hide the local values that are computed from sensitive variables, also by way of other local values."""
-    if not diagnostics.hidden.names:
+    """Hide the local values that are computed from sensitive variables, also by way of other local values.
+
+    Those that are computed from variables with the name of a secret are hidden in errors.
+    """
+    hidden = diagnostics.hidden
+    for names, add in ((hidden.names, hidden.add), (hidden.secret_names, hidden.add_in_errors)):
+        for value in _iterate_computed_values(arguments, scope, names):
+            add(to_plain(value))
+
+
+def _iterate_computed_values(arguments: Mapping[str, SyntaxArgument], scope: Scope, names: Set[str]) -> Iterator[Value]:
+    """Yield the local values that are computed from variables of these names."""
+    if not names:
         return
-    sensitive = {("var", name) for name in diagnostics.hidden.names} | {("var", None), ("local", None)}
+    sensitive = {("var", name) for name in names} | {("var", None), ("local", None)}
     while True:
         found = [
             name
@@ -323,7 +334,7 @@ def _hide_local_values(arguments: Mapping[str, SyntaxArgument], scope: Scope, di
         sensitive.update(("local", name) for name in found)
         for name in found:
             if name in scope.locals:
-                diagnostics.hidden.add(to_plain(scope.locals[name]))
+                yield scope.locals[name]
 
 
 class _BodyEvaluator:

@@ -256,13 +256,21 @@ class VariableReader:
         if declaration.is_sensitive:
             self._diagnostics.hidden.names.add(declaration.name)
 
-    def _report_names(self, argument: SyntaxArgument, description: str, source: SourceFile | None = None) -> bool:
-        """Report names and functions in a value that may have none. Return whether there are any."""
+    def _report_names(
+        self, argument: SyntaxArgument, description: str, source: SourceFile | None = None, *, is_secret: bool = False
+    ) -> bool:
+        """Report names and functions in a value that may have none. Return whether there are any.
+
+        The error of a secret value does not show the name, which may be a part of the value.
+        """
         nodes: list[SyntaxNode] = [*argument.references, *argument.calls]
         if not nodes:
             return False
         node = min(nodes, key=lambda n: n.start)
-        if isinstance(node, ReferenceNode):
+        if is_secret:
+            message = f"{description} holds neither names nor functions"
+            fix = "put a text in quotes"
+        elif isinstance(node, ReferenceNode):
             name = node.text.strip()
             if node.root in ("var", "local"):
                 message = f"{description} holds no names, but {name[:80]} is one"
@@ -276,7 +284,7 @@ class VariableReader:
             called = node.name if isinstance(node, CallNode) else "try, can or convert"
             message = f"{description} holds no functions, but {called[:80]} is one"
             fix = "write the value itself; locals may call functions"
-        self._diagnostics.add(source or self._source, node.start, node.end, message, fix)
+        self._diagnostics.add(source or self._source, node.start, node.end, message, fix, is_secret=is_secret)
         return True
 
     def _evaluate(self, node: SyntaxNode, source: SourceFile, *, is_secret: bool = False) -> Value:
@@ -452,7 +460,7 @@ class VariableReader:
             self._hide(declaration, candidate.source.text)
         count = len(self._diagnostics.diagnostics)
         if candidate.argument is not None:
-            if self._report_names(candidate.argument, "a value", candidate.source):
+            if self._report_names(candidate.argument, "a value", candidate.source, is_secret=is_secret):
                 return _FAILED
             value = self._evaluate(candidate.argument.value, candidate.source, is_secret=is_secret)
         else:
@@ -474,7 +482,7 @@ class VariableReader:
             self._diagnostics.add(source, error.start, error.end, error.message, error.fix, is_secret=is_secret)
             return None
         argument = SyntaxArgument("", 0, 0, node, parser.references, parser.calls)
-        if self._report_names(argument, "a value", source):
+        if self._report_names(argument, "a value", source, is_secret=is_secret):
             return None
         return self._evaluate(node, source, is_secret=is_secret)
 
@@ -544,9 +552,13 @@ class VariableReader:
         return is_right
 
     def _hide(self, declaration: VariableDeclaration, value: Value) -> None:
-        """Hide the value of a sensitive variable in all messages."""
+        """Hide the value of a sensitive variable in all texts, and that of one with the name of a secret in errors."""
+        hidden = self._diagnostics.hidden
         if declaration.is_sensitive:
-            self._diagnostics.hidden.add(to_plain(value))
+            hidden.add(to_plain(value))
+        elif declaration.is_secret:
+            hidden.secret_names.add(declaration.name)
+            hidden.add_in_errors(to_plain(value))
 
 
 def _render_value(value: Value) -> str:
