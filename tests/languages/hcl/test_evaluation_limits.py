@@ -1,5 +1,6 @@
 """Limits of an evaluation: size, nesting, steps, built bytes, numbers. No input exhausts the stack."""
 
+import tracemalloc
 from contextlib import nullcontext
 
 import pytest
@@ -139,6 +140,19 @@ BIG = 'join("", [for x in range(1000) : "0123456789"])'
 def test_a_value_that_is_too_large_is_stopped(text: str) -> None:
     with pytest.raises(BudgetExceeded):
         evaluate(text)
+
+
+def test_the_size_of_a_product_is_known_before_its_rows_are_built() -> None:
+    names, texts = '[for i in range(280) : "${i}"]', f'[for i in range(280) : "${{i}}${{{BIG}}}"]'
+    tracemalloc.start()
+    try:
+        with pytest.raises(BudgetExceeded, match="larger than 10 MB"):
+            evaluate(f"setproduct(convert({names}, set(string)), {texts})")
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 50_000_000
 
 
 def test_a_heredoc_with_a_loop_is_stopped() -> None:

@@ -136,6 +136,12 @@ def measure_value(value: Value) -> int:
     return value.size if isinstance(value, COLLECTIONS) else VALUE_BYTES
 
 
+def require_size(size: int) -> None:
+    """Raise `BudgetExceeded` if a value of this size is too large."""
+    if size > MAX_RESULT_BYTES:
+        raise BudgetExceeded(f"the value is larger than {MAX_RESULT_BYTES // 1_000_000} MB", "build a smaller value")
+
+
 def _measure_items(items: Iterable[Value]) -> tuple[int, int]:
     """Return the size and depth of a collection. Raises `BudgetExceeded`, because shared parts count each time."""
     size = VALUE_BYTES
@@ -148,8 +154,7 @@ def _measure_items(items: Iterable[Value]) -> tuple[int, int]:
             depth = max(depth, item.depth)
         else:
             size += VALUE_BYTES
-    if size > MAX_RESULT_BYTES:
-        raise BudgetExceeded(f"the value is larger than {MAX_RESULT_BYTES // 1_000_000} MB", "build a smaller value")
+    require_size(size)
     if depth >= MAX_VALUE_DEPTH:
         raise BudgetExceeded(f"lists and maps are nested more than {MAX_VALUE_DEPTH} deep", "build a flatter value")
     return size, depth + 1

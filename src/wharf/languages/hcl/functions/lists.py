@@ -29,6 +29,8 @@ from wharf.languages.hcl.values import (
     build_set,
     describe_value,
     get_type,
+    measure_value,
+    require_size,
 )
 
 MAX_RANGE_ITEMS: Final = 1_024
@@ -223,6 +225,8 @@ def _multiply(context: CallContext, *lists: HclSequence) -> Value:
         context.budget.use_steps(0 if count < 1 << 30 else 1 << 30)
     context.budget.use_bytes(count * 8 * (len(lists) + 2))
     context.budget.use_steps(count * (1 + len(lists)))
+    if count:  # Each item is in as many rows as the other lists have combinations.
+        require_size(sum(count // len(part.items) * sum(map(measure_value, part.items)) for part in lists))
     rows: list[Value] = [HclTuple(row) for row in product(*[part.items for part in lists])]
     kinds = [unify_all([get_type(item) for item in part.items]) or ANY for part in lists]
     if any(isinstance(part, HclSet) for part in lists):
