@@ -132,41 +132,38 @@ def test_two_kinds_are_refused(terminal: Terminal, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["yaml", "hcl"])
 @pytest.mark.parametrize(
-    ("kind", "launch", "job", "expected"),
+    ("kind", "launch", "expected"),
     [
-        ("service", (), "example", "still running"),
-        ("batch", (), "example", "counting\n1\n"),
-        ("system", (), "example", "load average"),
-        ("periodic", ("job", "periodic", "force", "example"), "", "launched at "),
-        (
-            "parameterized",
-            ("job", "dispatch", "--meta", "name=world", "example", "payload"),
-            "",
-            "hello world\nsome text",
-        ),
+        ("service", (), "still running"),
+        ("batch", (), "counting\n1\n"),
+        ("system", (), "load average"),
+        ("periodic", ("job", "periodic", "force"), "launched at "),
+        ("parameterized", ("job", "dispatch", "--meta", "name=world"), "hello world\nsome text"),
     ],
 )
 def test_an_example_runs_a_real_task(
-    agent: RunningAgent, language: str, kind: str, launch: tuple[str, ...], job: str, expected: str
+    agent: RunningAgent, language: str, kind: str, launch: tuple[str, ...], expected: str
 ) -> None:
     (agent.folder / "payload").write_text("some text\n")
-    (agent.folder / f"example.{language}").unlink(missing_ok=True)
-    run_command(agent, "job", "init", f"--{kind}", f"--{language}", f"example.{language}")
-    run_command(agent, "job", "run", "--detach", f"example.{language}")
+    # A name of its own: a periodic job that is launched twice in a second has one launch, also if it was purged meanwhile.
+    job = f"{kind}-{language}"
+    run_command(agent, "job", "init", f"--{kind}", f"{job}.{language}")
+    run_command(agent, "job", "run", "--detach", f"{job}.{language}")
+    launched = job
     if launch:
-        earlier = list_children(agent)
-        run_command(agent, *launch)
-        (job,) = wait_until(lambda: list_children(agent) - earlier, what="the launched job is listed")
+        run_command(agent, *launch, job, *(["payload"] if kind == "parameterized" else []))
+        # The schedule launches another one if this runs at a quarter of an hour.
+        launched = wait_until(lambda: list_children(agent, job), what="the launched job is listed")[-1]
 
-    wait_until(lambda: expected in read_logs(agent, job), what=f"the output of {kind}")
-    run_command(agent, "job", "stop", "--purge", "--detach", "example")
+    wait_until(lambda: expected in read_logs(agent, launched), what=f"the output of {kind}")
+    run_command(agent, "job", "stop", "--purge", "--detach", job)
 
 
-def list_children(agent: RunningAgent) -> set[str]:
-    """Return the ids of the jobs that were launched."""
-    jobs = agent.get("/v1/jobs?prefix=example/")
+def list_children(agent: RunningAgent, job: str) -> list[str]:
+    """Return the ids of the jobs that a job has launched."""
+    jobs = agent.get(f"/v1/jobs?prefix={job}/")
     assert isinstance(jobs, list)
-    return {job["ID"] for job in jobs}
+    return [child["ID"] for child in jobs]
 
 
 def read_logs(agent: RunningAgent, job: str) -> str:
