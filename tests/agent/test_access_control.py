@@ -26,7 +26,13 @@ def ask(agent: RunningAgent, method: str, path: str, body: object = None, *, tok
 
 
 def bootstrap_access(agent: RunningAgent) -> dict[str, str]:
-    status, body = ask(agent, "PUT", "/v1/acl/bootstrap", {})
+    """Return the first token. An agent that has just become ready may have no leader yet."""
+
+    def try_bootstrap() -> tuple[int, str] | None:
+        status, body = ask(agent, "PUT", "/v1/acl/bootstrap", {})
+        return (status, body) if body != "No cluster leader" else None
+
+    status, body = wait_until(try_bootstrap, what="the cluster has a leader")
     assert status == 200, body
     token: dict[str, str] = json.loads(body)
     return token
