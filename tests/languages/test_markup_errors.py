@@ -1,5 +1,6 @@
 """Texts that cannot be read as YAML, TOML or JSON: what the error says, which part it marks, and how to fix it."""
 
+import time
 from typing import Final
 
 import pytest
@@ -260,3 +261,13 @@ def test_merge_keys_of_yaml_copy_a_limited_number_of_entries() -> None:
 def test_a_map_of_yaml_that_merges_others_has_their_entries() -> None:
     text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: [*b, *a], z: 3}\n"
     assert parse_markup(text, MarkupFormat.YAML).value["c"] == {"x": 1, "y": 2, "z": 3}
+
+
+def test_a_repeated_key_of_a_large_object_is_found_in_linear_time() -> None:
+    text = "{" + ", ".join(f'"k{at}": 1' for at in range(50_000)) + ', "k49999": 2}'
+
+    began_s = time.process_time()
+    with pytest.raises(MarkupError, match='the key "k49999" occurs twice'):
+        parse_markup(text, MarkupFormat.JSON)
+
+    assert time.process_time() - began_s < 5.0

@@ -20,6 +20,7 @@ from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import FilePath, format_path
+from wharf.languages.hcl.amounts import find_duration
 from wharf.languages.hcl.diagnostics import FixSource
 from wharf.languages.markup import MarkupFormat
 from wharf.languages.suggestions import find_nearest_name
@@ -52,10 +53,6 @@ COMPARISON_FIX: Final = (
     f"{' '.join(_SYMBOLS)} {' '.join(_WORDS)}"
 )
 DURATION_FIX: Final = "write a number and a unit, such as 30s or 1h30m; the units are ns, us, ms, s, m and h"
-_LOOSE_DURATION: Final = re.compile(
-    r"(\d+(?:\.\d+)?) *(?:(s|secs?|seconds?)|(m|mins?|minutes?)|(h|hrs?|hours?)|(d|days?)|(ms|millis|milliseconds?))",
-    re.IGNORECASE,
-)
 _NUMBER_WITH_UNIT: Final = re.compile(r"(\d+) *([A-Za-z]*)")
 _NOT_A_NUMBER: Final = re.compile(r"expected a whole number(?: or null)?, got text.*")
 _NOT_A_LIST: Final = re.compile(r"expected a list(?: or null)?, got (?:text|a number|true or false|a bool)")
@@ -113,14 +110,8 @@ def explain_type(field_path: str, message: str, value: Any, format: MarkupFormat
     """Return the message about a value of a wrong type, and how to write the value in the language of the file."""
     if isinstance(value, str) and _NOT_A_NUMBER.fullmatch(message):
         if is_duration_field(field_path):
-            loose = _LOOSE_DURATION.fullmatch(value.strip())
-            unit = (
-                next(name for name, each in zip("smhd", loose.groups()[1:], strict=False) if each)
-                if loose and not loose[6]
-                else "ms"
-            )
-            written = "" if loose is None else f"{float(loose[1]) * 24:g}h" if unit == "d" else f"{loose[1]}{unit}"
-            fix = f"write {written}; the units are ns, us, ms, s, m and h" if written else DURATION_FIX
+            duration = find_duration(value.replace(" ", "").lower())
+            fix = f"write {duration}; the units are ns, us, ms, s, m and h" if duration is not None else DURATION_FIX
             return f'expected a duration such as 30s or 1h30m, got "{value[:80]}"', fix
         number = _NUMBER_WITH_UNIT.fullmatch(value.strip())
         if number is not None:

@@ -7,7 +7,7 @@ hold no templates.
 import datetime
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -73,7 +73,7 @@ def parse_json(text: str) -> Any:  # Any JSON value.
     def build_object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(entries)
         if len(built) != len(entries):
-            raise _DuplicateKey(next(key for at, (key, _) in enumerate(entries) if key in dict(entries[:at])))
+            raise _DuplicateKey(_find_repeated(key for key, _ in entries))
         return built
 
     try:
@@ -88,6 +88,16 @@ def parse_json(text: str) -> Any:  # Any JSON value.
         raise _locate_duplicate(text, str(error)) from None
     except RecursionError:
         raise MarkupError("the document is nested too deeply") from None
+
+
+def _find_repeated(keys: Iterable[str]) -> str:
+    """Return the first key that occurs a second time."""
+    seen: set[str] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    raise AssertionError("a key occurs twice")
 
 
 class _DuplicateKey(Exception):

@@ -1,6 +1,11 @@
 """The error of a text in JSON, YAML or TOML that cannot be read."""
 
+from typing import Final
+
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile, SourceRange
+
+MAX_SHOWN_CHARS: Final = 60
+"""The characters of a value that a fix repeats."""
 
 
 class MarkupError(Exception):
@@ -35,3 +40,17 @@ class MarkupError(Exception):
             start, end, description = self.related
             related = (SourceRange(source, start, end), description)
         diagnostics.add(source, self.start or 0, self.end or 0, self.message, self.fix, related=related)
+
+
+def shorten(text: str) -> str:
+    """Return the start of a value, for a fix."""
+    text = text.strip()
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
+
+
+def find_line_end(text: str, offset: int) -> int:
+    """Return where the line of an offset ends, without its line break."""
+    end = text.find("\n", offset)
+    if end < 0:
+        return len(text.rstrip("\r"))
+    return end - (text[end - 1 : end] == "\r")

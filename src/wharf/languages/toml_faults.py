@@ -8,11 +8,9 @@ import json
 import re
 from typing import Final
 
-from wharf.languages.markup_errors import MarkupError
+from wharf.languages.markup_errors import MarkupError, find_line_end, shorten
 from wharf.languages.toml_locations import TOML_TEXT, TomlStatement, list_statements
 
-MAX_SHOWN_CHARS: Final = 60
-"""The characters of a value that a fix repeats."""
 MAX_KEY_PARTS: Final = 100
 """The parts of a dotted key. The parser takes time in the square of them: 15 s for 400,000."""
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -91,18 +89,8 @@ def _find_number(text: str, problem: str) -> tuple[int, int] | tuple[None, None]
     return None, None
 
 
-def _shorten(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
-
-
 def _quote(text: str) -> str:
-    return json.dumps(_shorten(text), ensure_ascii=False)
-
-
-def _find_line_end(text: str, offset: int) -> int:
-    end = text.find("\n", offset)
-    return end if end >= 0 else len(text)
+    return json.dumps(shorten(text), ensure_ascii=False)
 
 
 # -- keys and tables that occur twice
@@ -117,7 +105,7 @@ def _explain_repetition(text: str, problem: str, at: int) -> MarkupError | None:
     second = statements[-1]
     start, end = (
         second.start,
-        max(second.end, min(at + 1 + second.is_element, _find_line_end(text, at)) if second.is_header else 0),
+        max(second.end, min(at + 1 + second.is_element, find_line_end(text, at)) if second.is_header else 0),
     )
     first = _find_first(statements[:-1], second)
     name = ".".join(map(str, second.path))
@@ -176,7 +164,7 @@ def _explain_text(text: str, problem: str, at: int) -> MarkupError | None:
             if len(quote) == 1:
                 fix += f"; a text of several lines begins and ends with {quote * 3}"
             return MarkupError(
-                "the quote that opens here is not closed", opening[0], _find_line_end(text, opening[0]), fix
+                "the quote that opens here is not closed", opening[0], find_line_end(text, opening[0]), fix
             )
         code = ord(text[at]) if at < len(text) else 0
         return MarkupError(
@@ -201,14 +189,14 @@ def _explain_brackets(text: str, problem: str, at: int) -> MarkupError | None:
     """Explain a list, inline table or header without an end."""
     if problem.startswith(("Expected ']' at", "Expected ']]' at")):
         start = text.rfind("\n", 0, at) + 1
-        end = _find_line_end(text, at)
+        end = find_line_end(text, at)
         name = text[start:end].strip(" \t[]")
         closing = "[[" if "]]" in problem else "["
         return MarkupError(
             "the header of this table has no end",
             start,
             end,
-            f"write {closing}{_shorten(name)}{closing.replace('[', ']')}",
+            f"write {closing}{shorten(name)}{closing.replace('[', ']')}",
         )
     is_list = problem.startswith("Unclosed array")
     if not is_list and not problem.startswith(("Unclosed inline table", "Invalid initial character for a key part")):
@@ -262,7 +250,7 @@ def _explain_value(text: str, problem: str, at: int) -> MarkupError | None:
     if not problem.startswith("Expected newline or end of document"):
         return None
     line_start = text.rfind("\n", 0, at) + 1
-    line = text[line_start : _find_line_end(text, at)]
+    line = text[line_start : find_line_end(text, at)]
     rest = text[at : line_start + len(line)]
     value = re.match(r"[^=\"'#\[]*=[ \t]*", line)
     start = line_start + (value.end() if value is not None else 0)
@@ -317,7 +305,7 @@ def _explain_key(text: str, problem: str, at: int) -> MarkupError | None:
     if not problem.startswith(("Expected '=' after a key", "Invalid statement", "Invalid initial character for a key")):
         return None
     line_start = text.rfind("\n", 0, at) + 1
-    line_end = _find_line_end(text, at)
+    line_end = find_line_end(text, at)
     line = text[line_start:line_end]
     content = line.strip()
     start = line_start + len(line) - len(line.lstrip())
@@ -341,5 +329,5 @@ def _explain_key(text: str, problem: str, at: int) -> MarkupError | None:
     if "=" in content:
         name = content.partition("=")[0].strip()
         return MarkupError("a key with blanks needs quotes", start, start + len(name), f"write {_quote(name)}")
-    fix = f"write {name} = {_shorten(value) or '...'}"
+    fix = f"write {name} = {shorten(value) or '...'}"
     return MarkupError('the key has no "=" and value', start, end, fix)

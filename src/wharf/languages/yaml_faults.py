@@ -10,10 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wharf.languages.markup_errors import MarkupError
+from wharf.languages.markup_errors import MarkupError, find_line_end, shorten
 
-MAX_SHOWN_CHARS: Final = 60
-"""The characters of a value that a fix repeats."""
 _DUPLICATE_KEY: Final = re.compile(r'found duplicate key "([^"]*)"')
 _UNKNOWN_TAG: Final = re.compile(r"could not determine a constructor for the tag '([^']*)'")
 _UNKNOWN_ALIAS: Final = re.compile(r"found undefined alias '([^']*)'")
@@ -64,11 +62,11 @@ def explain_text(text: str, start: int) -> tuple[str, str]:
     """Return why a document is a text and no map, and how to fix it; empty texts if no reason is known."""
     if _HCL_START.match(text, start):
         return "the file is written in HCL", "give it a name that ends with .hcl"
-    line = text[start : _find_line_end(text, start)]
+    line = text[start : find_line_end(text, start)]
     if match := _KEY_WITHOUT_BLANK.match(line):
-        return "a blank is missing after the colon", f"write {match[1]}: {_shorten(line[match.end() :])}"
+        return "a blank is missing after the colon", f"write {match[1]}: {shorten(line[match.end() :])}"
     if match := _KEY_WITHOUT_COLON.match(line):
-        return f'the key "{match[1]}" has no colon', f"write {match[1]}: {_shorten(match[2] or '')}".rstrip()
+        return f'the key "{match[1]}" has no colon', f"write {match[1]}: {shorten(match[2] or '')}".rstrip()
     return "", ""
 
 
@@ -120,29 +118,17 @@ class _Fault:
 
 
 def _read_line(text: str, start: int) -> _MarkupLine:
-    match = _LINE.match(text[start : _find_line_end(text, start)])
+    match = _LINE.match(text[start : find_line_end(text, start)])
     assert match is not None, "the pattern matches every line"
     dashes = match["dashes"]
     return _MarkupLine(start, match.start("content"), match.start("dashes") if dashes else None, match["content"])
-
-
-def _find_line_end(text: str, offset: int) -> int:
-    end = text.find("\n", offset)
-    return len(text[: end if end >= 0 else len(text)].rstrip("\r")) if end < 0 else end - (text[end - 1 : end] == "\r")
-
-
-def _shorten(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}..."
 
 
 def _quote(text: str) -> str:
     """Return a value in quotes, for a fix."""
     text = _strip_comment(text)
     return (
-        "'" + _shorten(text) + "'"
-        if '"' in text and "'" not in text
-        else json.dumps(_shorten(text), ensure_ascii=False)
+        "'" + shorten(text) + "'" if '"' in text and "'" not in text else json.dumps(shorten(text), ensure_ascii=False)
     )
 
 
@@ -184,7 +170,7 @@ def _explain_first_character(fault: _Fault) -> MarkupError | None:
         start = fault.context_at if fault.context_at is not None else fault.at
         sign = fault.text[start]
         return MarkupError(
-            f"a text follows {sign} on the same line", start, _find_line_end(fault.text, start),
+            f"a text follows {sign} on the same line", start, find_line_end(fault.text, start),
             f"write it on the lines below {sign}, or without {sign} and in quotes",
         )  # fmt: skip
     if "mapping keys are not allowed" in fault.problem:
@@ -193,7 +179,7 @@ def _explain_first_character(fault: _Fault) -> MarkupError | None:
 
 
 def _refuse_start(fault: _Fault, start: int, sign: str) -> MarkupError:
-    end = _find_line_end(fault.text, start)
+    end = find_line_end(fault.text, start)
     value = _strip_comment(fault.text[start:end])
     return MarkupError(
         f"a value that begins with {sign} needs quotes", start, start + len(value), f"write {_quote(value)}"
@@ -207,7 +193,7 @@ def _explain_alias(fault: _Fault) -> MarkupError | None:
     end = fault.at + 1 + len(match[1])
     return MarkupError(
         f"no anchor &{match[1]} is above this alias", fault.at, end,
-        f'if it is a text, write "*{_shorten(match[1])}"; if not, mark the value that it repeats by &{_shorten(match[1])}',
+        f'if it is a text, write "*{shorten(match[1])}"; if not, mark the value that it repeats by &{shorten(match[1])}',
     )  # fmt: skip
 
 
@@ -253,13 +239,13 @@ def _explain_quote(fault: _Fault) -> MarkupError | None:
         )
     else:
         message, fix = "the text ends at this quote", "write '' for an apostrophe, or put the text in double quotes"
-    return MarkupError(message, fault.at - (len(before) == fault.at), _find_line_end(fault.text, fault.at), fix)
+    return MarkupError(message, fault.at - (len(before) == fault.at), find_line_end(fault.text, fault.at), fix)
 
 
 def _refuse_open_quote(fault: _Fault, opening: int) -> MarkupError:
     quote = fault.text[opening]
     return MarkupError(
-        "the quote that opens here is not closed", opening, _find_line_end(fault.text, opening),
+        "the quote that opens here is not closed", opening, find_line_end(fault.text, opening),
         f"write {quote} at the end of the text",
     )  # fmt: skip
 
@@ -324,7 +310,7 @@ def _explain_duplicate(fault: _Fault) -> MarkupError | None:
     match = _DUPLICATE_KEY.match(fault.problem)
     if match is None:
         return None
-    name = _shorten(match[1])
+    name = shorten(match[1])
     keys = _find_keys(fault.root, fault.context_at)
     first = next((start for start, value in keys if value == match[1]), None)
     end = next((fault.at + len(value) for start, value in keys if start == fault.at), fault.at + 1)
@@ -400,12 +386,12 @@ def _explain_key(line: _MarkupLine) -> MarkupError | None:
         start = line.content_start + match.end() - 1
         return MarkupError(
             "a blank is missing after the colon", start, start + 1,
-            f"write {match[1]}: {_shorten(line.content[match.end() :])}",
+            f"write {match[1]}: {shorten(line.content[match.end() :])}",
         )  # fmt: skip
     if match := _KEY_WITHOUT_COLON.fullmatch(line.content):
         return MarkupError(
             f'the key "{match[1]}" has no colon', line.content_start, line.content_start + len(match[1]),
-            f"write {match[1]}: {_shorten(match[2] or '')}".rstrip(),
+            f"write {match[1]}: {shorten(match[2] or '')}".rstrip(),
         )  # fmt: skip
     return None
 
@@ -416,7 +402,7 @@ def _explain_item(line: _MarkupLine) -> MarkupError | None:
             "a blank is missing after the -",
             line.content_start,
             line.content_start + 1,
-            f"write - {_shorten(match[1])}",
+            f"write - {shorten(match[1])}",
         )
     return None
 

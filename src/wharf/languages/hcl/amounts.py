@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Final
 
-_AMOUNT: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,3}))? ?([A-Za-z]{1,9})")
+_AMOUNT: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,3}))? ?([A-Za-z]{1,12})")
 _DURATION: Final = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,9})?(?:ns|us|ms|[smh]))+")
 _DURATION_UNITS: Final[Mapping[str, tuple[int, str]]] = {
     **dict.fromkeys(("d", "day", "days"), (24, "h")),
@@ -12,6 +13,7 @@ _DURATION_UNITS: Final[Mapping[str, tuple[int, str]]] = {
     **dict.fromkeys(("hour", "hours", "hr", "hrs"), (1, "h")),
     **dict.fromkeys(("min", "mins", "minute", "minutes"), (1, "m")),
     **dict.fromkeys(("sec", "secs", "second", "seconds"), (1, "s")),
+    **dict.fromkeys(("millis", "millisecond", "milliseconds"), (1, "ms")),
 }
 _FACTORS: Final[Mapping[str, Mapping[str, int]]] = {
     "MB": {**dict.fromkeys(("m", "mb", "mib", "mi"), 1), **dict.fromkeys(("g", "gb", "gib", "gi"), 1_024)},
@@ -50,6 +52,8 @@ def find_duration(text: str) -> str | None:
         return text
     amount = _AMOUNT.fullmatch(text)
     unit = _DURATION_UNITS.get(amount[3].lower()) if amount is not None else None
-    if amount is None or unit is None or amount[2]:
+    if amount is None or unit is None:
         return None
-    return f"{int(amount[1]) * unit[0]}{unit[1]}"
+    number = Decimal(f"{amount[1]}.{amount[2] or 0}") * unit[0]
+    whole = number.to_integral_value()
+    return f"{whole if number == whole else number.normalize():f}{unit[1]}"

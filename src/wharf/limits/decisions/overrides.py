@@ -47,6 +47,11 @@ def build_grant_name(grant: Grant) -> str:
     return f"{GRANT_PREFIX}{grant.owner} {grant.resource} {grant.amount} {grant.until_ms}"
 
 
+def build_ban_name(subject: str) -> str:
+    """Return the key of the ban of a subject in the override store."""
+    return f"{BAN_PREFIX}{subject}"
+
+
 def decode_grant(data: bytes) -> Grant:
     return _GRANT_DECODER.decode(data)
 
@@ -209,7 +214,7 @@ class OperatorOverrides:
                 f"operators have banned {MAX_BANS:,} callers already: end a ban with `wharf limits unban`"
             )
         if self.shared_overrides is not None:
-            await self.shared_overrides.write_override(f"{BAN_PREFIX}{ban.subject}", msgspec.json.encode(ban))
+            await self.shared_overrides.write_override(build_ban_name(ban.subject), msgspec.json.encode(ban))
         self._ban_file.replace([*others, ban], is_shared=self.shared_overrides is not None)
         self._apply_bans()
 
@@ -218,7 +223,7 @@ class OperatorOverrides:
         if subject not in self.bans:
             return
         if self.shared_overrides is not None:
-            await self.shared_overrides.write_override(f"{BAN_PREFIX}{subject}", None)
+            await self.shared_overrides.write_override(build_ban_name(subject), None)
         others = [known for known in self._ban_file.entries if known.subject != subject]
         self._ban_file.replace(others, is_shared=self.shared_overrides is not None)
         self._apply_bans()
@@ -258,7 +263,7 @@ class OperatorOverrides:
             for grant in self.grant_file.entries:
                 await self.shared_overrides.write_override(build_grant_name(grant), msgspec.json.encode(grant))
             for ban in self._ban_file.entries:
-                await self.shared_overrides.write_override(f"{BAN_PREFIX}{ban.subject}", msgspec.json.encode(ban))
+                await self.shared_overrides.write_override(build_ban_name(ban.subject), msgspec.json.encode(ban))
             await self.shared_overrides.write_override(OFF_KEY, str(self.off_until_ms).encode())
             self._shared_version = 0
             return
@@ -319,7 +324,7 @@ class OperatorOverrides:
         if self.shared_overrides is not None:
             with contextlib.suppress(StoreUnavailable):
                 for ban in ended:
-                    await self.shared_overrides.write_override(f"{BAN_PREFIX}{ban.subject}", None)
+                    await self.shared_overrides.write_override(build_ban_name(ban.subject), None)
 
     def end_expired_off(self, now_ms: int) -> bool:
         """Turn limits on again if the time for which they were off is over. Return whether this call turned them on."""
