@@ -34,12 +34,13 @@ def test_a_stopped_supervisor_is_reported_and_replaced_and_its_tasks_continue(tm
     async def test() -> None:
         async with running_harness(tmp_path, is_raw=True) as harness:
             events = NodeEventQueue(RealWorld())
-            watch = asyncio.create_task(
-                SupervisorWatch(RealWorld(), harness.client, events, tmp_path, limits=QUICK).run()
-            )
             await harness.start("runs", f"while [ ! -e {tmp_path}/end ]; do sleep 0.05; done; exit 7")
             stopped_pid = harness.client.pid
             os.kill(stopped_pid, signal.SIGSTOP)
+            # Not before the stop: a supervisor that starts slowly would be reported too, and would answer again by itself.
+            watch = asyncio.create_task(
+                SupervisorWatch(RealWorld(), harness.client, events, tmp_path, limits=QUICK).run()
+            )
             await wait_on_loop_until(lambda: read_problem(tmp_path), what="the problem is reported")
             await wait_on_loop_until(lambda: ANSWERS in list_messages(events), what="a supervisor answers again")
 
