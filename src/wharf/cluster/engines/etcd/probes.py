@@ -16,10 +16,10 @@ from wharf.cluster.engines.etcd.messages import ProtobufMessage
 from wharf.world import World
 from wharf.world.failover import Attempt, FailoverAddresses
 
-PROBE_DELAY_S: Final = 1.0
-"""After this time without a reply, the member is asked for its status. With the timeout, a second remains of the three in
-which a write must be answered: to find out on another member whether it was committed."""
-PROBE_TIMEOUT_S: Final = 1.0
+PROBE_DELAY_S: Final = 0.5
+"""After this time without a reply, the member is asked for its status. With the timeout, 1.75 s remain of the three in which a
+write must be answered: to find out on another member whether it was committed, also on a busy machine."""
+PROBE_TIMEOUT_S: Final = 0.75
 """How long a member may take for its status, which it sends without its disk or other members."""
 PROBE_INTERVAL_S: Final = 0.25
 """The pause between two probes of one member: how late the election of another leader is noticed."""
