@@ -460,23 +460,23 @@ def read_incoming_request(
             connection = ConnectionClass.WAITING
     client = scope.get("client")
     method = scope.get("method", "GET").upper()
-    return IncomingRequest(
-        method=method,
-        path=path,
-        query=scope["query_string"].decode("latin-1"),
-        peer=client[0] if client and client[0] else "127.0.0.1",
-        authorization=authorization,
-        is_conditional=is_conditional,
-        connection=connection,
-        forwarded_for=tuple(forwarded_for),
-        forwarded=tuple(forwarded),
-        has_origin=has_origin,
-        carried=() if carriers is None else find_carried(scope["headers"], carriers),
-        host=host,
-        is_tls=scope.get("scheme") == "https",
-        method_overrides=tuple(method_overrides),
-        has_form=is_form(method, content_types),
-        has_json=is_json(method, content_types),
+    return IncomingRequest(  # By position: names cost half a microsecond.
+        method,
+        path,
+        scope["query_string"].decode("latin-1"),
+        client[0] if client and client[0] else "127.0.0.1",
+        authorization,
+        is_conditional,
+        connection,
+        tuple(forwarded_for),
+        tuple(forwarded),
+        has_origin,
+        () if carriers is None else find_carried(scope["headers"], carriers),
+        host,
+        scope.get("scheme") == "https",
+        tuple(method_overrides),
+        method == "POST" and is_form(method, content_types),
+        method == "POST" and is_json(method, content_types),
     )
 
 

@@ -84,7 +84,7 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     def is_shadow_refusal(self) -> bool:
         """Whether the request was admitted only because a limit or a ban that would refuse it is in shadow mode."""
         result = self.result
-        if not self.is_admitted or not (result.hit_indexes or result.banned_until_ms or self.problem):
+        if not (result.hit_indexes or result.banned_until_ms or self.problem) or not self.is_admitted:
             return False
         if self.problem:
             return True
@@ -94,7 +94,8 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def reports_bucket(self) -> bool:
         """Whether replies report the primary bucket in headers: not if it is in shadow mode for this caller."""
-        return self.bucket_charge.is_enforced
+        charge = self.plan.bucket_charge if self.plan.is_free else self.charges[0]
+        return charge.is_enforced
 
     @property
     def bucket_charge(self) -> Charge:

@@ -51,9 +51,8 @@ class FactReader:
         It does for GraphQL requests, batches of large files, and revocations. The method does not matter: some services also read the
         body of a GET. `method` can be several, joined by `join_methods`.
         """
-        if self._evaluator.limiter.rulebook.get_endpoint(method, path).needs_body:
-            return True
-        return path == self._revocation_path and method == "POST"
+        endpoint = self._evaluator.limiter.rulebook.get_endpoint(method, path)
+        return endpoint.needs_body or (path == self._revocation_path and method == "POST")
 
     def needs_body_of(self, incoming: IncomingRequest) -> bool:
         """Return whether the decision needs the body of this request, if there is one."""
@@ -125,14 +124,8 @@ class FactReader:
     def read_plain_facts(self, request_id: str, incoming: IncomingRequest, caller: Caller, now_ms: int) -> RequestFacts:
         """Return the facts of a request without a body or a query that counts: the usual case."""
         method, path = self.find_judged_method(incoming), incoming.path
-        return RequestFacts(
-            id=request_id,
-            method=method,
-            path=path,
-            caller=caller,
-            connection=incoming.connection,
-            may_create_content=self._may_create_content(method, path, caller, now_ms),
-        )
+        may_create = bool(self.marked_endpoints) and self._may_create_content(method, path, caller, now_ms)
+        return RequestFacts(request_id, method, path, caller, None, None, incoming.connection, may_create)
 
     def _may_create_content(self, method: str, path: str, caller: Caller, now_ms: int) -> bool:
         """Return whether the service has marked an earlier request of the same action as one that created content.

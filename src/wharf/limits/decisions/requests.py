@@ -77,6 +77,14 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     """When it was admitted, by the monotonic clock."""
     working_since_s: float | None
     """When the service last started to work, by the monotonic clock; `None` while it does not work."""
+    is_timed: bool = True
+    """Whether elapsed time can count as work: until the reply begins, and never for requests of the class `waiting`."""
+    method: str = ""
+    """The method by which it was judged; several joined ones if the service may serve it as any of them."""
+    path: str = ""
+    """The path as it was sent, without the query."""
+    sent_method: str = ""
+    """The method of its request line. With the path, it names the action that the reply may mark."""
     work_s: float = 0.0
     """The work before `working_since_s`."""
     charged_ms: int = 0
@@ -85,17 +93,9 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
     """The parts of it, each as the time when it was charged, in Unix milliseconds, and the amount; `None` without one."""
     measured_ms: int | None = None
     """The work as the service measured it, if it did."""
-    is_timed: bool = True
-    """Whether elapsed time can count as work: until the reply begins, and never for requests of the class `waiting`."""
     proof: CredentialProof | None = None
     """What the reply can prove about an unlisted credential; `None` for all other requests."""
     is_ended: bool = False
-    method: str = ""
-    """The method by which it was judged; several joined ones if the service may serve it as any of them."""
-    path: str = ""
-    """The path as it was sent, without the query."""
-    sent_method: str = ""
-    """The method of its request line. With the path, it names the action that the reply may mark."""
     on_long_running: Callable[[], None] | None = None
     """Called once when the request has run for a second."""
 

@@ -25,6 +25,7 @@ from wharf.limits.core.callers.recognition import BAD_CREDENTIALS, UnrecognizedC
 from wharf.limits.core.counting.bans import OperatorBan
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.method_overrides import METHOD_SEPARATOR
+from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.resources import NO_RESOURCES, build_finder, select_organization_resource
 from wharf.limits.core.rule import MethodOverride
 from wharf.limits.credentials import UnlistedCredentials
@@ -257,8 +258,9 @@ class DecisionService:
         if await self._is_login_refused(incoming, caller):
             return await self._refuse_credential(request_id, incoming, BAD_CREDENTIALS)
         if self.overrides.has_user_bans and (ban := self._find_user_ban(caller, now_ms)) is not None:
-            decision = await self.evaluator.refuse_banned(self.reader.build_facts(request_id, incoming, caller), ban)
-            return self._apply_decision(request_id, incoming, caller, decision, now_ms)
+            request = self.reader.build_facts(request_id, incoming, caller)
+            decision = await self.evaluator.refuse_banned(request, ban)
+            return self._apply_decision(request, incoming, decision, now_ms)
         if takes_long:
             work = functools.partial(self.reader.read_facts, request_id, incoming, caller, body)
             request, problem = await self.world.run_off_loop(work)
@@ -268,7 +270,7 @@ class DecisionService:
         decision = await (
             evaluator.refuse_unreadable_body(request, problem) if problem else evaluator.evaluate(request)
         )
-        return self._apply_decision(request_id, incoming, caller, decision, now_ms)
+        return self._apply_decision(request, incoming, decision, now_ms)
 
     def admit_locally(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
         """Return the request as admitted, or the reply that refuses it, without awaiting: the counters are in this process.
@@ -290,10 +292,9 @@ class DecisionService:
             return run_immediately(self._refuse_credential(request_id, incoming, BAD_CREDENTIALS))
         evaluator = self.evaluator
         if self.overrides.has_user_bans and (ban := self._find_user_ban(caller, now_ms)) is not None:
-            decision = run_immediately(
-                evaluator.refuse_banned(self.reader.build_facts(request_id, incoming, caller), ban)
-            )
-            return self._apply_decision(request_id, incoming, caller, decision, now_ms)
+            request = self.reader.build_facts(request_id, incoming, caller)
+            decision = run_immediately(evaluator.refuse_banned(request, ban))
+            return self._apply_decision(request, incoming, decision, now_ms)
         if body is None and not (incoming.query and self.reader.has_graphql_query(incoming)):
             request = self.reader.read_plain_facts(request_id, incoming, caller, now_ms)
             decision = evaluator.evaluate_locally(request, now_ms)
@@ -302,7 +303,7 @@ class DecisionService:
             decision = run_immediately(
                 evaluator.refuse_unreadable_body(request, problem) if problem else evaluator.evaluate(request)
             )
-        return self._apply_decision(request_id, incoming, caller, decision, now_ms)
+        return self._apply_decision(request, incoming, decision, now_ms)
 
     def _find_user_ban(self, caller: Caller, now_ms: int) -> OperatorBan | None:
         """Return the ban of the whole user that a credential acts for; `None` without one, and if bans are in shadow mode."""
@@ -320,12 +321,13 @@ class DecisionService:
         return decision if ban is None else msgspec.structs.replace(decision, operator_ban=ban)
 
     def _apply_decision(
-        self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
+        self, request: RequestFacts, incoming: IncomingRequest, decision: LimitDecision, now_ms: int
     ) -> AdmittedRequest | LocalReply:
         """Record a decision in decision log, activity and alerts, and return the admitted request or the refusing reply.
 
         An admitted request is added to `running_requests`.
         """
+        request_id, caller = request.id, request.caller
         if self.overrides.bans:
             decision = self._add_operator_ban(decision, caller, now_ms)
         if decision.verdict is not Verdict.ADMITTED:
@@ -343,17 +345,11 @@ class DecisionService:
             self.alerts.check_usage(decision, caller)
         now_s = self.world.monotonic_s()
         is_timed = not decision.plan.is_waiting
+        working_since_s = now_s if is_timed else None
         admitted = self.running_requests[request_id] = AdmittedRequest(
-            id=request_id,
-            decision=decision,
-            caller=caller,
-            is_conditional=incoming.is_conditional,
-            started_s=now_s,
-            working_since_s=now_s if is_timed else None,
-            is_timed=is_timed,
-            method=self.reader.find_judged_method(incoming),
-            path=path,
-            sent_method=method,
+            # By position: names cost half a microsecond.
+            *(request_id, decision, caller, incoming.is_conditional, now_s, working_since_s, is_timed),
+            *(request.method, path, method),
         )
         if self.unlisted is not None:
             admitted.proof = self.caller_resolver.build_proof(incoming, caller, now_ms)

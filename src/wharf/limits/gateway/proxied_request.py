@@ -124,23 +124,23 @@ def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | No
     path, _, query = head.target.decode("ascii").partition("?")
     authorization = head.authorization
     content_types = find_content_types(head) if head.length else ()
-    return IncomingRequest(
-        method=head.method.decode("ascii"),
-        path=path,
-        query=query,
-        peer=peer,
-        authorization=None if authorization is None else authorization.decode("ascii"),
-        is_conditional=head.is_conditional,
-        connection=ConnectionClass.WEBSOCKET if head.is_websocket else ConnectionClass.PLAIN,
-        forwarded_for=tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
-        forwarded=tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
-        has_origin=head.has_origin,
-        carried=() if carriers is None else find_carried_lines(head, carriers),
-        host="" if head.host is None else head.host.decode("ascii"),
-        is_tls=is_tls,
-        method_overrides=tuple(value.decode("ascii") for value in head.method_overrides),
-        has_form=bool(content_types) and is_form("POST", content_types),
-        has_json=bool(content_types) and is_json("POST", content_types),
+    return IncomingRequest(  # By position: names cost half a microsecond.
+        head.method.decode("ascii"),
+        path,
+        query,
+        peer,
+        None if authorization is None else authorization.decode("ascii"),
+        head.is_conditional,
+        ConnectionClass.WEBSOCKET if head.is_websocket else ConnectionClass.PLAIN,
+        tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
+        tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
+        head.has_origin,
+        () if carriers is None else find_carried_lines(head, carriers),
+        "" if head.host is None else head.host.decode("ascii"),
+        is_tls,
+        tuple([value.decode("ascii") for value in head.method_overrides]) if head.method_overrides else (),
+        bool(content_types) and is_form("POST", content_types),
+        bool(content_types) and is_json("POST", content_types),
     )
 
 
