@@ -9,6 +9,7 @@ import pytest
 from simulation.loop import SimulatedLoop
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.requests import put
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault, choose_no_fault, end_feed_and_refuse
 from wharf.cluster.server.log.reader import WOKEN_READS_PER_ITERATION, ReadResult
@@ -99,6 +100,41 @@ async def test_a_leader_that_is_elected_meanwhile_lets_the_read_through() -> Non
         await server.lead()
 
         assert (await reading).value == []
+
+
+@in_virtual_time
+async def test_a_leader_that_is_elected_meanwhile_executes_an_operation_that_came_before() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        collecting = cluster.start(put(server, "/v1/system/gc"), name="collects")
+        await pass_time(3.0)
+        assert not collecting.done()
+
+        await server.lead()
+
+        assert (await collecting).status == 200
+
+
+@in_virtual_time
+async def test_without_a_leader_an_operation_of_the_leader_is_refused_after_five_seconds() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        began_s = now_s()
+
+        reply = await put(server, "/v1/system/gc")
+
+        assert (reply.status, reply.body, round(now_s() - began_s, 1)) == (500, b"No cluster leader", 5.0)
+
+
+@in_virtual_time
+async def test_without_a_leader_a_write_that_needs_none_does_not_wait() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        began_s = now_s()
+
+        await server.client.jobs.register(a_job())
+
+        assert now_s() - began_s < 0.1
 
 
 @in_virtual_time

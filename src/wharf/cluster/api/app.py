@@ -313,6 +313,11 @@ class Api:
                     # A separate step, so that the audit record of a refused request names its caller.
                     self._authorizer.check(request)
                     if (
+                        request.endpoint.kind is EndpointKind.LEADER_WRITE
+                        and request.endpoint.name not in UNTIMED_ENDPOINTS
+                    ):
+                        await self._server.reader.wait_for_leader()  # Nodes try another server instead.
+                    if (
                         request.body or request.endpoint.kind in WRITE_KINDS
                     ) and request.endpoint.name not in UNTIMED_ENDPOINTS:
                         # After the caller is known, because all that wait for the log continue in one iteration.

@@ -3,6 +3,7 @@ change.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -19,7 +20,7 @@ from wharf.contract.wire.times import format_time
 from wharf.world import World
 
 LEADER_TIMEOUT_S: Final = 5.0
-"""How long a consistent read waits for a leader and the log."""
+"""How long a consistent read waits for a leader and the log, and an operation of the leader for a leader."""
 KNOWN_OUTAGE_AFTER_S: Final = 10.0
 """After this time without contact to the log, reads no longer wait for `LEADER_TIMEOUT_S`: an election of the store is over."""
 KNOWN_OUTAGE_TIMEOUT_S: Final = 1.5
@@ -171,6 +172,18 @@ class Reader:
                     await asyncio.sleep(LEADER_POLL_INTERVAL_S)
         except TimeoutError:
             raise no_leader() from None
+
+    async def wait_for_leader(self) -> None:
+        """Wait until the replica has a leader record, at most as long as a consistent read waits.
+
+        For operations that the leader executes: without a leader, they are then refused.
+        """
+        if self._follower.replica.get(LEADER) is not None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KNOWN_OUTAGE_TIMEOUT_S if self._is_outage_known() else LEADER_TIMEOUT_S):
+                while not self._is_closing and self._follower.replica.get(LEADER) is None:
+                    await asyncio.sleep(LEADER_POLL_INTERVAL_S)
 
     async def _is_caught_up(self) -> bool:
         """Find out the newest index of the log and wait until the replica has reached it. Return whether that succeeded.
