@@ -182,7 +182,9 @@ class Reader:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KNOWN_OUTAGE_TIMEOUT_S if self._is_outage_known() else LEADER_TIMEOUT_S):
-                while not self._is_closing and self._follower.replica.get(LEADER) is None:
+                while self._follower.replica.get(LEADER) is None:
+                    if self._is_closing:
+                        return
                     await asyncio.sleep(LEADER_POLL_INTERVAL_S)
 
     async def _is_caught_up(self) -> bool:
