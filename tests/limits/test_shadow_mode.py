@@ -18,6 +18,7 @@ from tests.limits.gateway.running_gateway import Reply, RunningGateway, run_scen
 from tests.limits.serving.messages import OK, Proxy, describe
 from tests.limits.serving.test_check_server import Proxy as CheckingProxy
 from tests.limits.serving.test_check_server import run as run_with_check
+from tests.limits.test_wsgi import WsgiCaller
 from wharf.limits.core.decision import Verdict
 from wharf.limits.decisions import AdmittedRequest, DecisionService, IncomingRequest
 from wharf.limits.rules import read_rules
@@ -77,6 +78,29 @@ def test_the_middleware_admits_everything_without_limit_headers() -> None:
     replies = [send_request(service, AsgiCaller()) for _ in range(3)]
 
     assert [(reply.status, LIMIT_NAMES & reply.headers.keys()) for reply in replies] == [(200, set())] * 3
+
+
+def test_the_wsgi_middleware_admits_everything_without_limit_headers(tmp_path: Path) -> None:
+    caller = WsgiCaller(tmp_path, rules=SHADOW)
+    try:
+        replies = [caller.request() for _ in range(3)]
+    finally:
+        caller.middleware.close()
+
+    assert [(reply.status, {name.lower() for name in reply.headers} & LIMIT_NAMES) for reply in replies] == [
+        (200, set())
+    ] * 3
+
+
+def test_the_wsgi_middleware_passes_on_the_limit_headers_of_the_application(tmp_path: Path) -> None:
+    caller = WsgiCaller(tmp_path, rules=SHADOW)
+    caller.headers = [("X-RateLimit-Remaining", "7")]
+    try:
+        reply = caller.request()
+    finally:
+        caller.middleware.close()
+
+    assert reply.headers["X-RateLimit-Remaining"] == "7"
 
 
 def test_the_check_endpoint_admits_everything_without_limit_headers(tmp_path: Path) -> None:

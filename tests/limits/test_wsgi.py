@@ -21,9 +21,9 @@ from wharf.world.simulated import SimulatedWorld
 class WsgiCaller:
     """An application behind the middleware, and a caller that calls it as a WSGI server does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, rules: str = '[[rule]]\nname = "core"\nceiling = 3\n') -> None:
         (folder / "people.toml").write_text(DIRECTORY)
-        (folder / "rules.toml").write_text('[[rule]]\nname = "core"\nceiling = 3\n')
+        (folder / "rules.toml").write_text(rules)
         (folder / "limits.toml").write_text('rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n')
         self.limits = RateLimiter(load_settings(folder / "limits.toml"), RealWorld())
         self.status = "200 OK"
