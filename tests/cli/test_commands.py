@@ -76,6 +76,12 @@ def test_help_lines_of_a_group_match_the_help_of_its_commands(name: str) -> None
             "wharf: unknown option --detach: put options after the command, such as `wharf job COMMAND --detach …`",
         ),
         (
+            ("job", "status", "-verbosee"),
+            "wharf: No such option '-verbosee'. Did you mean '--verbose'?; see `wharf job status --help`",
+        ),
+        (("version", "-qq"), "wharf: No such option '-qq'; see `wharf version --help`"),
+        (("help", "jobb"), "wharf: unknown command jobb; did you mean `wharf job`?"),
+        (
             ("config", "check", "gone.toml"),
             "wharf: gone.toml: there is no such file or folder: check the path",
         ),
@@ -115,6 +121,27 @@ def test_a_mistake_is_reported_in_one_line_with_exit_code_1(
     process = run_wharf(tmp_path, *arguments)
 
     assert (process.returncode, lines(process.stderr), process.stdout) == (1, [line.format(here=tmp_path)], "")
+
+
+@pytest.mark.parametrize(
+    ("words", "usual"),
+    [
+        (("help",), ("--help",)),
+        (("-help",), ("--help",)),
+        (("help", "job", "run"), ("job", "run", "--help")),
+        (("job", "help", "run"), ("job", "run", "--help")),
+        (("job", "-help"), ("job", "--help")),
+        (("job", "run", "-help"), ("job", "run", "--help")),
+        (("-version",), ("--version",)),
+    ],
+)
+def test_help_and_version_are_found_as_in_other_tools(
+    tmp_path: Path, words: tuple[str, ...], usual: tuple[str, ...]
+) -> None:
+    found, expected = run_wharf(tmp_path, *words), run_wharf(tmp_path, *usual)
+
+    assert (found.returncode, found.stdout) == (0, expected.stdout)
+    assert found.stdout.startswith(("Usage: wharf", "wharf 0"))
 
 
 def test_output_to_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 import click
 
 from wharf.cli.common.errors import report_startup_errors
-from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.terminal import style
-from wharf.cli.lazy_group import CommandEntry, LazyGroup
+from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
 
 KEY_WIDTH = 44
 VALUE_WIDTH = 28

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import report_startup_errors
-from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.terminal import style
+from wharf.cli.lazy_group import RenamedOption
 
 if TYPE_CHECKING:
     from wharf.agent.startup import ReadyReport

@@ -1,7 +1,7 @@
 """Command groups that import the module of a command only when the command runs, so that help loads quickly."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
@@ -18,6 +18,8 @@ class CommandEntry(NamedTuple):  # Not a msgspec struct: help must not wait for 
     help: str
 
 
+HELP_COMMAND: Final = "help"
+"""`wharf help job run` shows what `wharf job run --help` shows."""
 _NOUN_AND_LIST_BY_ARGUMENT: Final = {
     "job_id": ("job", "wharf job status"),
     "job_ids": ("job", "wharf job status"),
@@ -70,6 +72,55 @@ def _format_missing_name(argument: click.Argument, context: click.Context | None
     return f"missing {noun}; see `{context.command_path if context is not None else 'wharf'} --help`"
 
 
+class RenamedOption(click.Option):
+    """An option with further names, such as former ones, which are accepted but not shown in help or completion."""
+
+    def __init__(
+        self,
+        param_decls: Sequence[str] | None = None,
+        *,
+        former_names: Sequence[str],
+        **attributes: Any,  # click's own arguments.
+    ) -> None:
+        super().__init__(param_decls, **attributes)
+        self.former_names = tuple(former_names)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # click does not export the parser's type.
+        """Add the option to click's parser, with its former names.
+
+        Help shows `opts`, so that list is restored afterwards.
+        """
+        current_names = self.opts
+        self.opts = [*current_names, *self.former_names]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = current_names
+
+
+def _show_help(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
+
+
+def add_help_option(command: click.Command) -> None:
+    """Let the command show its help with `-h`, `--help`, and `-help`, as users of Nomad write it."""
+    if command.add_help_option:
+        command.add_help_option = False  # Instead of click's own option, which would show all its names.
+        command.params.append(
+            RenamedOption(
+                ["-h", "--help"],
+                former_names=["-help"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_help,
+                help="Show this message and exit.",
+            )
+        )
+
+
 class LazyGroup(click.Group):
     """A click group whose commands are listed in a table.
 
@@ -107,6 +158,7 @@ class LazyGroup(click.Group):
         for parameter in command.params:
             if parameter.type is click.STRING:
                 parameter.type = CHECKED_TEXT
+        add_help_option(command)
         return command
 
     def resolve_command(
@@ -114,6 +166,12 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that the arguments name. An unknown name is an error with a suggestion."""
         name = arguments[0] if arguments else ""
+        if name == HELP_COMMAND and name not in self.entries:
+            arguments = [*arguments[1:], "--help"]
+            name = arguments[0]
+            if name == "--help":
+                click.echo(context.get_help(), color=context.color)
+                context.exit()
         if name in self.unavailable:
             raise click.UsageError(f"{context.command_path} {name}: {self.unavailable[name]}", context)
         if name and name not in self.entries and name not in self.aliases and not name.startswith("-"):

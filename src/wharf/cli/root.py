@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from wharf import __version__
-from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
+from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup, RenamedOption, add_help_option
 
 COMMANDS: Final = {
     "dev": CommandEntry("wharf.cli.dev", "dev", "Run a whole cluster on this machine, for development."),
@@ -99,12 +99,17 @@ EXIT_INTERRUPTED: Final = 130
     unavailable=UNAVAILABLE_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, message="wharf %(version)s")
+@click.version_option(
+    __version__, "--version", message="wharf %(version)s", cls=RenamedOption, former_names=["-version"]
+)
 def root() -> None:
     """Run jobs on a cluster of machines, and see where each job runs and why.
 
     `wharf dev` starts a whole cluster on this machine.
     """
+
+
+add_help_option(root)
 
 
 def main(arguments: Sequence[str] | None = None, environment: object = None) -> None:
@@ -181,7 +186,7 @@ def _run(arguments: Sequence[str], environment: object) -> int:
     except click.ClickException as error:
         from wharf.cli.common.errors import format_error
 
-        _print_error(format_error(error), arguments)
+        _print_error(format_error(error, arguments), arguments)
         # `CliError` has the attribute `code`. Its module is not imported here, because help must load quickly.
         return int(getattr(error, "code", EXIT_FAILED))
     return (

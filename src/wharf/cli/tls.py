@@ -5,8 +5,7 @@ from pathlib import Path
 import click
 
 from wharf.cli.common.errors import report_startup_errors
-from wharf.cli.common.options import RenamedOption
-from wharf.cli.lazy_group import CommandEntry, LazyGroup
+from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
 
 COMMANDS = {
     "create": CommandEntry(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_variables
-from wharf.cli.lazy_group import CommandEntry, LazyGroup
+from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

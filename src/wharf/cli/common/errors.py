@@ -3,9 +3,12 @@
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import click
+
+from wharf.languages.suggestions import find_nearest_name
 
 
 class CliError(click.ClickException):
@@ -24,8 +27,13 @@ _NUMBER_TYPE_TEXTS: Final = {
 """click's texts for values of a wrong type, and what to say instead."""
 
 
-def format_error(error: click.ClickException) -> str:
-    """Return the text of an error, with a hint where to find help if options or arguments are wrong."""
+def format_error(error: click.ClickException, arguments: Sequence[str]) -> str:
+    """Return the text of an error, with a hint where to find help if options or arguments are wrong.
+
+    `arguments` are those of the process.
+    """
+    if isinstance(error, click.NoSuchOption):
+        error = _name_whole_option(error, arguments)
     text = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and isinstance(error.ctx.command, click.Group):
         name = error.option_name
@@ -38,6 +46,21 @@ def format_error(error: click.ClickException) -> str:
     if isinstance(error, click.MissingParameter | click.NoSuchOption | click.BadOptionUsage) and error.ctx is not None:
         return f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
     return text
+
+
+def _name_whole_option(error: click.NoSuchOption, arguments: Sequence[str]) -> click.NoSuchOption:
+    """Return the error with the option as the user wrote it, such as `-detach`, of which click names one letter."""
+    if len(error.option_name) != len("-x"):
+        return error
+    words = takewhile(lambda word: word != "--", arguments)
+    letter = error.option_name[1]
+    word = next((word for word in words if re.match(r"-[^-].", word) and letter in word), None)
+    if word is None:
+        return error
+    name = word.partition("=")[0]
+    known = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx is not None else []
+    nearest = find_nearest_name(f"-{name}", known, min_similarity=0.6)
+    return click.NoSuchOption(name, possibilities=[nearest] if nearest else None, ctx=error.ctx)
 
 
 MAX_ECHOED_CHARS: Final = 200

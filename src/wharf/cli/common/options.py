@@ -1,7 +1,6 @@
 """Arguments and options that several commands share, and options with former names."""
 
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,32 +15,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED_EXIT_CODE: Final = 130
 """The exit code after Ctrl-C, as in shells: 128 + SIGINT."""
-
-
-class RenamedOption(click.Option):
-    """An option with former names, which are still accepted but not shown in help or completion."""
-
-    def __init__(
-        self,
-        param_decls: Sequence[str] | None = None,
-        *,
-        former_names: Sequence[str],
-        **attributes: Any,  # click's own arguments.
-    ) -> None:
-        super().__init__(param_decls, **attributes)
-        self.former_names = tuple(former_names)
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # click does not export the parser's type.
-        """Add the option to click's parser, with its former names.
-
-        Help shows `opts`, so that list is restored afterwards.
-        """
-        current_names = self.opts
-        self.opts = [*current_names, *self.former_names]
-        try:
-            super().add_to_parser(parser, ctx)
-        finally:
-            self.opts = current_names
 
 
 class DurationInSeconds(click.ParamType[float]):

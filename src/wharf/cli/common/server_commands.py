@@ -238,7 +238,8 @@ class ServerCommand(click.Command):
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         """Parse the arguments. Long options with one dash are accepted."""
-        with _set_exit_code(self.failure_exit_code):
+        words = list(arguments)  # click removes what it has read.
+        with _set_exit_code(self.failure_exit_code, words):
             return super().parse_args(context, add_second_dash(arguments, self.params))
 
     def invoke(self, context: click.Context) -> Any:  # The result of the command's function.
@@ -348,14 +349,17 @@ def _choose_colours(context: click.Context, options: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _set_exit_code(exit_code: int) -> Iterator[None]:
-    """Give every failure in the block this exit code, unless it has a code other than 1 already."""
+def _set_exit_code(exit_code: int, arguments: Sequence[str] = ()) -> Iterator[None]:
+    """Give every failure in the block this exit code, unless it has a code other than 1 already.
+
+    `arguments` are those that the block parses.
+    """
     try:
         yield
     except click.ClickException as error:
         if isinstance(error, CliError) and error.code != 1:
             raise
-        raise CliError(format_error(error), exit_code=exit_code) from error
+        raise CliError(format_error(error, arguments), exit_code=exit_code) from error
 
 
 @contextlib.contextmanager

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_jobs
+from wharf.cli.lazy_group import RenamedOption
 
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.common.waiting_notices import announce_wait
+from wharf.cli.lazy_group import RenamedOption
 from wharf.world.unix_sockets import shorten_socket_path
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from wharf.cli.common.options import RenamedOption
+from wharf.cli.lazy_group import RenamedOption
 from wharf.cli.limits.admin_client import (
     AdminAddress,
     duration_option,

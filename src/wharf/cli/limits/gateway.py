@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from wharf.cli.common.options import RenamedOption
+from wharf.cli.lazy_group import RenamedOption
 
 
 @click.command

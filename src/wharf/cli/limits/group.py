@@ -8,9 +8,8 @@ from urllib.parse import quote
 
 import click
 
-from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.times import NS_PER_SECOND
-from wharf.cli.lazy_group import CommandEntry, LazyGroup
+from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
 from wharf.cli.limits.admin_client import (
     AdminAddress,
     describe_outage,

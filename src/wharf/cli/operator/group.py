@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError, report_startup_errors
-from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.common.terminal import write_bytes
-from wharf.cli.lazy_group import CommandEntry, LazyGroup
+from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
 from wharf.cli.operator.agent_options import agent_options, read_agent_configuration
 
 if TYPE_CHECKING:
