@@ -460,13 +460,18 @@ def test_a_pattern_with_many_stars_is_matched_in_little_time(
 @pytest.mark.parametrize(
     ("options", "problem", "fix"),
     [
-        ('args = "x"', '11:16: "args" for driver raw_exec takes a list of texts, not "x"', 'write ["x"]'),
+        (
+            'args = "x"\n        command = "sh"',
+            '11:16: "args" for driver raw_exec takes a list of texts, not "x"',
+            'write ["x"]',
+        ),
         ('command = ["a"]', '11:19: "command" for driver raw_exec takes a text, not a list', 'write "a"'),
         ("command {\n}", '11:9: "command" for driver raw_exec takes a text, not a block', "write one text in quotes"),
+        ('work_dir = "/"', '10:7: a task with the driver raw_exec needs the option "command"', 'such as "/bin/sh"'),
     ],
 )
 @pytest.mark.parametrize("words", [("job", "validate"), ("job", "plan"), ("job", "run")])
-def test_an_option_of_a_wrong_type_is_an_error_at_its_value(
+def test_a_wrong_or_missing_option_is_an_error_at_its_place(
     terminal: Terminal, tmp_path: Path, options: str, problem: str, fix: str, words: tuple[str, str]
 ) -> None:
     text = f"""job "web" {{
@@ -492,6 +497,28 @@ def test_an_option_of_a_wrong_type_is_an_error_at_its_value(
     assert terminal.used_settings == []
     assert result.errors == [f"wharf: {file}:{problem}"]
     assert fix in result.err
+
+
+@pytest.mark.parametrize(
+    ("task", "place", "message"),
+    [
+        ("config {\n image = var.image\n}", "1:10", 'the variable "image" has no value'),
+        ("config {\n image = upper([])\n}", "7:16", "upper: s: expected a text, got a list"),
+        ("config {\n imge = 1\n}", "7:2", 'unknown key "imge" for driver docker'),
+        ('confg {\n image = "x"\n}', "6:1", 'no block "confg" is allowed in task'),
+        ('image = "x"', "6:1", 'no argument "image" is allowed in task'),
+    ],
+)
+def test_a_missing_option_is_no_second_error_after_the_mistake_that_causes_it(
+    terminal: Terminal, tmp_path: Path, task: str, place: str, message: str
+) -> None:
+    head = 'variable "image" {}\n' if "var." in task else 'variable "image" {default = ""}\n'
+    text = f'{head}job "a" {{\n group "g" {{\n  task "t" {{\n   driver = "docker"\n{task}\n}}\n}}\n}}\n'
+    file = write_file(tmp_path, text, "a.hcl")
+
+    result = terminal.run("job", "validate", file)
+
+    assert [f"wharf: {file}:{place}: {message}"] == result.errors
 
 
 @pytest.mark.parametrize(

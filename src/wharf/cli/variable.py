@@ -173,7 +173,7 @@ def lock(session: Session, path: str, command: tuple[str, ...], ttl: str, delay:
 
     wharf var lock locks/nightly ./nightly.sh
     """
-    from wharf.contract.wire.times import DurationError, parse_duration_ns
+    from wharf.contract.model.times import DurationError, parse_duration_ns
 
     try:
         renewal_interval_s = parse_duration_ns(ttl) / NS_PER_SECOND / RENEWALS_PER_TTL

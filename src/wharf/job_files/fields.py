@@ -16,7 +16,7 @@ import msgspec
 from wharf.contract.model.decoding import SubmittedFields, list_submitted_fields
 from wharf.contract.model.jobs.constraints import Operand
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import FilePath, format_path

@@ -3,14 +3,15 @@
 Servers have the same rules for jobs that other clients submit. Here, each problem has its place in the file.
 """
 
-from collections.abc import Mapping
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.validation.templates import find_syntax_problem
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import FilePath, format_path, iterate_tasks
-from wharf.languages.hcl.diagnostics import DiagnosticList, SourceRange
+from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, SourceRange
 
 
 def add_task_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
@@ -26,11 +27,17 @@ def add_task_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
 def _add_option_problems(
     diagnostics: DiagnosticList, parsed: ParsedJob, path: FilePath, task: Mapping[str, Any]
 ) -> None:
-    """Add an error for each option that the driver of a task does not have, or whose value has a wrong type."""
-    driver, config = task.get("Driver"), task.get("Config")
+    """Add an error for each option that the driver of a task does not have or needs, or whose value has a wrong type."""
+    driver, config = task.get("Driver"), task.get("Config") or {}
     if not isinstance(driver, str) or not isinstance(config, dict):
         return
-    for problem in find_option_problems(driver, config):
+    reported: set[FilePath] = set()
+    errors = tuple(diagnostics.diagnostics)
+    # An unknown name explains why the option that it is meant for is missing, so it is reported first.
+    for problem in sorted(find_option_problems(driver, config), key=lambda problem: not problem.is_unknown):
+        if problem.path in reported or (problem.missing and _is_consequence(errors, parsed, path, problem.missing)):
+            continue
+        reported.add(problem.path)
         place = parsed.find_place(format_path((*path, "Config", *problem.path)))
         if problem.is_unknown:
             place = _find_name_place(place, str(problem.path[-1]))
@@ -48,6 +55,27 @@ def _add_template_problem(
     if problem:
         place = parsed.find_place(format_path((*path, "EmbeddedTmpl")))
         diagnostics.add(place.source, place.start, place.end, problem)
+
+
+def _is_consequence(errors: Sequence[Diagnostic], parsed: ParsedJob, path: FilePath, name: str) -> bool:
+    """Return whether an option may be missing only because of an error in the config of the task at `path`.
+
+    Without a config, it may be any error in the task. An error is in the last object that begins before it.
+    """
+    if not errors:
+        return False
+    owner = format_path((*path, "Config"))
+    if owner not in parsed.places:
+        owner = format_path(path)
+    if f"{owner}.{name}" in parsed.places:
+        return True  # The file has it, and its value has an error.
+    source = parsed.find_place(owner).source
+    starts = sorted((place.start, each) for each, place in parsed.places.items() if place.source is source)
+    for error in errors:
+        at = bisect(starts, error.place.start, key=lambda start: start[0]) if error.place.source is source else 0
+        if at and starts[at - 1][1].startswith(owner):
+            return True
+    return False
 
 
 def _find_name_place(place: SourceRange, name: str) -> SourceRange:

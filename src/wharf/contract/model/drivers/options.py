@@ -9,12 +9,15 @@ import typing
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from wharf.contract.model.drivers import DRIVER_CONFIGS
+from wharf.contract.model.drivers import DRIVER_CONFIGS, REQUIRED_OPTIONS
+from wharf.contract.model.drivers.programs import DurationText
+from wharf.contract.model.times import DurationError, parse_duration_ns
+from wharf.languages.hcl.amounts import find_duration
 from wharf.languages.hcl.diagnostics import is_secret_name
 from wharf.languages.suggestions import find_nearest_name
 
@@ -32,6 +35,8 @@ _FORMER_DOCKER_OPTIONS: Final[Mapping[str, str]] = {
     "isolation": "delete it: it is an option for Windows",
 }
 """Options of earlier versions of Nomad, and of Windows, with what to write instead."""
+MAX_SECONDS_DIGITS: Final = 6
+"""A longer number without a unit is no number of seconds."""
 REFERENCE_MARK: Final = "${"
 """A text with this mark has its final value only on the node."""
 
@@ -45,14 +50,19 @@ class OptionProblem(NamedTuple):
     message: str
     fix: str
     is_unknown: bool
-    """Whether the driver does not have the option. Otherwise the type of its value is wrong."""
+    """Whether the driver does not have the option. Otherwise its value is wrong, or it is missing."""
+    missing: str = ""
+    """The option that the driver needs and that is missing."""
 
 
 def find_option_problems(driver: str, config: Mapping[str, object]) -> Iterator[OptionProblem]:
     """Yield the first problems of the options of a task. Nothing is yielded for drivers of plug-ins."""
     config_type = DRIVER_CONFIGS.get(driver)
     if config_type is not None:
-        yield from islice(_iterate_problems(config, config_type, (), f"driver {driver}"), MAX_OPTION_PROBLEMS)
+        problems = chain(
+            _iterate_missing_option(driver, config), _iterate_problems(config, config_type, (), f"driver {driver}")
+        )
+        yield from islice(problems, MAX_OPTION_PROBLEMS)
 
 
 def convert_options(driver: str, config: Mapping[str, object]) -> dict[str, Any]:
@@ -63,6 +73,23 @@ def convert_options(driver: str, config: Mapping[str, object]) -> dict[str, Any]
     """
     config_type = DRIVER_CONFIGS.get(driver)
     return dict(config) if config_type is None else _convert_fields(config, config_type)
+
+
+def _iterate_missing_option(driver: str, config: Mapping[str, object]) -> Iterator[OptionProblem]:
+    """Yield a problem if a task lacks the option without which its driver cannot start it.
+
+    If the option is misspelled, the path leads to the misspelled one.
+    """
+    name, example = REQUIRED_OPTIONS.get(driver, ("", ""))
+    if not name or config.get(name) not in (None, ""):
+        return
+    unknown = [key for key in config if key not in _list_kinds(DRIVER_CONFIGS[driver])]
+    misspelled = [key for key in unknown[:MAX_OPTION_PROBLEMS] if find_nearest_name(key, [name]) is not None]
+    fix = (
+        f'write {name} instead of "{misspelled[0]}"' if misspelled else f'add {name} to its config, such as "{example}"'
+    )
+    path = (misspelled[0],) if misspelled else (name,) if name in config else ()
+    yield OptionProblem(path, f'a task with the driver {driver} needs the option "{name}"', fix, False, missing=name)
 
 
 def _iterate_problems(
@@ -142,6 +169,11 @@ def _is_scalar_of(value: object, kind: Any) -> bool:
     """Return whether a value is, or reads as, a value of this type. References may read as any type on the node."""
     if isinstance(value, str) and REFERENCE_MARK in value:
         return True
+    if isinstance(value, str) and _is_duration(kind):
+        try:
+            return parse_duration_ns(value) >= 0
+        except DurationError:
+            return False
     try:
         msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
@@ -213,7 +245,9 @@ def _name_kind(kind: Any) -> str:
     for part, words in ((list, "a list of texts"), (dict, "a map of texts")):
         if typing.get_origin(kind) is part:
             return words
-    return {int: "a whole number", bool: "true or false"}.get(kind, "a text" if kind is str else "a duration")
+    if _is_duration(kind):
+        return "a duration such as 30s or 1h30m"
+    return {int: "a whole number", bool: "true or false"}.get(kind, "a text")
 
 
 def _suggest_value(value: object, kind: Any, name: str) -> str:
@@ -233,6 +267,10 @@ def _suggest_value(value: object, kind: Any, name: str) -> str:
         return "write true or false"
     if kind is int:
         return "write a whole number, such as 10"
+    if _is_duration(kind) and isinstance(item, str | int | float):
+        text = str(item).replace(" ", "").lower()
+        duration = f"{text}s" if text.isdecimal() and len(text) < MAX_SECONDS_DIGITS else find_duration(text)
+        return f'write "{duration or "30s"}"; the units are ns, us, ms, s, m and h'
     suffix = ', and the arguments in "args"' if name == "command" and isinstance(value, list | tuple) else ""
     return (
         f"write {_quote(item, name)}" if isinstance(item, str | int | float) else "write one text in quotes"
@@ -268,6 +306,11 @@ def _without_none(kind: Any) -> Any:
         return kind
     rest = tuple(part for part in typing.get_args(kind) if part is not type(None))
     return rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (the parts are known only here)
+
+
+def _is_duration(kind: Any) -> bool:
+    """Return whether the values of an option are durations: texts with a unit, or also numbers of nanoseconds."""
+    return kind is DurationText or kind == str | int
 
 
 def _get_block_type(kind: Any) -> type[msgspec.Struct] | None:
