@@ -522,19 +522,19 @@ def test_a_missing_option_is_no_second_error_after_the_mistake_that_causes_it(
 
 
 @pytest.mark.parametrize(
-    ("data", "problem"),
+    ("data", "column", "problem", "fix"),
     [
-        ('{{ key "a" }}', "column 4: key is not a function: Wharf has no Consul"),
-        ('{{ wiht secret "a" }}', "column 4: wiht is not a function: did you mean with?"),
-        ('{{ with secret "a" }}x{{ end }}', "column 9: secret is not a function: Wharf has no Vault"),
-        ('{{ toUper "a" }}', "column 4: toUper is not a function: did you mean toUpper?"),
-        ("{{ if true }}", "column 4: this if block has no end"),
-        ("{{ range }}{{ end }}", "column 1: expected a field, a variable, a text or a function"),
+        ('{{ key "a" }}', 4, "key is not a function", "Wharf has no Consul"),
+        ('{{ wiht secret "a" }}', 4, "wiht is not a function", "did you mean with?"),
+        ('{{ with secret "a" }}x{{ end }}', 9, "secret is not a function", "Wharf has no Vault"),
+        ('a {{ toUper "a" }}', 6, "toUper is not a function", "did you mean toUpper?"),
+        ("{{ if true }}", 4, "this if block has no end", "write {{ end }} after it"),
+        ("{{ range }}{{ end }}", 1, "expected a field, a variable, a text or a function", "add it, such as .Name"),
     ],
 )
-@pytest.mark.parametrize("name", ["web.hcl", "web.yaml"])
-def test_a_wrong_text_of_a_template_is_an_error_at_its_place(
-    terminal: Terminal, tmp_path: Path, name: str, data: str, problem: str
+@pytest.mark.parametrize("name", ["web.hcl", "web.yaml", "web.toml"])
+def test_a_mistake_in_the_text_of_a_template_is_an_error_at_its_place(
+    terminal: Terminal, tmp_path: Path, name: str, data: str, column: int, problem: str, fix: str
 ) -> None:
     hcl = (
         'job "web" {\n group "g" {\n task "t" {\n driver = "mock"\n template {\n destination = "local/a"\n'
@@ -544,13 +544,60 @@ def test_a_wrong_text_of_a_template_is_an_error_at_its_place(
         f"      Templates:\n      - DestPath: local/a\n        EmbeddedTmpl: |\n          first\n          {data}\n"
     )
     yaml = f"ID: web\nTaskGroups:\n- Name: g\n  Tasks:\n    - Name: t\n      Driver: mock\n{template}"
-    file = write_file(tmp_path, hcl if name == "web.hcl" else yaml, name)
+    toml = (
+        'ID = "web"\n[[TaskGroups]]\nName = "g"\n[[TaskGroups.Tasks]]\nName = "t"\nDriver = "mock"\n'
+        f'[[TaskGroups.Tasks.Templates]]\nDestPath = \'local/a\'\nEmbeddedTmpl = """\nfirst\n{data}\n"""\n'
+    )
+    file = write_file(tmp_path, {"web.hcl": hcl, "web.yaml": yaml, "web.toml": toml}[name], name)
+    line, indentation = {"web.hcl": (9, 0), "web.yaml": (11, 10), "web.toml": (11, 0)}[name]
 
     result = terminal.run("job", "validate", file)
 
-    place = "7:10" if name == "web.hcl" else "9:23"
     assert terminal.used_settings == []
-    assert result.errors[0].startswith(f"wharf: {file}:{place}: template, line 2, {problem}")
+    assert [f"wharf: {file}:{line}:{column + indentation}: {problem}"] == result.errors
+    assert f"   {fix}" in result.err
+
+
+@pytest.mark.parametrize(
+    ("value", "places"),
+    [
+        ("<<EOF\n{{ evn 1 }}\n  {{ evn 2 }}{{ .x }} {{ evn 3 }}\n{{ evn 1 }}\nEOF", ["8:4", "9:6", "9:26", "10:4"]),
+        ("<<-EOF\n  {{ evn 1 }} $${x}\n    {{ evn 2 }}\n  EOF", ["8:6", "9:8"]),
+        ("<<EOF\n{{ evn 1 }} ${var.a} {{ evn 2 }}\n${var.a} {{ evn 3 }}\nEOF", ["8:4", "8:25", "9:13"]),
+        ('"{{ evn \\"1\\" }}\\n{{ evn \\"2\\" }}"', ["7:12", "7:29"]),
+    ],
+)
+def test_each_mistake_in_a_template_has_its_own_place(
+    terminal: Terminal, tmp_path: Path, value: str, places: list[str]
+) -> None:
+    text = (
+        'job "web" {\n group "g" {\n task "t" {\n driver = "mock"\n template {\n destination = "local/a"\n'
+        f'data = {value}\n}}\n}}\n}}\n}}\nvariable "a" {{ default = "value" }}\n'
+    )
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run("job", "validate", file)
+
+    assert [f"wharf: {file}:{place}: evn is not a function" for place in places] == result.errors
+
+
+@pytest.mark.parametrize(
+    "value", ["local.text", 'file("a.tpl")', 'join("", ["{{ e", "vn 1 }}"])', '"{{ ${var.name} 1 }}"']
+)
+def test_a_mistake_in_a_text_that_the_file_does_not_contain_has_its_place_in_the_template(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    write_file(tmp_path, "{{ evn 1 }}", "a.tpl")
+    monkeypatch.chdir(tmp_path)
+    text = (
+        'job "web" {\n group "g" {\n task "t" {\n driver = "mock"\n template {\n destination = "local/a"\n'
+        f'data = {value}\n}}\n}}\n}}\n}}\nlocals {{\n text = "{{{{ evn 1 }}}}"\n}}\nvariable "name" {{ default = "evn" }}\n'
+    )
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run("job", "validate", file)
+
+    assert [f"wharf: {file}:7:8: template, line 1, column 4: evn is not a function"] == result.errors
 
 
 @pytest.mark.parametrize(

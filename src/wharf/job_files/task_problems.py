@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wharf.contract.model.drivers.options import find_option_problems
-from wharf.contract.model.jobs.validation.templates import find_syntax_problem
+from wharf.contract.model.jobs.validation.templates import LEFT_DELIMITER, describe_template_place, find_syntax_errors
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import FilePath, format_path, iterate_tasks
-from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, SourceRange
+from wharf.job_files.text_places import find_text_place
+from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, Diagnostic, DiagnosticList, SourceRange
 
 
 def add_task_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
@@ -21,7 +22,7 @@ def add_task_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
         templates = task.get("Templates")
         for position, template in enumerate(templates if isinstance(templates, list) else ()):
             if isinstance(template, dict):
-                _add_template_problem(diagnostics, parsed, (*path, "Templates", position), template)
+                _add_template_problems(diagnostics, parsed, (*path, "Templates", position), template)
 
 
 def _add_option_problems(
@@ -44,17 +45,20 @@ def _add_option_problems(
         diagnostics.add(place.source, place.start, place.end, problem.message, problem.fix)
 
 
-def _add_template_problem(
-    diagnostics: DiagnosticList, parsed: ParsedJob, path: FilePath, template: Mapping[str, Any]
+def _add_template_problems(
+    diagnostics: DiagnosticList, parsed: ParsedJob, path: FilePath, fields: Mapping[str, Any]
 ) -> None:
-    """Add an error if the text of a template cannot be parsed."""
-    text, left, right = (template.get(name) or "" for name in ("EmbeddedTmpl", "LeftDelim", "RightDelim"))
+    """Add an error for each mistake in the text of a template, at its place in the file."""
+    text, left, right = (fields.get(name) or "" for name in ("EmbeddedTmpl", "LeftDelim", "RightDelim"))
     if not (isinstance(text, str) and isinstance(left, str) and isinstance(right, str)):
         return
-    problem = find_syntax_problem(text, left, right)
-    if problem:
-        place = parsed.find_place(format_path((*path, "EmbeddedTmpl")))
-        diagnostics.add(place.source, place.start, place.end, problem)
+    value: SourceRange | None = None
+    for error in find_syntax_errors(text, left, right, max_errors=MAX_DIAGNOSTICS):
+        value = value or parsed.find_place(format_path((*path, "EmbeddedTmpl")))
+        place = find_text_place(text, error.offset, left or LEFT_DELIMITER, value)
+        message = error.problem if place is not None else f"{describe_template_place(error)}: {error.problem}"
+        place = place or value
+        diagnostics.add(place.source, place.start, place.end, message, error.fix)
 
 
 def _is_consequence(errors: Sequence[Diagnostic], parsed: ParsedJob, path: FilePath, name: str) -> bool:
