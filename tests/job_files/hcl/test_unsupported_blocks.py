@@ -29,7 +29,8 @@ def validate(path: str, text: str) -> tuple[ParsedJob, Findings]:
         ("job.group.task.csi_plugin", "csi_plugin {}", 4, NO_PLUGINS_REASON, ""),
         ("job.group.task.scaling", 'scaling "cpu" {}', 4, "Scaling of a task's resources is not supported", "scale the group"),
         ("job.group.service.connect", "connect {\n sidecar_service {}\n}", 4,
-         'Service with provider "nomad" cannot include Connect blocks', "the service mesh of Consul is not supported"),
+         "services cannot include Connect blocks: the service mesh of Consul is not supported",
+         "delete the block, and read the addresses of other services with nomadService in a template"),
     ],
 )  # fmt: skip
 def test_a_block_is_refused_with_one_sentence_and_its_line(

@@ -43,7 +43,7 @@ def _check_constraint(constraint: Constraint, path: str, report: ValidationRepor
         return
     if operand not in CONSTRAINT_OPERANDS:
         known = [str(known) for known in Operand]
-        report.add_error(f"{path}.Operand", f'Unknown constraint type "{operand}"', suggest_one_of(known))
+        report.add_error(f"{path}.Operand", f'Unknown constraint type "{operand}"', suggest_one_of(known, operand))
         return
     if operand in DISTINCT_OPERANDS:
         _check_distinct(constraint, path, report, allow_distinct)
@@ -143,7 +143,9 @@ def _check_affinity(affinity: Affinity, path: str, report: ValidationReport) -> 
         report.add_error(f"{path}.Operand", "Missing affinity operand")
     elif operand not in AFFINITY_OPERANDS:
         report.add_error(
-            f"{path}.Operand", f'Unknown affinity operator "{operand}"', suggest_one_of(sorted(AFFINITY_OPERANDS))
+            f"{path}.Operand",
+            f'Unknown affinity operator "{operand}"',
+            suggest_one_of(sorted(AFFINITY_OPERANDS), operand),
         )
     else:
         _check_right_value(operand, affinity.r_target, path, report)

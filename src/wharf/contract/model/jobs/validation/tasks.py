@@ -112,7 +112,9 @@ def _check_lifecycle(task: Task, path: str, report: ValidationReport) -> None:
     if not task.lifecycle.hook:
         report.add_error(field_path, "no lifecycle hook provided", suggest_one_of(LIFECYCLE_HOOKS))
     else:
-        report.add_error(field_path, f'invalid hook: "{task.lifecycle.hook}"', suggest_one_of(LIFECYCLE_HOOKS))
+        report.add_error(
+            field_path, f'invalid hook: "{task.lifecycle.hook}"', suggest_one_of(LIFECYCLE_HOOKS, task.lifecycle.hook)
+        )
 
 
 def _check_services(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:

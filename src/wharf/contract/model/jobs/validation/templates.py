@@ -105,7 +105,9 @@ def _check_change(template: Template, path: str, report: ValidationReport) -> No
     """Add each problem of a template's change mode, signal and script to the report."""
     mode = template.change_mode
     if mode not in CHANGE_MODES:
-        report.add_error(f"{path}.ChangeMode", f'Invalid change mode given: "{mode}"', suggest_one_of(CHANGE_MODES))
+        report.add_error(
+            f"{path}.ChangeMode", f'Invalid change mode given: "{mode}"', suggest_one_of(CHANGE_MODES, mode)
+        )
     elif mode == ChangeMode.SIGNAL:
         if not template.change_signal:
             report.add_error(f"{path}.ChangeSignal", "Must specify signal value when change mode is signal")
@@ -130,7 +132,7 @@ def check_artifacts(artifacts: tuple[Artifact, ...] | None, path: str, report: V
             section.add_error(
                 f"{field_path}.GetterMode",
                 f'invalid artifact mode "{artifact.getter_mode}"',
-                suggest_one_of(GETTER_MODES),
+                suggest_one_of(GETTER_MODES, artifact.getter_mode),
             )
         if is_outside_folder(artifact.relative_dest):
             section.add_error(f"{field_path}.RelativeDest", "artifact destination path escapes the task's directory")
@@ -155,7 +157,7 @@ def _check_checksum(artifact: Artifact, path: str, report: ValidationReport) -> 
         report.add_error(field_path, f'checksum must be given as "type:value" format; got "{checksum}"')
     elif digest_type not in DIGEST_LENGTHS:
         report.add_error(
-            field_path, f'unsupported checksum type "{digest_type}"', suggest_one_of(tuple(DIGEST_LENGTHS))
+            field_path, f'unsupported checksum type "{digest_type}"', suggest_one_of(tuple(DIGEST_LENGTHS), digest_type)
         )
     elif not _HEX.match(digest) or len(digest) != DIGEST_LENGTHS[digest_type]:
         report.add_error(

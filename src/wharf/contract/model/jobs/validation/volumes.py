@@ -56,7 +56,7 @@ def _check_host(request: VolumeRequest, path: str, report: ValidationReport) -> 
         report.add_error(
             f"{path}.AccessMode",
             f'host volumes cannot be mounted with access mode "{request.access_mode}"',
-            suggest_one_of(HOST_ACCESS_MODES[1:]),
+            suggest_one_of(HOST_ACCESS_MODES[1:], request.access_mode),
         )
     elif request.access_mode == AccessMode.SINGLE_NODE_READER and not request.read_only:
         report.add_error(f"{path}.ReadOnly", f"{request.access_mode} volumes must be read-only")
@@ -79,7 +79,7 @@ def check_mounts(
             report.add_error(
                 f"{field_path}.PropagationMode",
                 f'Volume Mount ({position}) has an invalid propagation mode: "{mount.propagation_mode}"',
-                suggest_one_of(PROPAGATION_MODES),
+                suggest_one_of(PROPAGATION_MODES, mount.propagation_mode),
             )
         if mount.selinux_label not in SELINUX_LABELS:
             report.add_error(
