@@ -79,6 +79,22 @@ def test_a_launched_periodic_job_and_its_evaluation_name_the_driver_that_nodes_l
     assert [output for output in shown if reason not in output or "waiting for capacity" in output] == []
 
 
+@pytest.mark.parametrize(("driver", "is_error"), [("java", False), ("dockr", True)])
+def test_a_plan_and_a_submission_print_the_notes_of_a_validation_once(
+    terminal: Terminal, tmp_path: Path, driver: str, is_error: bool
+) -> None:
+    volume = "    Volumes: {data: {Type: host, Source: data}}\n    Tasks:"
+    file = write_file(tmp_path, WEB.replace("mock", driver).replace("    Tasks:", volume))
+
+    validated, planned, submitted = (terminal.run("job", word, file) for word in ("validate", "plan", "run"))
+
+    notes = planned.errors
+    found = f'TaskGroups[0].Tasks[0].Driver: no node has the driver "{driver}"'
+    assert (1, 1) == (len([note for note in notes if found in note]), len([note for note in notes if '"data"' in note]))
+    assert notes == submitted.errors
+    assert notes == validated.errors or is_error
+
+
 def test_a_plan_that_fills_the_nodes_shows_what_is_missing_after_its_placements(
     terminal: Terminal, tmp_path: Path
 ) -> None:
