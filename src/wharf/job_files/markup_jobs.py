@@ -15,6 +15,7 @@ from wharf.job_files.fields import NormalizedJob, describe_type, explain_type, n
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import FilePath, format_path
 from wharf.job_files.hcl.warnings import list_warnings
+from wharf.job_files.runtime_names import add_name_warnings
 from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, DocumentErrors, SourceFile, SourceRange
@@ -165,6 +166,7 @@ def map_markup_job(
         reported = {problem.path for problem in normalized.problems}
         _add_type_problems(diagnostics, parsed, document.format, reported, is_template=evaluated is not None)
     diagnostics.raise_if_any()
+    add_name_warnings(parsed)
     return parsed
 
 

@@ -785,6 +785,16 @@ def test_warnings_are_formatted_as_one_text(warnings: tuple[object, ...], text: 
     assert format_warnings(warnings) == text
 
 
+def test_a_misspelled_value_of_a_node_in_a_constraint_has_a_correction() -> None:
+    job = a_job(
+        "shop", a_group("web", constraints=(Constraint(l_target="${node.datacentr}", r_target="dc1", operand="="),))
+    )
+
+    (problem,) = validate_job(canonicalize_job(job, some_job_settings()), some_job_settings()).problems
+
+    assert problem.fix == 'did you mean "${node.datacenter}"?'
+
+
 @pytest.mark.parametrize(
     ("provider", "check_type", "fix"),
     [

@@ -6,11 +6,14 @@ from wharf.contract.model.jobs.constraints import Affinity, Constraint, Operand,
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.version_constraints import VersionDialect, VersionError, parse_version_constraints
 from wharf.languages.patterns import PatternError, compile_pattern
+from wharf.languages.suggestions import find_nearest_name
 
 NODE_TARGETS: Final = frozenset(
     {"${node.unique.id}", "${node.unique.name}", "${node.datacenter}", "${node.class}", "${node.pool}"}
 )
 """Node properties that constraints can compare."""
+MIN_TARGET_SIMILARITY: Final = 0.85
+"""How similar a node property must be to be suggested. All of them begin with `${node.`, which makes them similar."""
 TARGET_PREFIXES: Final = ("${attr.", "${meta.", "${device.")
 """Beginnings of other values of a node that constraints can compare."""
 BOOL_WORDS: Final = frozenset(["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"])
@@ -104,11 +107,9 @@ def _check_left_value(left_value: str, path: str, report: ValidationReport) -> N
     if not left_value:
         report.add_error(f"{path}.LTarget", "No LTarget provided but is required by constraint")
     elif left_value.startswith("$") and not _is_known_target(left_value):
-        report.add_error(
-            f"{path}.LTarget",
-            f'unsupported attribute "{left_value}"',
-            "use ${attr...}, ${meta...}, ${device...} or ${node...}",
-        )
+        nearest = find_nearest_name(left_value, NODE_TARGETS, min_similarity=MIN_TARGET_SIMILARITY)
+        fix = f'did you mean "{nearest}"?' if nearest else "use ${attr...}, ${meta...}, ${device...} or ${node...}"
+        report.add_error(f"{path}.LTarget", f'unsupported attribute "{left_value}"', fix)
 
 
 def _is_known_target(target: str) -> bool:
