@@ -622,6 +622,21 @@ def test_an_unknown_option_of_a_driver_is_an_error_at_its_place(
     assert result.errors == [f"wharf: {file}:8:{column}: {expected}"]
 
 
+@pytest.mark.parametrize("words", [("job", "validate"), ("job", "plan"), ("job", "run", "--detach")])
+def test_an_option_of_nomad_that_changes_nothing_is_a_note_at_its_place(
+    terminal: Terminal, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    file = write_file(
+        tmp_path, WEB.replace("Driver: mock", "Driver: raw_exec, Config: {command: sh, no_cgroups: true}")
+    )
+
+    result = terminal.run(*words, file)
+
+    assert f"note: {file}:8:" in result.err
+    assert '"no_cgroups" is an option of Nomad that Wharf does not have: it has no effect' in result.err
+    assert "wharf: " not in result.err
+
+
 def test_an_unknown_option_of_a_driver_in_hcl_is_an_error_at_its_place(terminal: Terminal, tmp_path: Path) -> None:
     file = write_file(tmp_path, HCL_WEB.replace("run_for", "run_fro"), "web.hcl")
 

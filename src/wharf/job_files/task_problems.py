@@ -36,6 +36,8 @@ def _add_option_problems(
     errors = tuple(diagnostics.diagnostics)
     # An unknown name explains why the option that it is meant for is missing, so it is reported first.
     for problem in sorted(find_option_problems(driver, config), key=lambda problem: not problem.is_unknown):
+        if problem.is_ignored:
+            continue  # Servers warn of it.
         if problem.path in reported or (problem.missing and _is_consequence(errors, parsed, path, problem.missing)):
             continue
         reported.add(problem.path)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from wharf.contract.model.drivers import DRIVER_CONFIGS, REQUIRED_OPTIONS
-from wharf.contract.model.drivers.options import convert_options, find_option_problems
+from wharf.contract.model.drivers.options import NOMAD_OPTIONS, convert_options, find_option_problems
 from wharf.job_files.schema import load_schema
 
 
@@ -119,6 +119,34 @@ def test_the_options_that_drivers_need_are_those_that_the_reference_calls_requir
 )
 def test_other_spellings_of_values_are_no_problem(driver: str, config: dict[str, Any]) -> None:
     assert [] == list_problems(driver, config)
+
+
+@pytest.mark.parametrize(
+    ("driver", "option", "is_ignored"),
+    [
+        ("raw_exec", "no_cgroups", True),
+        ("raw_exec", "cgroup_v1_override", True),
+        ("docker", "ssl", True),
+        ("docker", "port_map", False),
+        ("docker", "volumes_from", False),
+    ],
+)
+def test_an_option_that_only_nomad_has_is_no_unknown_key(driver: str, option: str, is_ignored: bool) -> None:
+    needed, example = REQUIRED_OPTIONS[driver]
+
+    (problem,) = find_option_problems(driver, {needed: example, option: True})
+
+    assert (f'"{option}" is an option of Nomad that Wharf does not have', True, is_ignored) == (
+        problem.message, problem.is_unknown, problem.is_ignored,
+    )  # fmt: skip
+    assert is_ignored == problem.fix.startswith("it has no effect: ")
+
+
+def test_no_option_of_nomad_is_one_of_wharf() -> None:
+    assert [] == [
+        option for driver, options in NOMAD_OPTIONS.items() for option in options
+        if option in DRIVER_CONFIGS[driver].__struct_fields__
+    ]  # fmt: skip
 
 
 def test_a_task_has_a_limited_number_of_problems() -> None:

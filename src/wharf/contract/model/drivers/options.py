@@ -27,14 +27,45 @@ MAX_SHOWN_CHARS: Final = 80
 MAX_MESSAGE_CHARS: Final = 300
 MAX_LISTED_OPTIONS: Final = 12
 """A longer list of options would hide the error."""
-_FORMER_DOCKER_OPTIONS: Final[Mapping[str, str]] = {
-    "port_map": 'write network { port "NAME" { to = PORT } } in the group, and ports = ["NAME"] here',
-    "ssl": "delete it: registries are always used with TLS",
-    "volumes_from": "write a volume in the group and volume_mount in the task, or volumes here",
-    "advertise_ipv6_address": 'delete it, and write address_mode = "driver" in the service',
-    "isolation": "delete it: it is an option for Windows",
+
+
+class NomadOption(NamedTuple):
+    """An option of a driver of Nomad that Wharf does not have. `fix` says what to write instead, or what happens.
+
+    An option that is ignored changes nothing that a task could notice, so nodes start the task (record 0254).
+    """
+
+    fix: str
+    is_ignored: bool = False
+
+
+NOMAD_OPTIONS: Final[Mapping[str, Mapping[str, NomadOption]]] = {
+    "docker": {
+        "advertise_ipv6_address": NomadOption('delete it, and write address_mode = "driver" in the service'),
+        "isolation": NomadOption("it has no effect: it is an option for Windows", is_ignored=True),
+        "port_map": NomadOption(
+            'add a port "NAME" with to = PORT to the network of the group, and write ports = ["NAME"] here'
+        ),
+        "ssl": NomadOption("it has no effect: registries are always used with TLS", is_ignored=True),
+        "volumes_from": NomadOption("write a volume in the group and volume_mount in the task, or volumes here"),
+        "windows_allow_insecure_container_admin": NomadOption(
+            "it has no effect: it is an option for Windows", is_ignored=True
+        ),
+    },
+    "raw_exec": {
+        **dict.fromkeys(
+            ("cgroup_v1_override", "cgroup_v2_override"),
+            NomadOption(
+                "it has no effect: the task is in the control group that its node creates for it", is_ignored=True
+            ),
+        ),
+        "no_cgroups": NomadOption(
+            "it has no effect: the node limits the task by control groups if it can",
+            is_ignored=True,
+        ),
+    },
 }
-"""Options of earlier versions of Nomad, and of Windows, with what to write instead."""
+"""Options of Nomad, also of earlier versions of it, by driver."""
 MAX_SECONDS_DIGITS: Final = 6
 """A longer number without a unit is no number of seconds."""
 REFERENCE_MARK: Final = "${"
@@ -51,6 +82,8 @@ class OptionProblem(NamedTuple):
     fix: str
     is_unknown: bool
     """Whether the driver does not have the option. Otherwise its value is wrong, or it is missing."""
+    is_ignored: bool = False
+    """Whether nodes ignore the option, which only Nomad has."""
     missing: str = ""
     """The option that the driver needs and that is missing."""
 
@@ -97,8 +130,12 @@ def _iterate_problems(
 ) -> Iterator[OptionProblem]:
     """Yield the problems of one object: of the task's options, or of a block in them."""
     kinds = _list_kinds(config_type)
+    foreign = NOMAD_OPTIONS.get(owner.removeprefix("driver "), {})
     for key, value in config.items():
-        if key not in kinds:
+        if key in foreign:
+            message, option = f'"{key}" is an option of Nomad that Wharf does not have', foreign[key]
+            yield OptionProblem((*path, key), message, option.fix, is_unknown=True, is_ignored=option.is_ignored)
+        elif key not in kinds:
             message = f'unknown key "{key[:MAX_SHOWN_CHARS]}" for {owner}'
             yield OptionProblem((*path, key), message, _suggest_option(key, kinds, owner), is_unknown=True)
         elif value is not None:
@@ -107,8 +144,6 @@ def _iterate_problems(
 
 def _suggest_option(key: str, names: Collection[str], owner: str) -> str:
     """Return what to write instead of an unknown option."""
-    if owner == "driver docker" and key in _FORMER_DOCKER_OPTIONS:
-        return _FORMER_DOCKER_OPTIONS[key]
     nearest = find_nearest_name(key, names)
     if nearest is not None:
         return f'did you mean "{nearest}"?'

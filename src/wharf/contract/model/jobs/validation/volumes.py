@@ -5,7 +5,7 @@ from typing import Final
 
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
-from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON, AccessMode, VolumeMount, VolumeRequest, VolumeType
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_TEXT, AccessMode, VolumeMount, VolumeRequest, VolumeType
 
 HOST_ACCESS_MODES: Final = (
     "",
@@ -30,7 +30,11 @@ def check_volumes(group: TaskGroup, path: str, report: ValidationReport, *, job_
         if request.type == VolumeType.HOST:
             _check_host(request, field_path, section)
         elif request.type == VolumeType.CSI:
-            section.add_error(f"{field_path}.Type", NO_PLUGINS_REASON)
+            section.add_error(
+                f"{field_path}.Type",
+                NO_PLUGINS_TEXT,
+                "write the type host, and the name of a host volume as source; `wharf volume status` lists them",
+            )
 
 
 def _check_per_alloc(
