@@ -72,8 +72,8 @@ def find_template_errors(
     return sorted(parser.errors, key=lambda error: error.offset)
 
 
-class _TooManyErrors(Exception):
-    """The parser has found the highest number of errors, or one after which the blocks of the text are unknown."""
+class _EndOfErrors(Exception):
+    """No further errors are searched: the highest number was found, or one after which the blocks of the text are unknown."""
 
 
 class _TemplateParser:
@@ -99,7 +99,7 @@ class _TemplateParser:
     def parse_tree(self) -> tree.TemplateTree:
         """Return the tree of the whole template. It is complete only if there are no errors."""
         body: tree.NodeList = ()
-        with suppress(_TooManyErrors):
+        with suppress(_EndOfErrors):
             body, _ = self._parse_block(None, {"$"})
             for name, offset in self._inclusions:
                 if name not in self._named_blocks and not self._has_broken_definitions:
@@ -109,13 +109,13 @@ class _TemplateParser:
     # -- errors
 
     def _add_error(self, problem: str, offset: int, fix: str = "") -> None:
-        """Add an error. Raises `_TooManyErrors` if it is the last one that is reported."""
+        """Add an error. Raises `_EndOfErrors` if it is the last one that is reported."""
         self._record(TemplateError(problem, self._source, offset, fix))
 
     def _record(self, error: TemplateError) -> None:
         self.errors.append(error)
         if len(self.errors) >= self._max_errors:
-            raise _TooManyErrors
+            raise _EndOfErrors
 
     @contextmanager
     def _recovering(self, tokens: "_Tokens") -> Iterator[None]:
@@ -141,7 +141,7 @@ class _TemplateParser:
         self._depth += 1
         if self._depth > MAX_TEMPLATE_DEPTH and opening_token:
             self._add_error(f"blocks are nested more than {MAX_TEMPLATE_DEPTH} deep", opening_token.offset)
-            raise _TooManyErrors
+            raise _EndOfErrors
         defined_variables = set(variables)
         nodes: list[tree.TemplateNode] = []
         while self._next_piece < len(self._pieces):
