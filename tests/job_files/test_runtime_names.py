@@ -44,7 +44,7 @@ def list_notes(value: str, *, group: str = "", template: str = "") -> list[str]:
         ("node.datacentr", 'a node has no value "node.datacentr"', 'did you mean "node.datacenter"?'),
         ("node.size", 'a node has no value "node.size"',
          "the names are node.class, node.datacenter, node.pool, node.region, node.unique.id, node.unique.name"),
-        ("attr.kernel.nme", '"attr.kernel.nme" is no usual attribute of nodes', 'did you mean "attr.kernel.name"?'),
+        ("attr.kernel.nme", '"attr.kernel.nme" is not a well-known attribute of nodes', 'did you mean "attr.kernel.name"?'),
         ("NOMAD_PORT_htpp", 'the group has no port "htpp"', 'did you mean "NOMAD_PORT_http"?'),
         ("WHARF_HOST_IP_htpp", 'the group has no port "htpp"', 'did you mean "WHARF_HOST_IP_http"?'),
         ("NOMAD_ADDR_x", 'the group has no port "x"', "its ports are db-x, http"),

@@ -137,7 +137,7 @@ def _render_evaluation(session: Session, evaluation: "Evaluation") -> str:
         blocked = {stub.id for stub in evaluation.related_evals or () if stub.status == "blocked"}
         is_waiting = evaluation.status == "blocked" or evaluation.blocked_eval in blocked
         title, explanations = "Not placed", {}
-        if is_waiting:  # The reasons of today name the drivers. Those of the placement are Nomad's words.
+        if is_waiting:  # The current reasons name the drivers. Those of the placement are the words of Nomad.
             title = describe_unplaced(evaluation.failed_tg_allocs)
             explanations = fetch_explanations(session, evaluation.job_id, evaluation.namespace)
         unplaced_lines = render_unplaced_groups(evaluation.failed_tg_allocs, explanations)

@@ -110,7 +110,7 @@ def find_mistake(reference: str, names: TaskNames) -> Finding | None:
     if root == "attr" and rest not in ATTRIBUTES:
         nearest = find_nearest_name(rest, ATTRIBUTES, min_similarity=MIN_ATTRIBUTE_SIMILARITY)
         return (
-            Finding(f'"{reference}" is no usual attribute of nodes', f'did you mean "attr.{nearest}"?')
+            Finding(f'"{reference}" is not a well-known attribute of nodes', f'did you mean "attr.{nearest}"?')
             if nearest
             else None
         )

@@ -3,9 +3,10 @@
 Servers have the same rules for jobs that other clients submit. Here, each problem has its place in the file.
 """
 
+import re
 from bisect import bisect
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.validation.templates import LEFT_DELIMITER, describe_template_place, find_syntax_errors
@@ -14,11 +15,14 @@ from wharf.job_files.hcl.places import FilePath, format_path, iterate_tasks
 from wharf.job_files.text_places import find_text_place
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, Diagnostic, DiagnosticList, SourceRange
 
+_TASK_PATH: Final = re.compile(r"(TaskGroups\[\d+\]\.Tasks\[\d+\])(?:\.Config\b)?")
+
 
 def add_task_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
     """Add the problems of all tasks to those of the file. Values of a wrong type are left to the servers."""
+    broken = _BrokenParts(tuple(diagnostics.diagnostics), parsed)
     for path, task in iterate_tasks(parsed.document):
-        _add_option_problems(diagnostics, parsed, path, task)
+        _add_option_problems(diagnostics, parsed, path, task, broken)
         templates = task.get("Templates")
         for position, template in enumerate(templates if isinstance(templates, list) else ()):
             if isinstance(template, dict):
@@ -26,19 +30,18 @@ def add_task_problems(diagnostics: DiagnosticList, parsed: ParsedJob) -> None:
 
 
 def _add_option_problems(
-    diagnostics: DiagnosticList, parsed: ParsedJob, path: FilePath, task: Mapping[str, Any]
+    diagnostics: DiagnosticList, parsed: ParsedJob, path: FilePath, task: Mapping[str, Any], broken: "_BrokenParts"
 ) -> None:
     """Add an error for each option that the driver of a task does not have or needs, or whose value has a wrong type."""
     driver, config = task.get("Driver"), task.get("Config") or {}
     if not isinstance(driver, str) or not isinstance(config, dict):
         return
     reported: set[FilePath] = set()
-    errors = tuple(diagnostics.diagnostics)
     # An unknown name explains why the option that it is meant for is missing, so it is reported first.
     for problem in sorted(find_option_problems(driver, config), key=lambda problem: not problem.is_unknown):
         if problem.is_ignored:
             continue  # Servers warn of it.
-        if problem.path in reported or (problem.missing and _is_consequence(errors, parsed, path, problem.missing)):
+        if problem.path in reported or (problem.missing and broken.explains(path, problem.missing)):
             continue
         reported.add(problem.path)
         place = parsed.find_place(format_path((*path, "Config", *problem.path)))
@@ -63,25 +66,39 @@ def _add_template_problems(
         diagnostics.add(place.source, place.start, place.end, message, error.fix)
 
 
-def _is_consequence(errors: Sequence[Diagnostic], parsed: ParsedJob, path: FilePath, name: str) -> bool:
-    """Return whether an option may be missing only because of an error in the config of the task at `path`.
+class _BrokenParts:
+    """The tasks, and configs of tasks, in which a file has errors. They may be why an option of a driver is missing."""
 
-    Without a config, it may be any error in the task. An error is in the last object that begins before it.
-    """
-    if not errors:
-        return False
-    owner = format_path((*path, "Config"))
-    if owner not in parsed.places:
-        owner = format_path(path)
-    if f"{owner}.{name}" in parsed.places:
-        return True  # The file has it, and its value has an error.
-    source = parsed.find_place(owner).source
-    starts = sorted((place.start, each) for each, place in parsed.places.items() if place.source is source)
-    for error in errors:
-        at = bisect(starts, error.place.start, key=lambda start: start[0]) if error.place.source is source else 0
-        if at and starts[at - 1][1].startswith(owner):
-            return True
-    return False
+    def __init__(self, errors: Sequence[Diagnostic], parsed: ParsedJob) -> None:
+        self._errors = errors
+        self._parsed = parsed
+        self._paths: frozenset[str] | None = None
+
+    def explains(self, task: FilePath, option: str) -> bool:
+        """Return whether an option may be missing only because of an error in the config of the task.
+
+        If the task has no config, it may be any error in the task.
+        """
+        if not self._errors:
+            return False
+        path, places = format_path(task), self._parsed.places
+        config = f"{path}.Config"
+        if f"{config}.{option}" in places:
+            return True  # The file has the option, and its value has an error.
+        if self._paths is None:
+            self._paths = frozenset(self._list_paths())
+        return (config if config in places else path) in self._paths
+
+    def _list_paths(self) -> Iterator[str]:
+        """Yield the path of the task, and of its config, for each error: an error is in the last part that begins before it."""
+        starts = sorted((place.source.name, place.start, path) for path, place in self._parsed.places.items())
+        for error in self._errors:
+            name, start = error.place.source.name, error.place.start
+            at = bisect(starts, (name, start), key=lambda part: part[:2])
+            match = _TASK_PATH.match(starts[at - 1][2]) if at and starts[at - 1][0] == name else None
+            if match is not None:
+                yield match[1]
+                yield match[0]
 
 
 def _find_name_place(place: SourceRange, name: str) -> SourceRange:
