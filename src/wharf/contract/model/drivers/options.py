@@ -4,6 +4,7 @@ The types in `DRIVER_CONFIGS` are the only description of the options. Job files
 Only options of built-in drivers are known. A plug-in checks its options itself, when a task starts.
 """
 
+import re
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
@@ -66,6 +67,36 @@ NOMAD_OPTIONS: Final[Mapping[str, Mapping[str, NomadOption]]] = {
     },
 }
 """Options of Nomad, also of earlier versions of it, by driver."""
+
+
+class TextRule(NamedTuple):
+    """What the texts of an option must be on every node: a pattern, in words, and how to correct a text."""
+
+    pattern: re.Pattern[str]
+    expected: str
+    fix: str
+
+
+_PROGRAM: Final = TextRule(re.compile("[^=]*"), 'a program without "="', "write variables in env of the task")
+_ABSOLUTE_PATH: Final = TextRule(re.compile("/.*", re.DOTALL), "an absolute path", "begin it with /")
+_MOUNT_TYPE: Final = TextRule(
+    re.compile("volume|bind|tmpfs"), "volume, bind or tmpfs", 'write "bind" for a folder or file'
+)
+TEXT_RULES: Final[Mapping[tuple[str, str], TextRule]] = {
+    ("driver raw_exec", "command"): _PROGRAM,
+    ("driver exec", "command"): _PROGRAM,
+    ("driver raw_exec", "work_dir"): _ABSOLUTE_PATH,
+    ("driver exec", "work_dir"): _ABSOLUTE_PATH,
+    ("driver docker", "ulimit"): TextRule(
+        re.compile(r"-?\d+(?::-?\d+)?"), "one number, or two with a colon", 'write "SOFT:HARD", or one number for both'
+    ),
+    ("driver docker", "volumes"): TextRule(
+        re.compile("[^:]*:.*", re.DOTALL), "source:target or source:target:ro", 'write "SOURCE:TARGET"'
+    ),
+    ("block mount", "type"): _MOUNT_TYPE,
+    ("block mounts", "type"): _MOUNT_TYPE,
+}
+"""Rules for the texts of options, by their driver or block, and by their name. Nodes have the same rules."""
 MAX_SECONDS_DIGITS: Final = 6
 """A longer number without a unit is no number of seconds."""
 REFERENCE_MARK: Final = "${"
@@ -169,6 +200,8 @@ def _iterate_value_problems(value: object, kind: Any, path: OptionPath, owner: s
     if not is_list and typing.get_origin(kind) is not dict:
         if not _is_scalar_of(value, kind):
             yield _describe_wrong_type(value, kind, path, owner)
+        else:
+            yield from _iterate_wrong_texts(value, path, owner, str(path[-1]))
         return
     entries = _list_entries(value, kind)
     if entries is None:
@@ -177,6 +210,19 @@ def _iterate_value_problems(value: object, kind: Any, path: OptionPath, owner: s
     for step, item in entries:
         if not isinstance(item, str | int | float):
             yield _describe_wrong_type(item, str, (*path, *step), owner, option=path[-1])
+        else:
+            yield from _iterate_wrong_texts(item, (*path, *step), owner, str(path[-1]))
+
+
+def _iterate_wrong_texts(value: object, path: OptionPath, owner: str, option: str) -> Iterator[OptionProblem]:
+    """Yield the problem of a text that no node accepts. An empty text is an option that is not set."""
+    rule, text = TEXT_RULES.get((owner, option)), str(value)
+    if rule is None or not text or REFERENCE_MARK in text or rule.pattern.fullmatch(text) is not None:
+        return
+    place = f'"{option}"' if path[-1] == option else f'an item of "{option}"'
+    shown = re.sub("=.*", "=...", text[:MAX_SHOWN_CHARS], flags=re.DOTALL)  # It may be the value of a secret variable.
+    message = f'{place} for {owner} takes {rule.expected}, not "{shown}"'
+    yield OptionProblem(path, message[:MAX_MESSAGE_CHARS], rule.fix, is_unknown=False)
 
 
 def _iterate_missing_fields(
