@@ -90,7 +90,9 @@ def test_an_evaluation_shows_the_groups_that_it_could_not_place(terminal: Termin
         "eval", "list", "--job", "web", "--status", "complete", "-t", "{{range .}}{{.ID}} {{end}}"
     ).split()
 
-    assert "  · too little cpu on 2 nodes" in terminal.run_ok("eval", "status", ids[-1][:8]).splitlines()
+    assert "  · too little cpu on 2 nodes, at least 896,000 MHz missing" in terminal.run_ok(
+        "eval", "status", ids[-1][:8]
+    )
 
 
 def test_a_namespace_is_created_changed_used_and_deleted(terminal: Terminal, tmp_path: Path) -> None:

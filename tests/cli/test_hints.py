@@ -157,3 +157,59 @@ def test_the_name_of_a_policy_is_refused_with_the_rule(access: Terminal, tmp_pat
     error = access.run("acl", "policy", "apply", "bad name", file).err
 
     assert "invalid name 'bad name': use 1 to 128 letters, digits and dashes" in error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("job", "status", "web"), ("job", "explain", "web"), ("job", "stop", "web"), ("job", "scale", "web", "3"),
+        ("deployment", "status", "web"), ("status", "web"),
+    ],
+)  # fmt: skip
+def test_a_job_of_another_namespace_is_named_with_its_namespace(
+    terminal: Terminal, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    terminal.run_ok("namespace", "apply", "shop")
+    terminal.run_ok("job", "run", "--detach", "--namespace", "shop", write_file(tmp_path, WEB))
+
+    assert terminal.run(*words).err == (
+        "wharf: job web does not exist in namespace default, but in shop: add --namespace shop\n"
+    )
+
+
+def test_a_variable_of_another_namespace_is_named_with_its_namespace(terminal: Terminal) -> None:
+    terminal.run_ok("namespace", "apply", "shop")
+    terminal.run("var", "put", "--namespace", "shop", "a/b", "x=y")
+
+    assert terminal.run("var", "get", "a/b").err == (
+        "wharf: variable a/b does not exist in namespace default, but in shop: add --namespace shop\n"
+    )
+
+
+def test_the_job_of_an_id_in_another_namespace_is_no_allocation(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("namespace", "apply", "shop")
+    terminal.run_ok("job", "run", "--detach", "--namespace", "shop", write_file(tmp_path, WEB))
+
+    assert "web is a job, not an allocation" in terminal.run("alloc", "status", "web").err
+
+
+def test_a_job_without_a_deployment_is_not_searched_in_other_namespaces(terminal: Terminal, tmp_path: Path) -> None:
+    file = write_file(tmp_path, WEB)
+    terminal.run_ok("namespace", "apply", "shop")
+    for namespace in ("shop", "default"):
+        terminal.run_ok("job", "run", "--detach", "--namespace", namespace, file)
+
+    assert "does not exist in namespace" not in terminal.run("deployment", "status", "web").err
+
+
+def test_a_namespace_that_the_caller_cannot_read_is_not_named(access: Terminal, tmp_path: Path) -> None:
+    access.run_ok("namespace", "apply", "shop")
+    access.run_ok("job", "run", "--detach", "--namespace", "shop", write_file(tmp_path, WEB))
+    policy = tmp_path / "reader.hcl"
+    policy.write_text('namespace "default" {\n  policy = "read"\n}\n')
+    access.run_ok("acl", "policy", "apply", "reader", str(policy))
+    token = access.run_ok("acl", "token", "create", "--name", "x", "--policy", "reader", "-t", "{{.SecretID}}").strip()
+
+    assert access.run("job", "status", "--token", token, "web").err == (
+        "wharf: job web does not exist; `wharf job status` lists all\n"
+    )

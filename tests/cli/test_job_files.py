@@ -460,13 +460,18 @@ def test_a_pattern_with_many_stars_is_matched_in_little_time(
 @pytest.mark.parametrize(
     ("options", "problem", "fix"),
     [
-        ('args = "x"', '11:16: "args" for driver raw_exec takes a list of texts, not "x"', 'write ["x"]'),
+        (
+            'args = "x"\n        command = "sh"',
+            '11:16: "args" for driver raw_exec takes a list of texts, not "x"',
+            'write ["x"]',
+        ),
         ('command = ["a"]', '11:19: "command" for driver raw_exec takes a text, not a list', 'write "a"'),
         ("command {\n}", '11:9: "command" for driver raw_exec takes a text, not a block', "write one text in quotes"),
+        ('work_dir = "/"', '10:7: a task with the driver raw_exec needs the option "command"', 'such as "/bin/sh"'),
     ],
 )
 @pytest.mark.parametrize("words", [("job", "validate"), ("job", "plan"), ("job", "run")])
-def test_an_option_of_a_wrong_type_is_an_error_at_its_value(
+def test_a_wrong_or_missing_option_is_an_error_at_its_place(
     terminal: Terminal, tmp_path: Path, options: str, problem: str, fix: str, words: tuple[str, str]
 ) -> None:
     text = f"""job "web" {{
@@ -495,19 +500,41 @@ def test_an_option_of_a_wrong_type_is_an_error_at_its_value(
 
 
 @pytest.mark.parametrize(
-    ("data", "problem"),
+    ("task", "place", "message"),
     [
-        ('{{ key "a" }}', "column 4: key is not a function: Wharf has no Consul"),
-        ('{{ wiht secret "a" }}', "column 4: wiht is not a function: did you mean with?"),
-        ('{{ with secret "a" }}x{{ end }}', "column 9: secret is not a function: Wharf has no Vault"),
-        ('{{ toUper "a" }}', "column 4: toUper is not a function: did you mean toUpper?"),
-        ("{{ if true }}", "column 4: this if block has no end"),
-        ("{{ range }}{{ end }}", "column 1: expected a field, a variable, a text or a function"),
+        ("config {\n image = var.image\n}", "1:10", 'the variable "image" has no value'),
+        ("config {\n image = upper([])\n}", "7:16", "upper: s: expected a text, got a list"),
+        ("config {\n imge = 1\n}", "7:2", 'unknown key "imge" for driver docker'),
+        ('confg {\n image = "x"\n}', "6:1", 'no block "confg" is allowed in task'),
+        ('image = "x"', "6:1", 'no argument "image" is allowed in task'),
     ],
 )
-@pytest.mark.parametrize("name", ["web.hcl", "web.yaml"])
-def test_a_wrong_text_of_a_template_is_an_error_at_its_place(
-    terminal: Terminal, tmp_path: Path, name: str, data: str, problem: str
+def test_a_missing_option_is_no_second_error_after_the_mistake_that_causes_it(
+    terminal: Terminal, tmp_path: Path, task: str, place: str, message: str
+) -> None:
+    head = 'variable "image" {}\n' if "var." in task else 'variable "image" {default = ""}\n'
+    text = f'{head}job "a" {{\n group "g" {{\n  task "t" {{\n   driver = "docker"\n{task}\n}}\n}}\n}}\n'
+    file = write_file(tmp_path, text, "a.hcl")
+
+    result = terminal.run("job", "validate", file)
+
+    assert [f"wharf: {file}:{place}: {message}"] == result.errors
+
+
+@pytest.mark.parametrize(
+    ("data", "column", "problem", "fix"),
+    [
+        ('{{ key "a" }}', 4, "key is not a function", "Wharf has no Consul"),
+        ('{{ wiht secret "a" }}', 4, "wiht is not a function", "did you mean with?"),
+        ('{{ with secret "a" }}x{{ end }}', 9, "secret is not a function", "Wharf has no Vault"),
+        ('a {{ toUper "a" }}', 6, "toUper is not a function", "did you mean toUpper?"),
+        ("{{ if true }}", 4, "this if block has no end", "write {{ end }} after it"),
+        ("{{ range }}{{ end }}", 1, "expected a field, a variable, a text or a function", "add it, such as .Name"),
+    ],
+)
+@pytest.mark.parametrize("name", ["web.hcl", "web.yaml", "web.toml"])
+def test_a_mistake_in_the_text_of_a_template_is_an_error_at_its_place(
+    terminal: Terminal, tmp_path: Path, name: str, data: str, column: int, problem: str, fix: str
 ) -> None:
     hcl = (
         'job "web" {\n group "g" {\n task "t" {\n driver = "mock"\n template {\n destination = "local/a"\n'
@@ -517,13 +544,60 @@ def test_a_wrong_text_of_a_template_is_an_error_at_its_place(
         f"      Templates:\n      - DestPath: local/a\n        EmbeddedTmpl: |\n          first\n          {data}\n"
     )
     yaml = f"ID: web\nTaskGroups:\n- Name: g\n  Tasks:\n    - Name: t\n      Driver: mock\n{template}"
-    file = write_file(tmp_path, hcl if name == "web.hcl" else yaml, name)
+    toml = (
+        'ID = "web"\n[[TaskGroups]]\nName = "g"\n[[TaskGroups.Tasks]]\nName = "t"\nDriver = "mock"\n'
+        f'[[TaskGroups.Tasks.Templates]]\nDestPath = \'local/a\'\nEmbeddedTmpl = """\nfirst\n{data}\n"""\n'
+    )
+    file = write_file(tmp_path, {"web.hcl": hcl, "web.yaml": yaml, "web.toml": toml}[name], name)
+    line, indentation = {"web.hcl": (9, 0), "web.yaml": (11, 10), "web.toml": (11, 0)}[name]
 
     result = terminal.run("job", "validate", file)
 
-    place = "7:10" if name == "web.hcl" else "9:23"
     assert terminal.used_settings == []
-    assert result.errors[0].startswith(f"wharf: {file}:{place}: template, line 2, {problem}")
+    assert [f"wharf: {file}:{line}:{column + indentation}: {problem}"] == result.errors
+    assert f"   {fix}" in result.err
+
+
+@pytest.mark.parametrize(
+    ("value", "places"),
+    [
+        ("<<EOF\n{{ evn 1 }}\n  {{ evn 2 }}{{ .x }} {{ evn 3 }}\n{{ evn 1 }}\nEOF", ["8:4", "9:6", "9:26", "10:4"]),
+        ("<<-EOF\n  {{ evn 1 }} $${x}\n    {{ evn 2 }}\n  EOF", ["8:6", "9:8"]),
+        ("<<EOF\n{{ evn 1 }} ${var.a} {{ evn 2 }}\n${var.a} {{ evn 3 }}\nEOF", ["8:4", "8:25", "9:13"]),
+        ('"{{ evn \\"1\\" }}\\n{{ evn \\"2\\" }}"', ["7:12", "7:29"]),
+    ],
+)
+def test_each_mistake_in_a_template_has_its_own_place(
+    terminal: Terminal, tmp_path: Path, value: str, places: list[str]
+) -> None:
+    text = (
+        'job "web" {\n group "g" {\n task "t" {\n driver = "mock"\n template {\n destination = "local/a"\n'
+        f'data = {value}\n}}\n}}\n}}\n}}\nvariable "a" {{ default = "value" }}\n'
+    )
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run("job", "validate", file)
+
+    assert [f"wharf: {file}:{place}: evn is not a function" for place in places] == result.errors
+
+
+@pytest.mark.parametrize(
+    "value", ["local.text", 'file("a.tpl")', 'join("", ["{{ e", "vn 1 }}"])', '"{{ ${var.name} 1 }}"']
+)
+def test_a_mistake_in_a_text_that_the_file_does_not_contain_has_its_place_in_the_template(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    write_file(tmp_path, "{{ evn 1 }}", "a.tpl")
+    monkeypatch.chdir(tmp_path)
+    text = (
+        'job "web" {\n group "g" {\n task "t" {\n driver = "mock"\n template {\n destination = "local/a"\n'
+        f'data = {value}\n}}\n}}\n}}\n}}\nlocals {{\n text = "{{{{ evn 1 }}}}"\n}}\nvariable "name" {{ default = "evn" }}\n'
+    )
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run("job", "validate", file)
+
+    assert [f"wharf: {file}:7:8: template, line 1, column 4: evn is not a function"] == result.errors
 
 
 @pytest.mark.parametrize(
@@ -546,6 +620,21 @@ def test_an_unknown_option_of_a_driver_is_an_error_at_its_place(
     key = expected.split('"')[1]
     column = text.splitlines()[7].index(key) + 1
     assert result.errors == [f"wharf: {file}:8:{column}: {expected}"]
+
+
+@pytest.mark.parametrize("words", [("job", "validate"), ("job", "plan"), ("job", "run", "--detach")])
+def test_an_option_of_nomad_that_changes_nothing_is_a_note_at_its_place(
+    terminal: Terminal, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    file = write_file(
+        tmp_path, WEB.replace("Driver: mock", "Driver: raw_exec, Config: {command: sh, no_cgroups: true}")
+    )
+
+    result = terminal.run(*words, file)
+
+    assert f"note: {file}:8:" in result.err
+    assert '"no_cgroups" is an option of Nomad that Wharf does not have: it has no effect' in result.err
+    assert "wharf: " not in result.err
 
 
 def test_an_unknown_option_of_a_driver_in_hcl_is_an_error_at_its_place(terminal: Terminal, tmp_path: Path) -> None:

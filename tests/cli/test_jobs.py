@@ -541,6 +541,59 @@ def test_a_parameterized_job_is_dispatched_with_meta(terminal: Terminal, tmp_pat
     assert dispatched.splitlines()[-1].endswith("2 of 2 allocations complete")
 
 
+@pytest.mark.parametrize(
+    ("payload", "words", "error", "advice"),
+    [
+        ("required", ("--meta", "name=x"), "Payload is not provided but required by parameterized job",
+         "use `wharf job dispatch --meta name=VALUE encode FILE`; FILE is the payload, and - is standard input; "
+         "further keys of --meta may be size"),
+        ("forbidden", ("--meta", "name=x", "job.yaml"), "Payload provided but forbidden by parameterized job",
+         "use `wharf job dispatch --meta name=VALUE encode`; it takes no payload; further keys of --meta may be size"),
+        ("optional", (), "Dispatch did not provide required meta keys: [name]",
+         "use `wharf job dispatch --meta name=VALUE encode`; a file with a payload may follow; "
+         "further keys of --meta may be size"),
+        ("optional", ("--meta", "name=x", "--meta", "colour=red"),
+         "Dispatch request included unpermitted metadata keys: [colour]",
+         "use `wharf job dispatch --meta name=VALUE encode`; a file with a payload may follow; "
+         "further keys of --meta may be size"),
+    ],
+)  # fmt: skip
+def test_a_wrong_dispatch_is_refused_with_the_right_command(
+    terminal: Terminal, tmp_path: Path, payload: str, words: tuple[str, ...], error: str, advice: str
+) -> None:
+    template = f"ParameterizedJob: {{Payload: {payload}, MetaRequired: [name], MetaOptional: [size]}}"
+    job = WEB.replace("ID: web", f"ID: encode\nType: batch\n{template}").replace(
+        "    Update: {MinHealthyTime: 1s}\n", ""
+    )
+    file = write_file(tmp_path, job)
+    terminal.run_ok("job", "run", file)
+    options = [file if word == "job.yaml" else word for word in words]
+
+    result = terminal.run("job", "dispatch", "encode", *sorted(options, key=lambda word: word != file))
+
+    assert (1, f"wharf: {error}: {advice}\n") == (result.code, result.err)
+
+
+@pytest.mark.parametrize(
+    ("block", "words", "error"),
+    [
+        ("", ("job", "dispatch"), "job web cannot be dispatched: it has no parameterized block"),
+        ('Periodic: {Specs: ["0 3 1 1 *"]}', ("job", "dispatch"),
+         "job web cannot be dispatched: it has no parameterized block; `wharf job periodic force web` launches it"),
+        ("ParameterizedJob: {}", ("job", "periodic", "force"),
+         "job web cannot be launched: it has no periodic block; `wharf job dispatch web` runs it"),
+        ("", ("job", "periodic", "force"), "job web cannot be launched: it has no periodic block"),
+    ],
+)  # fmt: skip
+def test_a_job_that_cannot_be_dispatched_or_launched_is_named_with_the_other_way(
+    terminal: Terminal, tmp_path: Path, block: str, words: tuple[str, ...], error: str
+) -> None:
+    job = WEB.replace("ID: web", f"ID: web\nType: batch\n{block}").replace("    Update: {MinHealthyTime: 1s}\n", "")
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, job))
+
+    assert f"wharf: {error}\n" == terminal.run(*words, "web").err
+
+
 def test_explain_shows_why_a_group_is_not_placed(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run("job", "run", write_file(tmp_path, WEB.replace("CPU: 100", "CPU: 900000")))
 

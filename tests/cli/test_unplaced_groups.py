@@ -42,6 +42,59 @@ def test_run_plan_status_and_explain_show_the_same_reasons(
     assert [output for output in shown if expected not in output] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "wait", "considered"),
+    [
+        (WEB + "Datacenters: [zork]\n", "a suitable node", "0 nodes considered\n"),
+        (WEB.replace("mock", "java"), "a suitable node", "2 nodes considered, none is suitable"),
+        (WEB.replace("CPU: 100", "CPU: 900000"), "capacity", "2 nodes considered, 0 have room now"),
+    ],
+)
+def test_run_status_and_evaluations_name_a_lack_of_resources_only_if_it_is_the_reason(
+    terminal: Terminal, tmp_path: Path, text: str, wait: str, considered: str
+) -> None:
+    run = terminal.run("job", "run", write_file(tmp_path, text))
+    evaluation = run.lines[1].split()[1]
+    shown = [
+        run.out,
+        *(terminal.run(*words).out for words in (("job", "status", "web"), ("eval", "status", evaluation))),
+    ]
+
+    assert [output for output in shown if f"Not placed, waiting for {wait}" not in output] == []
+    assert considered in terminal.run("job", "explain", "web").out
+
+
+def test_a_launched_periodic_job_and_its_evaluation_name_the_driver_that_nodes_lack(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    periodic = 'Type: batch\nPeriodic: {Specs: ["0 3 1 1 *"]}\n'
+    text = WEB.replace("mock", "java").replace("    Update: {MinHealthyTime: 1s}\n", "") + periodic
+    terminal.run("job", "run", write_file(tmp_path, text))
+
+    launched = terminal.run("job", "periodic", "force", "web")
+    evaluation = next(line for line in launched.lines if line.startswith("evaluation ")).split()[1]
+    shown = [launched.out, terminal.run("eval", "status", evaluation).out]
+
+    reason = "driver java: missing on 2 of 2 nodes"
+    assert [output for output in shown if reason not in output or "waiting for capacity" in output] == []
+
+
+@pytest.mark.parametrize(("driver", "is_error"), [("java", False), ("dockr", True)])
+def test_a_plan_and_a_submission_print_the_notes_of_a_validation_once(
+    terminal: Terminal, tmp_path: Path, driver: str, is_error: bool
+) -> None:
+    volume = "    Volumes: {data: {Type: host, Source: data}}\n    Tasks:"
+    file = write_file(tmp_path, WEB.replace("mock", driver).replace("    Tasks:", volume))
+
+    validated, planned, submitted = (terminal.run("job", word, file) for word in ("validate", "plan", "run"))
+
+    notes = planned.errors
+    found = f'TaskGroups[0].Tasks[0].Driver: no node has the driver "{driver}"'
+    assert (1, 1) == (len([note for note in notes if found in note]), len([note for note in notes if '"data"' in note]))
+    assert notes == submitted.errors
+    assert notes == validated.errors or is_error
+
+
 def test_a_plan_that_fills_the_nodes_shows_what_is_missing_after_its_placements(
     terminal: Terminal, tmp_path: Path
 ) -> None:

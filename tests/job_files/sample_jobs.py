@@ -8,7 +8,7 @@ from wharf.contract.model.decoding import convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation import Findings, validate_job
-from wharf.contract.wire.times import parse_duration_ns
+from wharf.contract.model.times import parse_duration_ns
 from wharf.job_files.reference.defaults import SAMPLE_SETTINGS
 from wharf.job_files.reference.document import build_schema_document
 from wharf.job_files.reference.examples import EXAMPLES

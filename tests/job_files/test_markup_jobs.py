@@ -392,6 +392,12 @@ TASK = "ID: a\nTaskGroups:\n  - Name: g\n    Tasks:\n      - Name: t\n        Dr
         ("ID: a\nTaskGroups:\n  - restrat: {}\n", "restrat", "TaskGroups[0].restrat is not a known field", "did you mean restart? It is RestartPolicy of the API"),
         ("ID:a\n", "ID:a", "a blank is missing after the colon", "write ID: a"),
         ('job "a" {\n}\n', 'job "a" {', "the file is written in HCL", "give it a name that ends with .hcl"),
+        ("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", "apiVersion", "this is a manifest of Kubernetes, not a job file",
+         "write a job file: `wharf job init --docker` writes an example; a pod is a group, and a container is a task"),
+        ("---\n# a\napiVersion: v1\nkind: Service\n---\napiVersion: v1\n", "apiVersion", "this is a manifest of Kubernetes, not a job file",
+         "write a job file: `wharf job init --docker` writes an example; a pod is a group, and a container is a task"),
+        ("version: '3'\nservices: {web: {image: x}}\n", "services", "this is a file of docker compose, not a job file",
+         "write a job file: `wharf job init --docker` writes an example; a service is a group with a task"),
     ],
 )  # fmt: skip
 def test_a_frequent_mistake_has_a_fix_in_the_language_of_the_file(
@@ -408,10 +414,21 @@ def test_a_frequent_mistake_has_a_fix_in_the_language_of_the_file(
         ('ID = "a"\n[[Update]]\nStagger = 1\n', "[[Update]]", "write [Update], not [[Update]]"),
         ('[job.web]\ntype = "batch"\n', "[job.web]", 'write ID = "web", and the fields of the job at the top of the file beside it'),
         ('Type = "batch"\n', "", 'add one, such as ID = "web"'),
+        ('ID = "a"\n[[TaskGroups]]\n[TaskGroups.Task]\nName = "t"\n', "[TaskGroups.Task]", "write [[TaskGroups.Task]] above each item"),
+        ('ID = "a"\n[group]\nName = "g"\n', "[group]", "write [[group]] above each item"),
     ],
 )  # fmt: skip
 def test_a_frequent_mistake_in_toml_has_a_fix_in_toml(text: str, marked: str, fix: str) -> None:
     assert [(part, each) for part, _, each in explain(text, "toml")] == [(marked, fix)]
+
+
+def test_a_list_of_tables_in_place_of_one_table_has_a_fix_in_toml() -> None:
+    text = 'ID = "a"\nTypo7 = 1\n[[group]]\n[[group.task]]\nkill_timeout = "5 sec"\n[[group.task.config]]\n'
+
+    assert [(part, each) for part, _, each in explain(text, "toml")][1:] == [
+        ('"5 sec"', "write 5s; the units are ns, us, ms, s, m and h"),
+        ("[[group.task.config]]", "write [group.task.config], not [[group.task.config]]"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -432,6 +449,34 @@ def test_a_value_of_a_wrong_type_is_marked_and_has_a_fix(field: str, marked: str
     prefix = "TaskGroups[0].Tasks[0]."
 
     assert explain(TASK + field + "\n        Typo7: 1\n")[0] == (marked, prefix + message, fix)
+
+
+def test_a_reference_to_an_undeclared_variable_is_the_only_error_of_its_value() -> None:
+    text = "ID: a\nTaskGroups:\n  - Count: ${var.n}\n    ShutdownDelay: ${local.d}\n    Typo7: 1\n"
+
+    assert [marked for marked, _, _ in explain(text)] == ["${var.n", "${local.d", "Typo7"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "place", "message"),
+    [
+        ('"var.n >"', "5:21", "expected a value, found its end"),
+        ('"${var.n > }"', "5:24", "expected a value, found its end"),
+        ('"var.n ! 3"', "5:20", 'expected an operator or the end, found "!"'),
+    ],
+)
+def test_a_wrong_condition_is_an_error_of_an_expression(condition: str, place: str, message: str) -> None:
+    text = f'ID = "a"\n[variables.n]\ndefault = 3\n[variables.n.validation]\ncondition = {condition}\nerror_message = "x"\n'
+
+    with pytest.raises(DocumentErrors) as caught:
+        parse(text, "toml")
+
+    assert [f"job.toml:{place}: {message}"] == [str(caught.value).splitlines()[0]]
+    assert "   write a whole expression, such as var.name > 0" == str(caught.value).splitlines()[-1]
+
+
+def test_a_job_may_have_services_and_a_field_that_other_programs_have_too() -> None:
+    assert list_errors("ID: a\nkind: b\n") == ["job.yaml:2:1: kind is not a known field"]
 
 
 def test_a_wrong_comparison_names_the_operands() -> None:

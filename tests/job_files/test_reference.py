@@ -17,7 +17,7 @@ from tests.job_files.sample_jobs import (
 )
 from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_TEXT
 from wharf.job_files.hcl.block_types import ArgumentKind
 from wharf.job_files.hcl.parsing import parse_hcl_job
 from wharf.job_files.reference import spellings
@@ -199,7 +199,7 @@ def test_the_example_of_a_block_is_the_same_job_in_yaml_and_in_hcl(block: str) -
 EXPECTED_PROBLEMS = {
     "Multiregion": ["Multiregion jobs are not supported"],
     "Vault": ["Vault is not supported"],
-    "CSIPluginConfig": [NO_PLUGINS_REASON],
+    "CSIPluginConfig": [NO_PLUGINS_TEXT],
 }
 """Blocks that exist only for jobs of Nomad."""
 

@@ -145,6 +145,8 @@ def status(session: Session, id: str | None) -> None:
 
     wharf status 1a2b3c4d
     """
+    from wharf.cli.common.lookup import list_namespaces_of_job, require_no_other_namespace
+
     if id is None:
         _show_cluster(session)
         return
@@ -155,6 +157,7 @@ def status(session: Session, id: str | None) -> None:
         found = exact
     found = found or [("nodes", node_id) for node_id in _list_nodes_by_name(session, id)]
     if not found:
+        require_no_other_namespace(session, "job", id, lambda: list_namespaces_of_job(session, id))
         raise CliError(f"no job, node, allocation, evaluation, deployment or namespace has an id that begins with {id}")
     if len(found) > 1:
         lines = [f"{id} matches {len(found)} objects:", *(f"  {kind}  {match_id}" for kind, match_id in found)]

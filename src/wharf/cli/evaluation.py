@@ -111,7 +111,7 @@ def _count_unplaced(evaluation: "Evaluation") -> int:
 
 def _render_evaluation(session: Session, evaluation: "Evaluation") -> str:
     """Return the status of an evaluation: main fields, unplaced groups, allocations and related evaluations."""
-    from wharf.cli.common.failures import render_unplaced_groups
+    from wharf.cli.common.failures import describe_unplaced, fetch_explanations, render_unplaced_groups
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
 
     parts = [
@@ -134,8 +134,14 @@ def _render_evaluation(session: Session, evaluation: "Evaluation") -> str:
         )
     ]
     if evaluation.failed_tg_allocs:
-        unplaced_lines = render_unplaced_groups(evaluation.failed_tg_allocs)
-        parts.append(render_section("Not placed", "\n".join(unplaced_lines)))
+        blocked = {stub.id for stub in evaluation.related_evals or () if stub.status == "blocked"}
+        is_waiting = evaluation.status == "blocked" or evaluation.blocked_eval in blocked
+        title, explanations = "Not placed", {}
+        if is_waiting:  # The current reasons name the drivers. Those of the placement are the words of Nomad.
+            title = describe_unplaced(evaluation.failed_tg_allocs)
+            explanations = fetch_explanations(session, evaluation.job_id, evaluation.namespace)
+        unplaced_lines = render_unplaced_groups(evaluation.failed_tg_allocs, explanations)
+        parts.append(render_section(title, "\n".join(unplaced_lines)))
     allocations = session.client.evaluations.allocations(evaluation.id, namespace=evaluation.namespace).value
     if allocations:
         from wharf.cli.common.record_tables import render_allocations

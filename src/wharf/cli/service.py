@@ -53,13 +53,24 @@ def info(session: Session, name: str, expression: str) -> None:
     wharf service info web
     """
     from wharf.cli.common.errors import CliError
+    from wharf.cli.common.lookup import require_no_other_namespace
 
     found = session.client.services.read(name, filter=expression).value
     if not found and not expression:
+        require_no_other_namespace(session, "service", name, lambda: _list_namespaces(session, name))
         raise CliError(f"service {name} does not exist; `wharf service list` lists all services")
     session.print_result(
         found, lambda: _render_instances(session, found) if found else f"No instances of {name} match."
     )
+
+
+def _list_namespaces(session: Session, name: str) -> list[str]:
+    """Return the namespaces that have a service of this name."""
+    return [
+        namespace.namespace
+        for namespace in session.client.services.list(namespace="*").value
+        if any(service.service_name == name for service in namespace.services)
+    ]
 
 
 @click.command(cls=QuietServerCommand)

@@ -172,7 +172,7 @@ def lock(session: Session, path: str, command: tuple[str, ...], ttl: str, delay:
 
     wharf var lock locks/nightly ./nightly.sh
     """
-    from wharf.contract.wire.times import DurationError, parse_duration_ns
+    from wharf.contract.model.times import DurationError, parse_duration_ns
 
     try:
         renewal_interval_s = parse_duration_ns(ttl) / NS_PER_SECOND / RENEWALS_PER_TTL
@@ -190,6 +190,14 @@ def lock(session: Session, path: str, command: tuple[str, ...], ttl: str, delay:
 
 
 def _format_missing_variable(session: Session, path: str) -> str:
+    """Return the error of a missing variable. Raises CliError if another namespace has it."""
+    from wharf.cli.common.lookup import require_no_other_namespace
+
+    def list_namespaces() -> list[str]:
+        found = session.client.variables.list(prefix=path, namespace="*").value
+        return [variable.namespace for variable in found if variable.path == path]
+
+    require_no_other_namespace(session, "variable", path, list_namespaces)
     return f"variable {path} does not exist in namespace {session.namespace}; `wharf var list` lists all"
 
 

@@ -16,7 +16,7 @@ import msgspec
 from wharf.contract.model.decoding import SubmittedFields, list_submitted_fields
 from wharf.contract.model.jobs.constraints import Operand
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import FilePath, format_path
@@ -106,8 +106,11 @@ def is_duration_field(field_path: str) -> bool:
     return name in DURATION_FIELDS and (name not in MIN_MAX_FIELDS or parent.endswith("Wait"))
 
 
-def explain_type(field_path: str, message: str, value: Any, format: MarkupFormat) -> tuple[str, str]:
-    """Return the message about a value of a wrong type, and how to write the value in the language of the file."""
+def explain_type(field_path: str, message: str, value: Any, format: MarkupFormat, *, file_path: str) -> tuple[str, str]:
+    """Return the message about a value of a wrong type, and how to write the value in the language of the file.
+
+    `field_path` has the names of the API, and `file_path` those of the file.
+    """
     if isinstance(value, str) and _NOT_A_NUMBER.fullmatch(message):
         if is_duration_field(field_path):
             duration = find_duration(value.replace(" ", "").lower())
@@ -120,6 +123,9 @@ def explain_type(field_path: str, message: str, value: Any, format: MarkupFormat
     if _NOT_A_LIST.fullmatch(message):
         return message, f"write {_write_list(value, format)}"
     if _NOT_A_MAP.fullmatch(message):
+        if format is MarkupFormat.TOML and isinstance(value, list) and value and isinstance(value[0], dict):
+            header = re.sub(r"\[\d+\]", "", file_path)
+            return message, f"write [{header}], not [[{header}]]"
         example = {MarkupFormat.YAML: "{name: value}", MarkupFormat.JSON: '{"name": "value"}'}.get(
             format, '{ name = "value" }'
         )
@@ -505,6 +511,8 @@ def _list_items(
         return None
     if not block.label_fields:
         return [(value, file_path)]
+    if any(isinstance(content, str | int | float) for content in value.values()):
+        return None  # The fields of one block, without the label around them.
     items: list[tuple[Any, FilePath]] = []
     for label, content in value.items():
         for at, item in enumerate(content if isinstance(content, list) else [content]):

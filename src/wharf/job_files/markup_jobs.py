@@ -15,11 +15,12 @@ from wharf.job_files.fields import NormalizedJob, describe_type, explain_type, n
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import FilePath, format_path
 from wharf.job_files.hcl.warnings import list_warnings
+from wharf.job_files.runtime_names import add_name_warnings
 from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, DocumentErrors, SourceFile, SourceRange
 from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
-from wharf.languages.hcl.json_documents import JsonArray, JsonNode, JsonObject, JsonProperty, JsonScalar
+from wharf.languages.hcl.json_documents import JsonArray, JsonExpression, JsonNode, JsonObject, JsonProperty, JsonScalar
 from wharf.languages.hcl.schemas import BodySchema
 from wharf.languages.hcl.values import to_plain
 from wharf.languages.hcl.variables import VariableInputs
@@ -47,6 +48,23 @@ _ID_FIXES: Final = {
     MarkupFormat.JSON: 'add one, such as "ID": "web"',
     MarkupFormat.TOML: 'add one, such as ID = "web"',
 }
+FOREIGN_FILES: Final = {
+    "apiVersion": (
+        "this is a manifest of Kubernetes, not a job file",
+        "write a job file: `wharf job init --docker` writes an example; a pod is a group, and a container is a task",
+    ),
+    "services": (
+        "this is a file of docker compose, not a job file",
+        "write a job file: `wharf job init --docker` writes an example; a service is a group with a task",
+    ),
+}
+"""Keys of files of other programs, with the error about such a file and what to do."""
+_MANIFEST_START: Final = re.compile(
+    r"(?:\s*(?:#[^\n]*|---[^\n]*)?\n)*+(apiVersion):[ \t]*\S.*\n(?:[^\n]*\n)*?kind:[ \t]*\w"
+)
+"""The start of a manifest of Kubernetes, which may have several documents."""
+COMPOSE_SERVICE_KEYS: Final = frozenset({"build", "command", "environment", "image", "ports"})
+"""Keys of a service that show that a file is one of docker compose."""
 INHERITED_BLOCKS: Final = {
     re.compile(r"^TaskGroups\[\d+\]\.Update\."): "Update.",
     re.compile(r"^TaskGroups\[\d+\]\.ReschedulePolicy\."): "Reschedule.",
@@ -91,8 +109,12 @@ def read_markup(text: str, name: str, format: MarkupFormat) -> MarkupDocument:
     try:
         return parse_markup(text, format)
     except MarkupError as error:
-        diagnostics = DiagnosticList()
-        error.add_to(diagnostics, name, text)
+        diagnostics, problem = DiagnosticList(), error
+        manifest = _MANIFEST_START.match(text)
+        if manifest is not None:  # It often has several documents, or templates of another program.
+            message, fix = FOREIGN_FILES["apiVersion"]
+            problem = MarkupError(message, *manifest.span(1), fix)
+        problem.add_to(diagnostics, name, text)
         raise DocumentErrors(diagnostics.diagnostics) from error
 
 
@@ -105,6 +127,9 @@ def map_markup_job(
     value = document.value
     if not isinstance(value, dict):
         raise _refuse_document(document, source)
+    if foreign := _find_foreign_key(value):
+        diagnostics.add(*places.get_range((foreign,), is_name=True), *FOREIGN_FILES[foreign])
+        diagnostics.raise_if_any()
     evaluated = _evaluate_templates(document, source, inputs, ports)
     if evaluated is None:
         _add_undeclared_references(diagnostics, value, places)
@@ -138,9 +163,22 @@ def map_markup_job(
         diagnostics.add(source, start, start, "the job has no ID", _ID_FIXES[document.format])
     add_task_problems(diagnostics, parsed)
     if diagnostics.diagnostics:
-        _add_type_problems(diagnostics, parsed, document.format, {problem.path for problem in normalized.problems})
+        reported = {problem.path for problem in normalized.problems}
+        _add_type_problems(diagnostics, parsed, document.format, reported, is_template=evaluated is not None)
     diagnostics.raise_if_any()
+    add_name_warnings(parsed)
     return parsed
+
+
+def _find_foreign_key(value: Mapping[str, Any]) -> str:
+    """Return the key that shows that a file is one of another program, or an empty text."""
+    if "apiVersion" in value and "kind" in value:
+        return "apiVersion"
+    services = value.get("services")
+    is_compose = isinstance(services, dict) and any(
+        isinstance(service, dict) and service.keys() & COMPOSE_SERVICE_KEYS for service in services.values()
+    )
+    return "services" if is_compose and not any(key.lower() == "id" for key in value) else ""
 
 
 def _refuse_document(document: MarkupDocument, source: SourceFile) -> DocumentErrors:
@@ -158,7 +196,7 @@ def _refuse_document(document: MarkupDocument, source: SourceFile) -> DocumentEr
 
 
 def _add_type_problems(
-    diagnostics: DiagnosticList, parsed: ParsedJob, format: MarkupFormat, reported: set[FilePath]
+    diagnostics: DiagnosticList, parsed: ParsedJob, format: MarkupFormat, reported: set[FilePath], *, is_template: bool
 ) -> None:
     """Add the values of a wrong type to other errors, so that the user sees all errors in one run.
 
@@ -171,9 +209,13 @@ def _add_type_problems(
         for problem in error.problems:
             if (problem.path != "ID" or parsed.document.get("ID")) and parse_path(problem.path) not in reported:
                 path = find_origin(parsed.document, problem.path)
+                value = find_value(parsed.document, path)
+                if not is_template and isinstance(value, str) and _DECLARED_REFERENCE.search(value):
+                    continue  # The reference is an error already. Its value may have the right type.
                 place = parsed.find_place(path)
-                message, fix = explain_type(path, problem.message, find_value(parsed.document, path), format)
-                diagnostics.add(place.source, place.start, place.end, f"{path}: {message}", fix)
+                name = parsed.spell_path(path)
+                message, fix = explain_type(path, problem.message, value, format, file_path=name)
+                diagnostics.add(place.source, place.start, place.end, f"{name}: {message}", fix)
 
 
 def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, places: "_Places") -> None:
@@ -437,8 +479,11 @@ def _convert_validation(part: JsonProperty) -> JsonProperty:
 
     def convert_condition(inner: JsonProperty) -> JsonProperty:
         text = inner.value.value if isinstance(inner.value, JsonScalar) else None
-        if inner.key != "condition" or not isinstance(text, str) or "${" in text:
+        if inner.key != "condition" or not isinstance(text, str):
             return inner
-        return inner._replace(value=JsonScalar(f"${{{text}}}", inner.value.start, inner.value.end))
+        start, end = inner.value.start, inner.value.end
+        if text.startswith("${") and text.endswith("}"):
+            text, start, end = text[2:-1], start + 2, end - 1
+        return inner if "${" in text else inner._replace(value=JsonExpression(text, start, end))
 
     return part._replace(value=convert(part.value))

@@ -18,7 +18,12 @@ def find_nearest_name(name: str, known: Iterable[str], *, min_similarity: float 
     if len(name) > MAX_SUGGESTION_CHARS:
         return None
     by_lower = {known_name.lower(): known_name for known_name in sorted(known)}
-    if name.lower() in by_lower:
-        return by_lower[name.lower()]
+    swapped = (name[:at] + name[at + 1 : at + 2] + name[at : at + 1] + name[at + 2 :] for at in range(len(name) - 1))
+    for each in (
+        name,
+        *swapped,
+    ):  # Two letters in the wrong order make a short name very different, as `evn` for `env`.
+        if each.lower() in by_lower:
+            return by_lower[each.lower()]
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=min_similarity)
     return by_lower[close[0]] if close else None

@@ -209,6 +209,10 @@ def _explain_brackets(text: str, problem: str, at: int) -> MarkupError | None:
     related = (opening, opening + 1, f"the {sign} is at")
     found = text[at : at + 1]
     if sign == "{" and found in ("\n", "\r"):
+        if _find_closing_brace(text, opening) is None:
+            return MarkupError(
+                "the { that opens here is not closed", opening, opening + 1, "write } at its end, on the same line"
+            )
         return MarkupError(
             "an inline table must be on one line",
             opening,
@@ -238,6 +242,17 @@ def _find_open_bracket(text: str, at: int) -> int | None:
         elif token["bracket"] is not None and depth:
             depth.pop()
     return depth[-1] if depth else None
+
+
+def _find_closing_brace(text: str, opening: int) -> int | None:
+    """Return where the brace that opens at an offset is closed, or `None`."""
+    depth = 0
+    for token in _TOKEN.finditer(text, opening):
+        if token["bracket"] in ("{", "}"):
+            depth += 1 if token["bracket"] == "{" else -1
+            if not depth:
+                return token.start()
+    return None
 
 
 # -- values and keys

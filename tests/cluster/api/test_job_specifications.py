@@ -21,7 +21,8 @@ from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.nodes.node import DriverInfo, NodeHostVolume
 from wharf.contract.model.scaling import ScalingPolicy
 
-SHOP: Any = {"ID": "shop", "TaskGroups": [{"Name": "web", "Tasks": [{"Name": "server", "Driver": "raw_exec"}]}]}
+SERVER: Any = {"Name": "server", "Driver": "raw_exec", "Config": {"command": "/bin/sh"}}
+SHOP: Any = {"ID": "shop", "TaskGroups": [{"Name": "web", "Tasks": [SERVER]}]}
 
 
 async def with_namespace(server: OneServer, name: str) -> None:
@@ -337,7 +338,7 @@ async def test_a_validation_without_a_job_is_a_400() -> None:
 
 @in_virtual_time
 async def test_unknown_fields_and_options_of_drivers_are_warnings_of_registrations_plans_and_validations() -> None:
-    task = {"Name": "server", "Driver": "raw_exec", "Config": {"comand": "x"}, "Resources": {"Memory": 1}}
+    task = {"Name": "server", "Driver": "raw_exec", "Config": {"command": "x", "arg": []}, "Resources": {"Memory": 1}}
     job = {"ID": "shop", "TaskGroups": [{"Name": "web", "Cuont": 2, "Tasks": [task]}]}
     async with ACluster() as cluster:
         client = ApiClient(await cluster.a_server())
@@ -348,7 +349,7 @@ async def test_unknown_fields_and_options_of_drivers_are_warnings_of_registratio
             assert "Job.TaskGroups[0].Cuont is not a known field: did you mean Count?" in warnings
             assert "Job.TaskGroups[0].Tasks[0].Resources.Memory is not a known field" in warnings
             assert (
-                'unknown key "comand" for driver raw_exec (TaskGroups[0].Tasks[0].Config.comand): did you mean "command"?'
+                'unknown key "arg" for driver raw_exec (TaskGroups[0].Tasks[0].Config.arg): did you mean "args"?'
             ) in warnings
 
 
@@ -393,7 +394,7 @@ async def test_a_service_of_nomad_without_a_provider_or_with_consul_is_placed_an
 async def test_a_validation_reports_a_driver_that_neither_wharf_nor_a_node_has(
     driver: str, error: str, warning: str
 ) -> None:
-    group = {"Name": "web", "Tasks": [{"Name": "server", "Driver": driver}]}
+    group = {"Name": "web", "Tasks": [{"Name": "server", "Driver": driver, "Config": {"image": "x"}}]}
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await store_records(server, NODES.build_put(a_node(drivers={"dockers": DriverInfo()})))
@@ -442,12 +443,26 @@ async def test_a_template_with_an_unknown_function_refuses_registrations_and_val
 
 
 @in_virtual_time
-async def test_an_option_of_a_wrong_type_refuses_registrations_plans_and_validations() -> None:
-    task = {"Name": "server", "Driver": "raw_exec", "Config": {"command": "sh", "args": "x"}}
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"command": "sh", "args": "x"},
+            '"args" for driver raw_exec takes a list of texts, not "x" (TaskGroups[0].Tasks[0].Config.args): write ["x"]',
+        ),
+        (
+            {"comand": "sh"},
+            'needs the option "command" (TaskGroups[0].Tasks[0].Config.comand): write command instead of "comand"',
+        ),
+        (
+            None,
+            'needs the option "command" (TaskGroups[0].Tasks[0].Config): add command to its config, such as "/bin/sh"',
+        ),
+    ],
+)
+async def test_a_wrong_or_missing_option_refuses_registrations_plans_and_validations(config: Any, message: str) -> None:
+    task = {"Name": "server", "Driver": "raw_exec", "Config": config}
     job = {"ID": "shop", "TaskGroups": [{"Name": "web", "Tasks": [task]}]}
-    message = (
-        '"args" for driver raw_exec takes a list of texts, not "x" (TaskGroups[0].Tasks[0].Config.args): write ["x"]'
-    )
     async with ACluster() as cluster:
         client = ApiClient(await cluster.a_server())
 

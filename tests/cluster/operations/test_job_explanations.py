@@ -216,7 +216,9 @@ def test_a_driver_that_nodes_lack_is_explained_with_the_reasons_of_the_nodes() -
     for number, drivers in enumerate(({"docker": absent}, {"docker": absent}, {"docker": broken}, {}), start=1):
         state.with_node(f"node-{number}", drivers=drivers, attributes={"kernel.name": "linux"})
 
-    result = explain_registered_job(state, a_job("shop", a_group("web", a_task(driver="docker"))))
+    result = explain_registered_job(
+        state, a_job("shop", a_group("web", a_task(driver="docker", config={"image": "x"})))
+    )
 
     reasons = (
         "driver docker: missing on 2 of 4 nodes (not installed: no container engine at /run/docker.sock); "

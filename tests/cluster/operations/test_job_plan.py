@@ -122,7 +122,7 @@ def test_a_changed_task_is_reported_with_the_updates_that_it_forces() -> None:
     state = AState()
     state.register(a_job())
 
-    planned = plan_job(state, a_job("shop", a_group("web", a_task(driver="docker"))))
+    planned = plan_job(state, a_job("shop", a_group("web", a_task(driver="docker", config={"image": "x"}))))
 
     assert planned.diff is not None
     (group,) = planned.diff.task_groups or ()

@@ -52,11 +52,17 @@ def test_a_new_job_is_stored_as_version_0_with_a_summary_and_an_evaluation() -> 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (True, 1)])
 def test_a_driver_value_of_another_type_is_a_new_version(before: object, after: object) -> None:
     state = AState()
-    state.register(a_job("shop", a_group("web", a_task(config={"value": before, "more": {"a": 1, "b": 2}}))))
-    state.register(a_job("shop", a_group("web", a_task(config={"more": {"b": 2, "a": 1}, "value": before}))))
+    state.register(
+        a_job("shop", a_group("web", a_task(driver="plugin", config={"value": before, "more": {"a": 1, "b": 2}})))
+    )
+    state.register(
+        a_job("shop", a_group("web", a_task(driver="plugin", config={"more": {"b": 2, "a": 1}, "value": before})))
+    )
     assert list_version_numbers(state) == [0]
 
-    state.register(a_job("shop", a_group("web", a_task(config={"value": after, "more": {"a": 1, "b": 2}}))))
+    state.register(
+        a_job("shop", a_group("web", a_task(driver="plugin", config={"value": after, "more": {"a": 1, "b": 2}})))
+    )
 
     assert list_version_numbers(state) == [0, 1]
     (task,) = state.job().groups[0].tasks or ()

@@ -785,6 +785,33 @@ def test_warnings_are_formatted_as_one_text(warnings: tuple[object, ...], text: 
     assert format_warnings(warnings) == text
 
 
+def test_a_misspelled_value_of_a_node_in_a_constraint_has_a_correction() -> None:
+    job = a_job(
+        "shop", a_group("web", constraints=(Constraint(l_target="${node.datacentr}", r_target="dc1", operand="="),))
+    )
+
+    (problem,) = validate_job(canonicalize_job(job, some_job_settings()), some_job_settings()).problems
+
+    assert problem.fix == 'did you mean "${node.datacenter}"?'
+
+
+@pytest.mark.parametrize(
+    ("provider", "check_type", "fix"),
+    [
+        ("nomad", "htpp", 'did you mean "http"?'),
+        ("nomad", "grpc", 'write provider = "wharf" in the service, which has such checks'),
+        ("nomad", "ping", 'use one of "http", "tcp"'),
+    ],
+)
+def test_the_fix_of_a_check_type_names_the_one_that_was_meant(provider: str, check_type: str, fix: str) -> None:
+    service = a_service(provider=provider, port_label="http", checks=(a_check(type=check_type),))
+    job = canonicalize_job(with_service(service), some_job_settings())
+
+    fixes = [each.fix for each in validate_job(job, some_job_settings()).problems if each.path.endswith("Type")]
+
+    assert [fix] == fixes
+
+
 def test_job_types_match_their_wire_values() -> None:
     assert [str(word) for word in JobType] == ["service", "batch", "system", "sysbatch", "_core"]
 

@@ -444,7 +444,7 @@ TASK_EXAMPLES: Final = (
     Example(
         "job.group.task",
         """task "x" {
-          driver         = "docker"
+          driver         = "mock"
           user           = "nobody"
           leader         = true
           kind           = "connect-proxy:web"
@@ -454,7 +454,7 @@ TASK_EXAMPLES: Final = (
         }""",
         {
             "Name": "x",
-            "Driver": "docker",
+            "Driver": "mock",
             "User": "nobody",
             "Leader": True,
             "Kind": "connect-proxy:web",

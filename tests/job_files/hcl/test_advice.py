@@ -113,8 +113,8 @@ def test_a_template_in_another_label_leads_to_a_dynamic_block() -> None:
 @pytest.mark.parametrize("text", ["port_map {\nhttp = 80\n}", "port_map = { http = 80 }"])
 def test_a_former_option_of_docker_is_marked_and_gets_its_replacement(text: str) -> None:
     assert list_errors(in_config(text)) == [
-        '7: port_map: unknown key "port_map" for driver docker | '
-        'write network { port "NAME" { to = PORT } } in the group, and ports = ["NAME"] here'
+        '7: port_map: "port_map" is an option of Nomad that Wharf does not have | '
+        'add a port "NAME" with to = PORT to the network of the group, and write ports = ["NAME"] here'
     ]
 
 

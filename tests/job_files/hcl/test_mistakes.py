@@ -283,7 +283,7 @@ job.hcl:2:9: no function "tostring" exists
 job.hcl:3:11: no function "env" exists
     3 |  region = env("X")
       |           ^^^
-   declare a variable and pass its value with -var
+   declare a variable and pass its value with --var
 """,
     ),
     "a_block_as_argument_and_the_reverse": (

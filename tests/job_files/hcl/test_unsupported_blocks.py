@@ -8,7 +8,7 @@ from wharf.contract.model.decoding import convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation import Findings, validate_job
-from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_TEXT
 from wharf.job_files.hcl import ParsedJob
 
 
@@ -26,10 +26,12 @@ def validate(path: str, text: str) -> tuple[ParsedJob, Findings]:
          "store secrets in variables, and read them with templates"),
         ("job.group.task.vault", "vault {}", 4, "Vault is not supported",
          "store secrets in variables, and read them with templates"),
-        ("job.group.task.csi_plugin", "csi_plugin {}", 4, NO_PLUGINS_REASON, ""),
+        ("job.group.task.csi_plugin", "csi_plugin {}", 4, NO_PLUGINS_TEXT,
+         "delete the block, and use host volumes, which need no plug-in"),
         ("job.group.task.scaling", 'scaling "cpu" {}', 4, "Scaling of a task's resources is not supported", "scale the group"),
         ("job.group.service.connect", "connect {\n sidecar_service {}\n}", 4,
-         'Service with provider "nomad" cannot include Connect blocks', "the service mesh of Consul is not supported"),
+         "services cannot include Connect blocks: the service mesh of Consul is not supported",
+         "delete the block, and read the addresses of other services with nomadService in a template"),
     ],
 )  # fmt: skip
 def test_a_block_is_refused_with_one_sentence_and_its_line(

@@ -119,6 +119,7 @@ def test_a_refused_type_has_a_message_of_its_own(kind: str, message: str) -> Non
         ("local.a", "a default holds no names, but local.a is one"),
         ("foo", "a default holds no names, but foo is one"),
         ('upper("x")', "a default holds no functions, but upper is one"),
+        ("timestamp()", "a default holds no functions, but timestamp is one"),
         ("try(1)", "a default holds no functions, but try, can or convert is one"),
         ("[1, foo]", "a default holds no names, but foo is one"),
     ],

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from wharf.languages.templates import ParsedTemplate, RecordFields, RenderLimits, TemplateError
+from wharf.languages.templates.functions import FUNCTION_ARITIES
+from wharf.languages.templates.parser import find_template_errors
 
 JOBS: Any = [
     {"ID": "web", "Count": 2, "Tags": ["a", "b"], "Stop": False, "Meta": {"owner": "shop"}},
@@ -72,16 +74,21 @@ def test_the_delimiters_can_be_changed() -> None:
     ("template", "error"),
     [
         ("one\n  {{.ID", "line 2, column 3: {{ opens here and is not closed: write }}"),
-        ("{{range .}}\n{{.ID}}", "line 1, column 3: this range block has no end"),
+        ("{{range .}}\n{{.ID}}", "line 1, column 3: this range block has no end: write {{ end }} after it"),
         ("{{if .}}a{{else}}b{{else}}c{{end}}", "line 1, column 19: this block already has an else"),
-        ("{{end}}", "line 1, column 1: end without an open block"),
-        ("{{else}}", "line 1, column 1: else without an open block"),
+        ("{{end}}", "line 1, column 1: end without an open block: write if, range or with before it, or delete it"),
+        ("{{else}}", "line 1, column 1: else without an open block: write if, range or with before it, or delete it"),
         ("{{joim . 1}}", "line 1, column 3: joim is not a function: did you mean join?"),
         (
             "{{ID}}",
             "line 1, column 3: ID is not a function: write a dot before a field, and quotes around text; docs/templates.md lists the functions",
         ),
-        ("{{}}", "line 1, column 1: expected a field, a variable, a text or a function"),
+        (
+            "{{}}",
+            'line 1, column 1: expected a field, a variable, a text or a function: add it, such as .Name, $name, "text" or env "NAME"',
+        ),
+        ("{{len 1\n{{len 2}}", "line 1, column 1: {{ opens here and is not closed: write }}"),
+        ('{{evn "A"}}', "line 1, column 3: evn is not a function: did you mean env?"),
         ("{{.A ; .B}}", "line 1, column 6: unexpected ;"),
         ("{{.A .B}}", "line 1, column 6: .A is not a function, so .B cannot follow it"),
         ("{{len 1 2}}", "line 1, column 3: len takes 1 argument, got 2"),
@@ -123,6 +130,32 @@ def test_a_template_that_cannot_be_parsed_is_rejected_with_its_location(template
         ParsedTemplate(template)
 
     assert error == str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "problems"),
+    [
+        ('{{evn "A"}}\n{{.A}}\n{{joim .}}', ["1:3 evn is not a function", "3:3 joim is not a function"]),
+        ('{{if evn "A"}}{{joim .}}{{else if evn "B"}}{{end}}', ["1:6 evn is not a function", "1:17 joim is not a function",
+                                                              "1:35 evn is not a function"]),
+        ('{{$a := evn "A"}}{{$a}}{{with $b := evn "B"}}{{$b}}{{end}}{{range $i, $c := evn "C"}}{{$i}}{{$c}}{{end}}',
+         ["1:9 evn is not a function", "1:37 evn is not a function", "1:77 evn is not a function"]),
+        ('{{if "a}}{{end}}{{end}}', ["1:6 this text has no end", "1:17 end without an open block"]),
+        ("{{if .\n{{joim .}}{{end}}", ["1:1 {{ opens here and is not closed", "2:3 joim is not a function"]),
+        ("{{range .}}{{if .}}", ["1:3 this range block has no end", "1:14 this if block has no end"]),
+        ("{{if .}}{{else}}{{else}}{{joim .}}{{end}}", ["1:17 this block already has an else", "1:27 joim is not a function"]),
+        ('{{define x}}{{joim .}}{{end}}{{template "x"}}', ["1:10 define needs a name in quotes", "1:15 joim is not a function"]),
+        ("{{end}}{{/* a */ b}}{{end x}}", ["1:1 end without an open block", "1:18 only }} can follow a comment",
+                                          "1:21 end without an open block"]),
+        ("{{if .}}" * 101 + "{{joim .}}", ["1:803 blocks are nested more than 100 deep"]),
+        ("{{x}}" * 9, [f"1:{3 + 5 * at} x is not a function" for at in range(5)]),
+        ("{{if .}}a{{end}}", []),
+    ],
+)  # fmt: skip
+def test_all_errors_of_a_template_are_found_without_their_consequences(template: str, problems: list[str]) -> None:
+    errors = find_template_errors(template, FUNCTION_ARITIES, max_errors=5)
+
+    assert problems == [f"{error.line}:{error.column} {error.problem}" for error in errors]
 
 
 @pytest.mark.parametrize(

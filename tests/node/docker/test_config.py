@@ -53,9 +53,14 @@ def build_body(order: TaskOrder = ORDER, **config: Any) -> dict[str, Any]:
     return build_container_body(parse_config({"image": "box", **config}, OPEN), order, labels)
 
 
+def test_options_of_nomad_that_change_nothing_are_ignored() -> None:
+    assert "box" == parse_config({"image": "box", "ssl": True, "isolation": "process"}, OPEN).image
+
+
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
+        ({"image": "x", "volumes_from": ["y"]}, 'unknown key "volumes_from" for driver docker'),
         ({}, "image is missing: name the image to run"),
         ({"image": "x", "comand": "y"}, 'unknown key "comand" for driver docker; did you mean "command"?'),
         ({"image": "x", "pids_limit": "many"}, "Config: pids_limit: expected `int`, got `str`"),

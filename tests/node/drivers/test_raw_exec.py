@@ -95,6 +95,12 @@ def test_an_invalid_config_is_a_final_error(config: dict[str, object], message: 
     assert (message, True) == (str(error.value), error.value.is_final)
 
 
+def test_options_of_nomad_that_change_nothing_are_ignored() -> None:
+    config = {"command": "sh", "no_cgroups": True, "cgroup_v2_override": "x"}
+
+    assert ("sh", [], "") == parse_program_config(config, CONFIG_KEYS, "raw_exec")
+
+
 def test_the_driver_exec_accepts_the_keys_of_its_sandbox() -> None:
     config = {"command": "sh", "cap_add": [], "cap_drop": [], "pid_mode": "host", "ipc_mode": "host"}
 

@@ -96,7 +96,8 @@ def _render_group(group: "GroupExplanation", summary: str) -> str:
     lines = [", ".join(count for count in counts if count)]
     lines += [group.text] if group.text not in summary else []
     if group.unplaced and group.text:
-        lines.append(f"{count_nodes(group.nodes)} considered, {group.fitting:,} have room now")
+        found = f", {group.fitting:,} have room now" if group.fitting or group.exhausted else ", none is suitable"
+        lines.append(f"{count_nodes(group.nodes)} considered{found if group.nodes else ''}")
     lines += [f"  · {reason}" for reason in list_node_reasons(group)]
     reason_count = sum(exclusion.nodes for exclusion in group.excluded)
     reason_count += sum(shortage.nodes for shortage in group.exhausted)

@@ -66,6 +66,17 @@ def fetch_explanations(session: Session, job_id: str, namespace: str) -> "dict[s
     return {group.group: group for group in explanation.groups}
 
 
+def lacks_capacity(metric: "AllocMetric") -> bool:
+    """Return whether any node lacks only free resources. The rules of the job exclude all others."""
+    return bool(metric.nodes_exhausted or metric.dimension_exhausted or metric.quota_exhausted)
+
+
+def describe_unplaced(unplaced: "Mapping[str, AllocMetric]") -> str:
+    """Return that groups are not placed, and what they wait for: free resources, or a node on which they can run at all."""
+    waits_for_capacity = any(lacks_capacity(metric) for metric in unplaced.values())
+    return f"Not placed, waiting for {'capacity' if waits_for_capacity else 'a suitable node'}"
+
+
 def render_unplaced_groups(
     unplaced: "Mapping[str, AllocMetric]", explanations: "Mapping[str, GroupExplanation] | None" = None
 ) -> list[str]:

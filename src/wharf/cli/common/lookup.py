@@ -1,6 +1,6 @@
 """Finds the record that a user means by an id, a unique prefix of an id or a name; also the task of an allocation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from wharf.cli.common.errors import CliError
@@ -51,8 +51,9 @@ def require_single(
 def find_job(session: "Session", query: str) -> "JobStub":
     """Find a job by its id or a unique prefix of it. Raises CliError."""
     found = session.client.jobs.list(prefix=query, per_page=200).value
-    if not found:
+    if not found and query:
         session.require_namespace()
+        require_no_other_namespace(session, "job", query, lambda: list_namespaces_of_job(session, query))
     return require_single(
         "job",
         query,
@@ -63,6 +64,35 @@ def find_job(session: "Session", query: str) -> "JobStub":
         ),
         list_command="wharf job status",
     )
+
+
+def require_no_other_namespace(
+    session: "Session", kind: str, name: str, list_namespaces: Callable[[], Iterable[str]]
+) -> None:
+    """Raise CliError if a record that was not found is in another namespace, which the caller can read.
+
+    `list_namespaces` returns the namespaces with a record of this name.
+    """
+    from wharf.contract.client import Unreachable
+    from wharf.contract.model.refusal import Refusal
+
+    if session.is_all_namespaces:
+        return
+    try:
+        names = sorted(set(list_namespaces()))
+    except (Refusal, Unreachable):
+        return  # Nothing is known about other namespaces.
+    if names and session.namespace not in names:
+        listed = ", ".join(names[:MAX_LISTED_MATCHES])
+        raise CliError(
+            f"{kind} {name} does not exist in namespace {session.namespace}, but in {listed}: add --namespace {names[0]}"
+        )
+
+
+def list_namespaces_of_job(session: "Session", job_id: str) -> list[str]:
+    """Return the namespaces that the caller can read and that have a job of this id."""
+    jobs = session.client.jobs.list(prefix=job_id, per_page=200, namespace="*").value
+    return [job.namespace for job in jobs if job.id == job_id]
 
 
 def find_node(session: "Session", query: str) -> "NodeListStub":
@@ -85,7 +115,7 @@ def find_node(session: "Session", query: str) -> "NodeListStub":
 def find_allocation(session: "Session", query: str) -> "AllocationStub":
     """Find an allocation by its id or a unique prefix of it. Raises CliError, with a hint if `query` is a job."""
     found = match_id_prefix(query, lambda prefix: session.client.allocations.list(prefix=prefix, namespace="*").value)
-    if not found and query and any(job.id == query for job in session.client.jobs.list(prefix=query).value):
+    if not found and query and list_namespaces_of_job(session, query):
         raise CliError(
             f"{query} is a job, not an allocation: `wharf job status {query}` lists its allocations, "
             f"`wharf job logs {query}` prints their logs"
@@ -119,6 +149,8 @@ def find_deployment(session: "Session", query: str) -> "Deployment":
     if not found:
         found = [deployment for deployment in session.client.deployments.list().value if deployment.job_id == query]
         found = sorted(found, key=lambda deployment: deployment.create_index)[-1:]
+    if not found and query:
+        require_no_other_namespace(session, "job", query, lambda: list_namespaces_of_job(session, query))
     return require_single(
         "deployment",
         query,

@@ -24,7 +24,7 @@ class DurationInSeconds(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
         """Return the duration in seconds. Fails for a text that is not a duration, and for a negative one."""
-        from wharf.contract.wire.times import DurationError, parse_duration_ns
+        from wharf.contract.model.times import DurationError, parse_duration_ns
 
         if not isinstance(value, str):
             return float(value)

@@ -252,17 +252,27 @@ def dispatch(
     wharf job dispatch --meta name=holiday.mp4 encode job.bin
     """
     from wharf.cli.common.lookup import find_job
+    from wharf.contract.client.errors import RequestRefused
+    from wharf.contract.model.refusal import RefusalReason
 
     found = find_job(session, job_id)
-    response = session.client.jobs.dispatch(
-        found.id,
-        payload=payload.read() if payload is not None else None,
-        meta=parse_key_values(meta, "--meta"),
-        id_prefix_template=id_prefix_template,
-        idempotency_token=idempotency_token,
-        priority=priority or 0,
-        namespace=found.namespace,
-    )
+    if not found.parameterized_job:
+        other = f"; `wharf job periodic force {found.id}` launches it" if found.periodic else ""
+        raise CliError(f"job {found.id} cannot be dispatched: it has no parameterized block{other}")
+    try:
+        response = session.client.jobs.dispatch(
+            found.id,
+            payload=payload.read() if payload is not None else None,
+            meta=parse_key_values(meta, "--meta"),
+            id_prefix_template=id_prefix_template,
+            idempotency_token=idempotency_token,
+            priority=priority or 0,
+            namespace=found.namespace,
+        )
+    except RequestRefused as error:
+        if error.reason is not RefusalReason.DISPATCH_INPUT:
+            raise
+        raise CliError(f"{error.text}: {_explain_dispatch(session, found)}") from error
     click.echo(f"dispatched job {response.dispatched_job_id}")
     if response.eval_id:
         follow_submission(
@@ -398,6 +408,9 @@ def force(session: Session, job_id: str, detach: bool) -> None:
     from wharf.cli.common.lookup import find_job
 
     found = find_job(session, job_id)
+    if not found.periodic:
+        other = f"; `wharf job dispatch {found.id}` runs it" if found.parameterized_job else ""
+        raise CliError(f"job {found.id} cannot be launched: it has no periodic block{other}")
     response = session.client.jobs.force_periodic(found.id, namespace=found.namespace)
     click.echo(f"launched periodic job {found.id}")
     if response.eval_id and not detach:
@@ -449,6 +462,24 @@ def render_launches(session: Session, launches: "Iterable[datetime.datetime]") -
 def choose_namespace(session: Session, document: dict[str, object]) -> str:
     """Return the namespace of the options or the environment; if there is none, that of the job file."""
     return session.settings.namespace or str(document.get("Namespace") or "default")
+
+
+def _explain_dispatch(session: Session, found: "JobStub") -> str:
+    """Return the command that dispatches a parameterized job, with the meta values and the payload that it takes."""
+    from wharf.contract.model.jobs.job import PayloadRequirement
+
+    template = session.client.jobs.read(found.id, namespace=found.namespace).value.parameterized_job
+    assert template is not None, "another job refuses every input"
+    words = ["wharf job dispatch", *(f"--meta {key}=VALUE" for key in template.meta_required or ()), found.id]
+    payloads: dict[str, str] = {
+        PayloadRequirement.REQUIRED: "FILE is the payload, and - is standard input",
+        PayloadRequirement.FORBIDDEN: "it takes no payload",
+    }
+    notes = [payloads.get(template.payload, "a file with a payload may follow")]
+    words += ["FILE"] if template.payload == PayloadRequirement.REQUIRED else []
+    if template.meta_optional:
+        notes.append(f"further keys of --meta may be {', '.join(template.meta_optional)}")
+    return f"use `{' '.join(words)}`; {'; '.join(notes)}"
 
 
 def _find_tagged_version(session: Session, job_id: str, namespace: str, tag: str) -> int:

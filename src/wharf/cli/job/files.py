@@ -106,10 +106,11 @@ class JobFile:
             located = self.format_warning(issue.text)
             return located if located != issue.text else f"{self.name}: {issue.text}"
         text, field_path, fix = issue.text, find_origin(self.document, issue.field_path), ""
-        if self.format != HCL:
-            text, fix = explain_type(field_path, text, find_value(self.document, field_path), MarkupFormat(self.format))
         is_job = field_path == "Job"
         name = field_path if is_job else self.parsed.spell_path(field_path)
+        if self.format != HCL:
+            value, format = find_value(self.document, field_path), MarkupFormat(self.format)
+            text, fix = explain_type(field_path, text, value, format, file_path=name)
         return self.parsed.render_problem("" if is_job else field_path, f"{name}: {text}", fix)
 
 

@@ -256,7 +256,7 @@ def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
     Exits with code 2 if not everything was placed, and raises CliError if the evaluation failed. An empty `eval_id`
     does nothing.
     """
-    from wharf.cli.common.failures import fetch_explanations, render_unplaced_groups
+    from wharf.cli.common.failures import describe_unplaced, fetch_explanations, render_unplaced_groups
 
     if not eval_id:
         return
@@ -268,7 +268,7 @@ def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
     short_id = session.shorten_id(evaluation.id)
     click.echo(f"evaluation {short_id} is {evaluation.status}")
     if evaluation.failed_tg_allocs:
-        click.echo("Not placed, waiting for capacity:")
+        click.echo(f"{describe_unplaced(evaluation.failed_tg_allocs)}:")
         explanations = fetch_explanations(session, evaluation.job_id, namespace)
         for line in render_unplaced_groups(evaluation.failed_tg_allocs, explanations):
             click.echo(f"  {line}")

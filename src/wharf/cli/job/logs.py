@@ -121,7 +121,7 @@ def _require_group_and_task(session: Session, job: "JobStub", group: str, task: 
 
 def _parse_since_ns(text: str) -> int:
     """Return the duration that `--since` names, in nanoseconds. Raises CliError."""
-    from wharf.contract.wire.times import DurationError, parse_duration_ns
+    from wharf.contract.model.times import DurationError, parse_duration_ns
 
     try:
         return parse_duration_ns(text)

@@ -13,7 +13,6 @@ from wharf.cli.common.terminal import style
 from wharf.cli.job.variables import VariableOptions, list_environment_values, variable_options
 
 if TYPE_CHECKING:
-    from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.jobs.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
     from wharf.contract.wire.jobs.messages import JobPlanResponse
     from wharf.languages.hcl.diagnostics import HiddenValues
@@ -179,7 +178,7 @@ def render_plan(
 
 def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
     """Yield the groups that would not be placed now; those that preempt others are placed when these have stopped."""
-    from wharf.cli.common.failures import render_unplaced_groups
+    from wharf.cli.common.failures import lacks_capacity, render_unplaced_groups
 
     updates = (response.annotations.desired_tg_updates if response.annotations else None) or {}
     unplaced = response.failed_tg_allocs or {}
@@ -189,7 +188,7 @@ def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
         return render_unplaced_groups({name: unplaced[name] for name in names}, explanations)
 
     preempting = {name for name in unplaced if name in updates and updates[name].preemptions}
-    short = {name for name in unplaced.keys() - preempting if _lacks_capacity(unplaced[name])}
+    short = {name for name in unplaced.keys() - preempting if lacks_capacity(unplaced[name])}
     for title, names in (
         ("Not placed until the preempted allocations have stopped", preempting),
         ("Not placed: not enough capacity", short),
@@ -199,11 +198,6 @@ def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
             yield ""
             yield style(title, fg="yellow")
             yield from (f"  {line}" for line in render_groups(names))
-
-
-def _lacks_capacity(metric: "AllocMetric") -> bool:
-    """Return whether any node lacks only free resources. The rules of the job exclude all others."""
-    return bool(metric.nodes_exhausted or metric.dimension_exhausted or metric.quota_exhausted)
 
 
 def render_job_diff(diff: "JobDiff", *, is_full: bool) -> Iterator[str]:

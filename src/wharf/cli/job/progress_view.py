@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from wharf.cli.common.failures import render_unplaced_groups
+from wharf.cli.common.failures import describe_unplaced, render_unplaced_groups
 from wharf.cli.common.record_tables import format_health
 from wharf.cli.common.rendering import colour_state, render_bar, render_heading, render_table, style_dim
 from wharf.cli.common.terminal import get_unfiltered_stream, protect_terminals, render_for_terminal, style
@@ -164,7 +164,7 @@ def render_progress(
             f"{colour_state(latest.status)}{style_dim(trigger)}",
         ]
     if progress.unplaced:
-        parts.append(style("Not placed, waiting for capacity:", fg="yellow"))
+        parts.append(style(f"{describe_unplaced(progress.unplaced)}:", fg="yellow"))
         parts += [f"  {line}" for line in render_unplaced_groups(progress.unplaced, progress.explanations)]
     if progress.is_awaiting_promotion and progress.deployment is not None:
         parts.append(

@@ -237,7 +237,7 @@ def _render_job(
     is_all_allocations: bool,
 ) -> str:
     """Return the status of a job: main fields, then a section each for children, groups, deployment and allocations."""
-    from wharf.cli.common.failures import render_unplaced_groups
+    from wharf.cli.common.failures import describe_unplaced, render_unplaced_groups
     from wharf.cli.common.record_tables import format_job_status, render_deployment_groups
     from wharf.cli.common.rendering import colour_state, render_pairs, render_section, render_table
 
@@ -287,7 +287,7 @@ def _render_job(
     if progress.unplaced:
         parts.append(
             render_section(
-                "Not placed, waiting for capacity",
+                describe_unplaced(progress.unplaced),
                 "\n".join(render_unplaced_groups(progress.unplaced, progress.explanations)),
             )
         )

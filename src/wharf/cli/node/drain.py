@@ -57,8 +57,8 @@ def drain(
     wharf node drain --enable --deadline 30m node-3
     """
     from wharf.cli.common.lookup import find_node
+    from wharf.contract.model.times import DurationError, parse_duration_ns
     from wharf.contract.wire.nodes.messages import DrainSpec
-    from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     if enable == disable:
         raise CliError("give either --enable or --disable")

@@ -33,6 +33,7 @@ class RefusalReason(enum.StrEnum):
     UNSPECIFIED = ""
     ACL_DISABLED = "acl-disabled"  # The cluster has no access control.
     ACTIVE_DEPLOYMENT = "active-deployment"  # The job cannot be scaled during its deployment.
+    DISPATCH_INPUT = "dispatch-input"  # The payload or the meta values of a dispatch are not those that the job takes.
     EMPTY_BODY = "empty-body"  # The request needs a body.
     EXEC_DISABLED = "exec-disabled"  # The node allows no commands in tasks, whatever the token permits.
     NO_NODE_PATH = "no-node-path"  # No server process holds the node's connection; the node may reconnect.

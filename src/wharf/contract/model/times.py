@@ -1,9 +1,10 @@
-"""Times and durations in nanoseconds: units, formatting, and conversion to and from `datetime`. Reads no clock.
+"""Times and durations in nanoseconds: units, texts such as `1m30s`, and conversion to and from `datetime`. Reads no clock.
 
 The log stores instants as nanoseconds since 1970; some fields of the wire hold the calendar form.
 """
 
 import datetime
+import re
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -60,6 +61,40 @@ def _format_decimal(amount: int, unit: int) -> str:
         return str(whole)
     digits = len(str(unit)) - 1
     return f"{whole}.{rest:0{digits}d}".rstrip("0")
+
+
+UNITS_NS: Final = {
+    "ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}  # fmt: skip
+_NUMBER_AND_UNIT: Final = re.compile(r"(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))(ns|us|µs|μs|ms|s|m|h)")
+_MAX_DURATION_CHARS: Final = 64
+"""Limits the work for a hostile text."""
+_MAX_DURATION_NS: Final = 2**63 - 1
+"""About 292 years; what fits into 64 bits."""
+
+
+class DurationError(ValueError):
+    """The error for a text that is not a duration."""
+
+
+def parse_duration_ns(text: str) -> int:
+    """Return the ns of a Go duration such as `1h30m`, `-1.5s` or `0`. Raises `DurationError` if it is not one."""
+    sign = -1 if text.startswith("-") else 1
+    unsigned = text[1:] if text[:1] in ("+", "-") else text
+    if unsigned == "0":
+        return 0
+    total_ns = position = 0
+    while unsigned and position < len(unsigned) <= _MAX_DURATION_CHARS:
+        part = _NUMBER_AND_UNIT.match(unsigned, position)
+        if part is None:
+            break
+        unit_ns, decimals = UNITS_NS[part[4]], part[2] or part[3] or ""
+        total_ns += int(part[1] or 0) * unit_ns + int(decimals or 0) * unit_ns // 10 ** len(decimals)
+        position = part.end()
+    if not unsigned or position != len(unsigned) or total_ns > _MAX_DURATION_NS:
+        raise DurationError(f'expected a duration such as 10s, 5m or 1h30m, got "{text}"')
+    return sign * total_ns
 
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -8,12 +8,12 @@ import msgspec
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.node_pools import NodePool
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.contract.wire.endpoint import Endpoint, ListFeatures, ScopeSource, define_read, define_write, flag
 from wharf.contract.wire.jobs import messages
 from wharf.contract.wire.jobs.endpoints import JOB_LIST
 from wharf.contract.wire.nodes.endpoints import NODE_FIELD_PARAMETERS
 from wharf.contract.wire.nodes.messages import NodeListStub
-from wharf.contract.wire.times import DurationError, parse_duration_ns
 
 IDENTITY_TTL_KEY = "NodeIdentityTTL"
 

@@ -8,7 +8,7 @@ from wharf.contract.model.operator.rebalancing import Rebalancing
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 from wharf.contract.model.record import Record
 from wharf.contract.model.refusal import invalid_request
-from wharf.contract.model.times import format_duration
+from wharf.contract.model.times import DurationError, format_duration, parse_duration_ns
 from wharf.contract.wire.endpoint import (
     Endpoint,
     EndpointKind,
@@ -19,7 +19,6 @@ from wharf.contract.wire.endpoint import (
     flag,
     text,
 )
-from wharf.contract.wire.times import DurationError, parse_duration_ns
 
 
 class SchedulerConfigurationReply(Record):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import MAX_INTEGER, MIN_INTEGER, Argument, ArgumentKind
 from wharf.languages.hcl.amounts import UNIT_NAMES, find_duration, find_number
 from wharf.languages.hcl.conversions import ConversionError, to_bool, to_number_value, to_text

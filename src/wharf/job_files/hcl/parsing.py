@@ -8,6 +8,7 @@ from wharf.job_files.hcl.mapper import JobMapper
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import JsonObject, PlaceIndex, spell_path
 from wharf.job_files.hcl.warnings import list_warnings
+from wharf.job_files.runtime_names import add_name_warnings
 from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts
@@ -32,7 +33,8 @@ def evaluate_hcl_job(
 ) -> ParsedJob:
     """Return the job of a file whose syntax is right. Raises `DocumentErrors`.
 
-    If `checks_tasks`, wrong options of drivers and wrong texts of templates are errors too.
+    If `checks_tasks`, wrong options of drivers and wrong texts of templates are errors too, and misspelled names in references
+    for nodes are warnings.
 
     A caller that also reads values files parses the job file first, because its syntax errors hide all others.
     """
@@ -58,4 +60,6 @@ def evaluate_hcl_job(
     if checks_tasks and job:
         add_task_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
+    if checks_tasks:
+        add_name_warnings(parsed)
     return parsed

@@ -13,7 +13,7 @@ NODE_ROOTS: Final = frozenset({"attr", "device", "env", "meta", "node", "unique"
 """The first names of references that nodes replace, beside the names of variables of a task."""
 SERVICE_NAMES: Final = frozenset({"JOB", "TASKGROUP", "TASK", "BASE"})
 """Names that the name of a service may refer to."""
-_TASK_VARIABLE: Final = re.compile(r"(?:NOMAD|WHARF|VAULT|CONSUL)_\w+\Z")
+_TASK_VARIABLE: Final = re.compile(r"(?:NOMAD|WHARF|VAULT|CONSUL)_[\w-]+\Z")
 MIN_SIMILARITY: Final = 0.8
 """How similar a known name must be to be suggested. The names are short, so one letter of four may differ by accident."""
 _MAX_MARKER_CHARS: Final = 8
@@ -23,12 +23,13 @@ _PARSER_ROOTS: Final = ("var", "local")
 
 def list_warnings(evaluated: EvaluatedDocument, document: dict[str, Any]) -> list[str]:
     """Return a sentence for the first reference with each unknown name, in the order of the file."""
-    known = NODE_ROOTS | SERVICE_NAMES | _list_environment_names(document)
+    environment = _list_environment_names(document)
+    known = NODE_ROOTS | SERVICE_NAMES | environment
     first: dict[str, RuntimeReference] = {}
     for _, reference in sorted(evaluated.runtime_references.items()):
         if reference.root not in known and _TASK_VARIABLE.match(reference.root) is None:
             first.setdefault(reference.root, reference)
-    return [_describe(reference) for reference in list(first.values())[:MAX_WARNINGS]]
+    return [_describe(reference, environment) for reference in list(first.values())[:MAX_WARNINGS]]
 
 
 def _list_environment_names(document: dict[str, Any]) -> frozenset[str]:
@@ -40,10 +41,12 @@ def _list_environment_names(document: dict[str, Any]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _describe(reference: RuntimeReference) -> str:
+def _describe(reference: RuntimeReference, environment: frozenset[str]) -> str:
     """Return the warning about a reference: what happens to it, and what was probably meant."""
     root, place = reference.root[:80], reference.place
-    nearest = find_nearest_name(reference.root, (*_PARSER_ROOTS, *NODE_ROOTS), min_similarity=MIN_SIMILARITY)
+    nearest = find_nearest_name(
+        reference.root, (*_PARSER_ROOTS, *NODE_ROOTS, *environment), min_similarity=MIN_SIMILARITY
+    )
     if nearest is not None:
         fix = f'did you mean "{nearest}"?'
     elif _is_in_template(reference):

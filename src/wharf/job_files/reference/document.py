@@ -16,7 +16,7 @@ from wharf.contract.model.body_limits import LIMITS_BY_FIELD
 from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.settings import Duration
-from wharf.contract.wire.times import UNITS_NS
+from wharf.contract.model.times import UNITS_NS
 from wharf.job_files.markup_jobs import EXTENSION_PREFIX
 from wharf.job_files.reference.defaults import (
     JOB_TYPES,

@@ -53,6 +53,11 @@ class JsonScalar:
 
 
 @dataclass(slots=True)
+class JsonExpression(JsonScalar):
+    """A string that is an expression, without `${ }` around it."""
+
+
+@dataclass(slots=True)
 class JsonArray:
     """An array with its offsets."""
 
@@ -411,22 +416,37 @@ class JsonBodyBuilder:
                 )
             return ObjectNode(entries, node.start, node.end)
         if isinstance(node.value, str):
-            return self._build_text(node.value, node.start, node.end, references, calls)
+            is_expression = isinstance(node, JsonExpression)
+            return self._build_text(node.value, node.start, node.end, references, calls, is_expression=is_expression)
         return LiteralNode(node.value, node.start, node.end)
 
     def _build_text(
-        self, text: str, start: int, end: int, references: list[ReferenceNode], calls: list[SyntaxNode]
+        self,
+        text: str,
+        start: int,
+        end: int,
+        references: list[ReferenceNode],
+        calls: list[SyntaxNode],
+        *,
+        is_expression: bool = False,
     ) -> SyntaxNode:
-        """Return the expression of a string, which is a template. Its syntax errors are added to the diagnostics."""
-        if "${" not in text and "%{" not in text:
+        """Return the expression of a string, which is a template unless `is_expression`.
+
+        Its syntax errors are added to the diagnostics.
+        """
+        if not is_expression and "${" not in text and "%{" not in text:
             return LiteralNode(normalize_text(text), start, end)
         find_offset = _map_offsets(self._source.text, start, end, text)
         parser = ExpressionParser(SourceFile(self._source.name, text))
         try:
-            node = parser.parse_raw()
+            node = parser.parse_whole_source() if is_expression else parser.parse_raw()
         except ParseError as error:
             places = (find_offset(error.start), find_offset(error.end)) if find_offset is not None else (start, end)
-            self._diagnostics.add(self._source, *places, error.message, error.fix)
+            message, fix = error.message, error.fix
+            if is_expression:
+                message = message.replace("the end of the file", "its end")
+                fix = fix or "write a whole expression, such as var.name > 0"
+            self._diagnostics.add(self._source, *places, message, fix)
             return LiteralNode(None, start, end)
         if isinstance(node, LiteralNode):
             return LiteralNode(node.value, start, end)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBlock, SyntaxBody
-from wharf.languages.hcl.call_nodes import CallNode
+from wharf.languages.hcl.call_nodes import UNOFFERED_FUNCTIONS, CallNode
 from wharf.languages.hcl.conversions import ConversionError, convert_value, to_text, unify_all
 from wharf.languages.hcl.diagnostics import (
     DiagnosticList,
@@ -284,6 +284,8 @@ class VariableReader:
             called = node.name if isinstance(node, CallNode) else "try, can or convert"
             message = f"{description} holds no functions, but {called[:80]} is one"
             fix = "write the value itself; locals may call functions"
+            if called in UNOFFERED_FUNCTIONS:
+                fix = "write the value itself, or no default, and set the variable with --var NAME=VALUE"
         self._diagnostics.add(source or self._source, node.start, node.end, message, fix, is_secret=is_secret)
         return True
 

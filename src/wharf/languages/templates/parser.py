@@ -1,11 +1,12 @@
 """Parses templates into syntax trees, by recursive descent.
 
 Reports every error that can be found without rendering: unknown functions, wrong numbers of arguments, undefined
-variables, and blocks without an end.
+variables, and blocks without an end. After an error, the parser continues with the next action.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, NoReturn
 
 from wharf.languages.suggestions import find_nearest_name
@@ -17,8 +18,8 @@ MAX_TEMPLATE_DEPTH: Final = 100
 """How deep blocks, and separately parentheses, may nest: limits the stack."""
 _ESCAPE: Final = re.compile(r'\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([abfnrtv\\"\'])|(.?))')
 _LETTER_ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_NO_CONSUL: Final = ": Wharf has no Consul; store the value with `wharf var put`, and read it with variable"
-_NO_VAULT: Final = ": Wharf has no Vault; store the secret with `wharf var put`, and read it with variable"
+_NO_CONSUL: Final = "Wharf has no Consul; store the value with `wharf var put`, and read it with variable"
+_NO_VAULT: Final = "Wharf has no Vault; store the secret with `wharf var put`, and read it with variable"
 _FOREIGN_FUNCTIONS: Final = {
     **dict.fromkeys(
         ("key", "keyExists", "keyExistsGet", "keyOrDefault", "ls", "safeLs", "tree", "safeTree"), _NO_CONSUL
@@ -26,7 +27,7 @@ _FOREIGN_FUNCTIONS: Final = {
     **dict.fromkeys(("secret", "secrets", "pkiCert"), _NO_VAULT),
     **dict.fromkeys(
         ("node", "nodes", "datacenters", "connect", "caRoots", "caLeaf", "partitions", "peerings"),
-        ": Wharf has no Consul, which provides it in Nomad",
+        "Wharf has no Consul, which provides it in Nomad",
     ),
 }
 """Functions of Nomad's templates that need Consul or Vault, with what to write instead."""
@@ -51,17 +52,40 @@ class _End(NamedTuple):
 def parse_template(
     source: str, functions: Mapping[str, Arity], left: str = "{{", right: str = "}}"
 ) -> tree.TemplateTree:
-    """Return the tree of a template. Raises `TemplateError`.
+    """Return the tree of a template. Raises `TemplateError` for the first error.
 
     `left` and `right` are the delimiters of actions; `functions` are those that the template may call.
     """
-    return _TemplateParser(source, functions, left, right).parse_tree()
+    parser = _TemplateParser(source, functions, left, right, max_errors=1)
+    template = parser.parse_tree()
+    if parser.errors:
+        raise parser.errors[0]
+    return template
+
+
+def find_template_errors(
+    source: str, functions: Mapping[str, Arity], left: str = "{{", right: str = "}}", *, max_errors: int
+) -> list[TemplateError]:
+    """Return the first errors of a template, in the order of the text."""
+    parser = _TemplateParser(source, functions, left, right, max_errors=max_errors)
+    parser.parse_tree()
+    return sorted(parser.errors, key=lambda error: error.offset)
+
+
+class _EndOfErrors(Exception):
+    """No further errors are searched: the highest number was found, or one after which the blocks of the text are unknown."""
 
 
 class _TemplateParser:
-    """Parses the blocks of one template. `variables` are the names of variables that are defined where a block begins."""
+    """Parses the blocks of one template, and collects its errors.
 
-    def __init__(self, source: str, functions: Mapping[str, Arity], left: str, right: str) -> None:
+    `variables` are the names of variables that are defined where a block begins.
+    """
+
+    def __init__(self, source: str, functions: Mapping[str, Arity], left: str, right: str, *, max_errors: int) -> None:
+        self.errors: list[TemplateError] = []
+        self._max_errors = max_errors
+        self._end_action = f"{left} end {right}"
         self._source = source
         self._functions = functions
         self._pieces: list[SourcePiece] = list(split_pieces(source, left, right))
@@ -69,17 +93,41 @@ class _TemplateParser:
         self._named_blocks: dict[str, tree.NodeList] = {}
         self._inclusions: list[tuple[str, int]] = []
         self._range_depth = 0
+        self._has_broken_definitions = False
         self._depth = -1  # The template itself is parsed as a block at depth 0.
 
     def parse_tree(self) -> tree.TemplateTree:
-        """Return the tree of the whole template. Raises `TemplateError`."""
-        body, _ = self._parse_block(None, {"$"})
-        for name, offset in self._inclusions:
-            if name not in self._named_blocks:
-                raise TemplateError(
-                    f'no template is named "{name}"{_suggest_name(name, self._named_blocks)}', self._source, offset
-                )
+        """Return the tree of the whole template. It is complete only if there are no errors."""
+        body: tree.NodeList = ()
+        with suppress(_EndOfErrors):
+            body, _ = self._parse_block(None, {"$"})
+            for name, offset in self._inclusions:
+                if name not in self._named_blocks and not self._has_broken_definitions:
+                    self._add_error(f'no template is named "{name}"', offset, _suggest_name(name, self._named_blocks))
         return tree.TemplateTree(body, self._named_blocks)
+
+    # -- errors
+
+    def _add_error(self, problem: str, offset: int, fix: str = "") -> None:
+        """Add an error. Raises `_EndOfErrors` if it is the last one that is reported."""
+        self._record(TemplateError(problem, self._source, offset, fix))
+
+    def _record(self, error: TemplateError) -> None:
+        self.errors.append(error)
+        if len(self.errors) >= self._max_errors:
+            raise _EndOfErrors
+
+    @contextmanager
+    def _recovering(self, tokens: "_Tokens") -> Iterator[None]:
+        """In the block, add the error of an action to the list. The rest of the action is skipped.
+
+        The error of an action that could not be read is in the list already, so its others are consequences.
+        """
+        try:
+            yield
+        except TemplateError as error:
+            if not tokens.is_unreadable:
+                self._record(error)
 
     # -- blocks
 
@@ -92,9 +140,8 @@ class _TemplateParser:
         """
         self._depth += 1
         if self._depth > MAX_TEMPLATE_DEPTH and opening_token:
-            raise TemplateError(
-                f"blocks are nested more than {MAX_TEMPLATE_DEPTH} deep", self._source, opening_token.offset
-            )
+            self._add_error(f"blocks are nested more than {MAX_TEMPLATE_DEPTH} deep", opening_token.offset)
+            raise _EndOfErrors
         defined_variables = set(variables)
         nodes: list[tree.TemplateNode] = []
         while self._next_piece < len(self._pieces):
@@ -103,18 +150,28 @@ class _TemplateParser:
             if piece.tokens is None:
                 nodes.append(tree.TextNode(piece.text))
                 continue
+            if piece.error is not None:
+                self._record(piece.error)
             tokens = self._tokens(piece, defined_variables)
             word = tokens.peek_word()
             if word in ("end", "else"):
                 if opening_token is None:
-                    raise TemplateError(f"{word} without an open block", self._source, piece.offset)
+                    self._add_error(
+                        f"{word} without an open block", piece.offset, "write if, range or with before it, or delete it"
+                    )
+                    continue
                 self._depth -= 1
                 return tuple(nodes), _End(word, piece)
-            node = self._parse_node(word, tokens, defined_variables)
-            if node is not None:
-                nodes.append(node)
+            with self._recovering(tokens):
+                node = self._parse_node(word, tokens, defined_variables)
+                if node is not None:
+                    nodes.append(node)
         if opening_token is not None:
-            raise TemplateError(f"this {opening_token.text} block has no end", self._source, opening_token.offset)
+            self._add_error(
+                f"this {opening_token.text} block has no end",
+                opening_token.offset,
+                f"write {self._end_action} after it",
+            )
         self._depth -= 1
         return tuple(nodes), None
 
@@ -137,23 +194,26 @@ class _TemplateParser:
                 return tree.LoopJump(word == "break", token.offset)
         names, is_new = tokens.take_variables()
         offset = tokens.offset
+        defined_variables.update(names)  # Also if its value has an error, of which other errors would be consequences.
         expression = tokens.parse_pipeline()
         tokens.require_end()
         if not names:
             return tree.OutputNode(expression, offset)
         if len(names) > 1:
             raise TemplateError("only range sets two variables at once", self._source, tokens.start_offset)
-        defined_variables.add(names[0])
         return tree.VariableAssignment(names[0], is_new, expression, tokens.start_offset)
 
     def _parse_conditional(self, tokens: "_Tokens", defined_variables: set[str]) -> tree.Conditional:
         """Parse an `if` or `with` action with its body and its `else`, and return its node."""
         word = tokens.take_token()
-        names, _ = tokens.take_variables()
-        if len(names) > 1:
-            raise TemplateError("only range sets two variables at once", self._source, word.offset)
-        expression = tokens.parse_pipeline()
-        tokens.require_end()
+        names: tuple[str, ...] = ()
+        expression: tree.Expression = tree.Constant(None, word.offset)
+        with self._recovering(tokens):
+            names, _ = tokens.take_variables()
+            if len(names) > 1:
+                raise TemplateError("only range sets two variables at once", self._source, word.offset)
+            expression = tokens.parse_pipeline()
+            tokens.require_end()
         block_variables = {*defined_variables, *names}
         body, end = self._parse_block(word, block_variables)
         otherwise = self._parse_else(word, end, block_variables)
@@ -161,31 +221,38 @@ class _TemplateParser:
 
     def _parse_else(self, opening_token: TemplateToken, end: _End | None, defined_variables: set[str]) -> tree.NodeList:
         """Parse the body between the `else` and the `end` of a block; return an empty one if there is no `else`."""
-        assert end is not None, "a block without an end is an error"
+        if end is None:
+            return ()  # The missing end is an error already.
         tokens = self._tokens(end.piece, defined_variables)
         tokens.take_token()
         if end.word == "else" and tokens.peek_word() in ("if", "with") and opening_token.text != "range":
             # `else if …` is an `if` inside the `else`. Both are closed by one `end`.
             return (self._parse_conditional(tokens, defined_variables),)
-        tokens.require_end()
+        with self._recovering(tokens):
+            tokens.require_end()
         if end.word == "end":
             return ()
         body, last_end = self._parse_block(opening_token, defined_variables)
-        assert last_end is not None, "a block without an end is an error"
-        if last_end.word == "else":
-            raise TemplateError("this block already has an else", self._source, last_end.piece.offset)
+        while last_end is not None and last_end.word == "else":
+            self._add_error("this block already has an else", last_end.piece.offset)
+            _, last_end = self._parse_block(opening_token, defined_variables)
         return body
 
     def _tokens(self, piece: SourcePiece, defined_variables: Collection[str]) -> "_Tokens":
         """Return the parser of one action. `defined_variables` are the variables that the action may use."""
-        return _Tokens(self._source, piece.tokens or (), piece.offset, self._functions, defined_variables)
+        return _Tokens(
+            self._source, piece.tokens or (), piece.offset, self._functions, defined_variables, piece.error is not None
+        )
 
     def _parse_range(self, tokens: "_Tokens", defined_variables: set[str]) -> tree.RangeLoop:
         """Parse a `range` action with its body and its `else`, and return its node."""
         word = tokens.take_token()
-        names, _ = tokens.take_variables()
-        expression = tokens.parse_pipeline()
-        tokens.require_end()
+        names: tuple[str, ...] = ()
+        expression: tree.Expression = tree.Constant(None, word.offset)
+        with self._recovering(tokens):
+            names, _ = tokens.take_variables()
+            expression = tokens.parse_pipeline()
+            tokens.require_end()
         self._range_depth += 1
         body, end = self._parse_block(word, {*defined_variables, *names})
         self._range_depth -= 1
@@ -200,15 +267,20 @@ class _TemplateParser:
     def _parse_definition(self, tokens: "_Tokens") -> tree.TemplateNode | None:
         """Parse `define` or `block`. A `block` is also included where it is defined."""
         word = tokens.take_token()
-        name = tokens.take_quoted_text(f"{word.text} needs a name in quotes")
-        expression = tokens.parse_pipeline() if word.text == "block" else None
-        tokens.require_end()
+        name = ""
+        expression = None
+        with self._recovering(tokens):
+            name = tokens.take_quoted_text(f"{word.text} needs a name in quotes")
+            expression = tokens.parse_pipeline() if word.text == "block" else None
+            tokens.require_end()
+        self._has_broken_definitions |= not name
         # A named template sees only its argument, as `$`, and none of the variables around it.
         outer_range_depth, self._range_depth = self._range_depth, 0
         body, end = self._parse_block(word, {"$"})
         self._range_depth = outer_range_depth
-        if end is None or end.word == "else":
-            raise TemplateError(f"{word.text} cannot have an else", self._source, word.offset)
+        while end is not None and end.word == "else":
+            self._add_error(f"{word.text} cannot have an else", word.offset)
+            _, end = self._parse_block(word, {"$"})
         if name in self._named_blocks:
             raise TemplateError(f'a template named "{name}" already exists', self._source, word.offset)
         self._named_blocks[name] = body
@@ -237,7 +309,9 @@ class _Tokens:
         start_offset: int,
         functions: Mapping[str, Arity],
         defined_variables: Collection[str],
+        is_unreadable: bool,
     ) -> None:
+        self.is_unreadable = is_unreadable
         self._source = source
         self._tokens = tokens
         self._position = 0
@@ -313,7 +387,11 @@ class _Tokens:
     def _parse_command(self, piped: tuple[tree.Expression, ...]) -> tree.Expression:
         """Parse a function with its arguments, or an operand. `piped` holds the value on the left of `|`, if any."""
         if self.is_done:
-            self._raise_error("expected a field, a variable, a text or a function", self.offset)
+            self._raise_error(
+                "expected a field, a variable, a text or a function",
+                self.offset,
+                'add it, such as .Name, $name, "text" or env "NAME"',
+            )
         token = self._tokens[self._position]
         if token.kind != "word" or token.text in _CONSTANTS:
             operand = self._parse_operand()
@@ -390,19 +468,19 @@ class _Tokens:
         """Return the arity of the function that a token names. Raises `TemplateError` if it does not exist."""
         arity = self._functions.get(token.text)
         if arity is None:
-            hint = (
+            fix = (
                 _FOREIGN_FUNCTIONS.get(token.text)
                 or _suggest_name(token.text, [*self._functions, *_KEYWORDS])
-                or ": write a dot before a field, and quotes around text; docs/templates.md lists the functions"
+                or "write a dot before a field, and quotes around text; docs/templates.md lists the functions"
             )
-            self._raise_error(f"{token.text} is not a function{hint}", token.offset)
+            self._raise_error(f"{token.text} is not a function", token.offset, fix)
         return arity
 
     def _require_variable(self, token: TemplateToken) -> None:
         """Raise `TemplateError` if the variable is not defined."""
         if token.text not in self._defined_variables and token.text != "$":
-            close_matches = _suggest_name(token.text, [name for name in sorted(self._defined_variables) if name != "$"])
-            self._raise_error(f"variable {token.text} is not defined here{close_matches}", token.offset)
+            fix = _suggest_name(token.text, [name for name in sorted(self._defined_variables) if name != "$"])
+            self._raise_error(f"variable {token.text} is not defined here", token.offset, fix)
 
     def _get_text(self, token: TemplateToken) -> str:
         return token.text[1:-1] if token.kind == "raw" else self._unescape(token)
@@ -420,7 +498,7 @@ class _Tokens:
             if escape[4]:
                 return _LETTER_ESCAPES.get(escape[4], escape[4])
             return self._raise_error(
-                f"unknown escape {escape[0]}: write \\\\ for a backslash", token.offset + 1 + escape.start()
+                f"unknown escape {escape[0]}", token.offset + 1 + escape.start(), "write \\\\ for a backslash"
             )
 
         return _ESCAPE.sub(replace_escape, token.text[1:-1])
@@ -434,12 +512,12 @@ class _Tokens:
         try:
             return int(plain, 0) if is_whole else float(plain)
         except ValueError:
-            self._raise_error(f"{token.text} is not a number: write 8 or 0o10", token.offset)
+            self._raise_error(f"{token.text} is not a number", token.offset, "write 8 or 0o10")
 
-    def _raise_error(self, reason: str, offset: int) -> NoReturn:
-        raise TemplateError(reason, self._source, offset)
+    def _raise_error(self, problem: str, offset: int, fix: str = "") -> NoReturn:
+        raise TemplateError(problem, self._source, offset, fix)
 
 
 def _suggest_name(name: str, names: Collection[str]) -> str:
     nearest = find_nearest_name(name, names)
-    return f": did you mean {nearest}?" if nearest else ""
+    return f"did you mean {nearest}?" if nearest else ""

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from wharf.contract.model.drivers.options import convert_options
-from wharf.contract.model.times import SECOND
-from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.contract.model.times import SECOND, DurationError, parse_duration_ns
 from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
 

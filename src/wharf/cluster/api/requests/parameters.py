@@ -9,8 +9,8 @@ import msgspec
 
 from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.refusal import invalid_request
+from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.contract.wire.endpoint_table import Endpoint, Parameter, ParameterKind
-from wharf.contract.wire.times import DurationError, parse_duration_ns
 
 DEFAULT_WAIT_S: Final = 300.0
 MAX_WAIT_S: Final = 600.0

@@ -4,8 +4,8 @@ import re
 from typing import Final
 
 from wharf.contract.model.refusal import invalid_request
-from wharf.contract.model.times import format_duration
-from wharf.contract.wire.times import DurationError, DurationText, parse_duration_ns
+from wharf.contract.model.times import DurationError, format_duration, parse_duration_ns
+from wharf.contract.wire.times import DurationText
 
 UUID_CHARACTERS: Final = 36
 MAX_ID_DASHES: Final = 4

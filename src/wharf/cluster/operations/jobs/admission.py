@@ -14,6 +14,7 @@ from wharf.cluster.scheduling.feasibility.checker import iter_healthy_drivers
 from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes, has_volume
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import NAMESPACES, NODE_POOLS, NODES, SCHEDULER_CONFIGURATION
+from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.groups import TaskGroup
@@ -32,6 +33,7 @@ from wharf.contract.model.jobs.validation import (
     merge_findings,
     validate_job,
 )
+from wharf.contract.model.jobs.validation.context import MOCK_ALIAS
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.refusal import invalid_request
 
@@ -66,7 +68,10 @@ def admit_job(
     validation = validate_submission(snapshot, submitted, settings, parser_warnings=parser_warnings)
     if not validation.findings.is_valid:
         raise invalid_request(validation.findings.text)
-    return AdmittedJob(validation.job, format_warnings(validation.warnings))
+    in_cluster = check_against_nodes(snapshot, validation.job)
+    # A registration may come before its nodes, so what they lack is no error.
+    warnings = (*validation.warnings, *in_cluster.problems, *in_cluster.warnings)
+    return AdmittedJob(validation.job, format_warnings(warnings))
 
 
 def validate_submission(
@@ -89,9 +94,12 @@ def validate_submission(
 def check_against_nodes(snapshot: Replica, job: Job) -> Findings:
     """Return what the nodes of the cluster lack for a job: drivers that none announces, and host volumes that none has.
 
-    Only a validation reports this. A registration may come before its nodes and volumes. Nothing is returned for volumes if
-    more than `MAX_SCANNED_NODES` nodes would have to be searched.
+    Nothing is returned for volumes if more than `MAX_SCANNED_NODES` nodes would have to be searched. No node is searched for
+    a job with built-in drivers and without volumes.
     """
+    drivers = {task.driver for group in job.groups for task in group.tasks or ()}
+    if drivers <= {*DRIVER_CONFIGS, MOCK_ALIAS} and not any(group.volumes for group in job.groups):
+        return Findings()
     nodes = list(islice(snapshot.iter_all(NODES), MAX_SCANNED_NODES + 1))
     announced = {name for node in nodes for name in (*(node.drivers or ()), *iter_healthy_drivers(node))}
     findings = check_known_drivers(job, announced=announced)

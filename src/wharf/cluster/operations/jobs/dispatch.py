@@ -16,9 +16,10 @@ from wharf.contract.model.body_limits import cut_echo, find_name_problem
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.job import Job, Parameterized, PayloadRequirement
-from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.refusal import RefusalReason, invalid_request, not_found
 from wharf.contract.model.times import SECOND
 
+_WRONG_INPUT: Final = RefusalReason.DISPATCH_INPUT
 MAX_PAYLOAD_BYTES: Final = 16 * 1024
 """Limits the size of a job record, which every server keeps in memory."""
 
@@ -109,9 +110,9 @@ def _check_payload(payload: bytes, template: Parameterized) -> None:
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise invalid_request(f"Payload exceeds maximum size; {len(payload)} > {MAX_PAYLOAD_BYTES}")
     if not payload and template.payload == PayloadRequirement.REQUIRED:
-        raise invalid_request("Payload is not provided but required by parameterized job")
+        raise invalid_request("Payload is not provided but required by parameterized job", _WRONG_INPUT)
     if payload and template.payload == PayloadRequirement.FORBIDDEN:
-        raise invalid_request("Payload provided but forbidden by parameterized job")
+        raise invalid_request("Payload provided but forbidden by parameterized job", _WRONG_INPUT)
 
 
 def _check_meta(meta: Mapping[str, str], template: Parameterized) -> None:
@@ -120,10 +121,12 @@ def _check_meta(meta: Mapping[str, str], template: Parameterized) -> None:
     unpermitted = sorted(meta.keys() - required - set(template.meta_optional or ()))
     if unpermitted:
         keys = cut_echo(" ".join(unpermitted))
-        raise invalid_request(f"Dispatch request included unpermitted metadata keys: [{keys}]")
+        raise invalid_request(f"Dispatch request included unpermitted metadata keys: [{keys}]", _WRONG_INPUT)
     missing = sorted(required - meta.keys())
     if missing:
-        raise invalid_request(f"Dispatch did not provide required meta keys: [{cut_echo(' '.join(missing))}]")
+        raise invalid_request(
+            f"Dispatch did not provide required meta keys: [{cut_echo(' '.join(missing))}]", _WRONG_INPUT
+        )
 
 
 def _check_priority(priority: int, settings: JobSettings) -> None:

@@ -44,9 +44,9 @@ from wharf.contract.model.acl.tokens import RoleLink, Token, TokenType
 from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.secrets import SealedData, hash_secret
+from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.contract.wire import acl as acl_wire
 from wharf.contract.wire import times
-from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.world import World
 from wharf.world.backoff import Backoff
 from wharf.world.tasks import cancel_tasks, run_until_first

@@ -15,3 +15,10 @@ DRIVER_CONFIGS: Final[Mapping[str, type[msgspec.Struct]]] = {
     "mock": MockConfig,
 }
 """The type of the options of each built-in driver."""
+
+REQUIRED_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "docker": ("image", "nginx:1.27"),
+    "exec": ("command", "/bin/sh"),
+    "raw_exec": ("command", "/bin/sh"),
+}
+"""The option without which no task of a driver can start, and an example of its value."""

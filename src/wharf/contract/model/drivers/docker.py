@@ -2,6 +2,8 @@
 
 import msgspec
 
+from wharf.contract.model.drivers.programs import DurationText
+
 
 class AuthConfig(msgspec.Struct, forbid_unknown_fields=True):
     """The block `auth` of a task's configuration: credentials for the registry."""
@@ -364,7 +366,7 @@ class DockerConfig(msgspec.Struct):
 
     Otherwise an image that the engine has is used, unless its tag is `latest`.
     """
-    image_pull_timeout: str = "5m"
+    image_pull_timeout: DurationText = DurationText("5m")
     """How long the pull of the image may take.
 
     Type: duration

@@ -4,17 +4,21 @@ The types in `DRIVER_CONFIGS` are the only description of the options. Job files
 Only options of built-in drivers are known. A plug-in checks its options itself, when a task starts.
 """
 
+import re
 import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from wharf.contract.model.drivers import DRIVER_CONFIGS
+from wharf.contract.model.drivers import DRIVER_CONFIGS, REQUIRED_OPTIONS
+from wharf.contract.model.drivers.programs import DurationText
+from wharf.contract.model.times import DurationError, parse_duration_ns
+from wharf.languages.hcl.amounts import find_duration
 from wharf.languages.hcl.diagnostics import is_secret_name
 from wharf.languages.suggestions import find_nearest_name
 
@@ -24,14 +28,77 @@ MAX_SHOWN_CHARS: Final = 80
 MAX_MESSAGE_CHARS: Final = 300
 MAX_LISTED_OPTIONS: Final = 12
 """A longer list of options would hide the error."""
-_FORMER_DOCKER_OPTIONS: Final[Mapping[str, str]] = {
-    "port_map": 'write network { port "NAME" { to = PORT } } in the group, and ports = ["NAME"] here',
-    "ssl": "delete it: registries are always used with TLS",
-    "volumes_from": "write a volume in the group and volume_mount in the task, or volumes here",
-    "advertise_ipv6_address": 'delete it, and write address_mode = "driver" in the service',
-    "isolation": "delete it: it is an option for Windows",
+
+
+class NomadOption(NamedTuple):
+    """An option of a driver of Nomad that Wharf does not have. `fix` says what to write instead, or what happens.
+
+    An option that is ignored changes nothing that a task could notice, so nodes start the task (record 0254).
+    """
+
+    fix: str
+    is_ignored: bool = False
+
+
+NOMAD_OPTIONS: Final[Mapping[str, Mapping[str, NomadOption]]] = {
+    "docker": {
+        "advertise_ipv6_address": NomadOption('delete it, and write address_mode = "driver" in the service'),
+        "isolation": NomadOption("it has no effect: it is an option for Windows", is_ignored=True),
+        "port_map": NomadOption(
+            'add a port "NAME" with to = PORT to the network of the group, and write ports = ["NAME"] here'
+        ),
+        "ssl": NomadOption("it has no effect: registries are always used with TLS", is_ignored=True),
+        "volumes_from": NomadOption("write a volume in the group and volume_mount in the task, or volumes here"),
+        "windows_allow_insecure_container_admin": NomadOption(
+            "it has no effect: it is an option for Windows", is_ignored=True
+        ),
+    },
+    "raw_exec": {
+        **dict.fromkeys(
+            ("cgroup_v1_override", "cgroup_v2_override"),
+            NomadOption(
+                "it has no effect: the task is in the control group that its node creates for it", is_ignored=True
+            ),
+        ),
+        "no_cgroups": NomadOption(
+            "it has no effect: the node limits the task by control groups if it can",
+            is_ignored=True,
+        ),
+    },
 }
-"""Options of earlier versions of Nomad, and of Windows, with what to write instead."""
+"""Options of Nomad, also of earlier versions of it, by driver."""
+
+
+class TextRule(NamedTuple):
+    """What the texts of an option must be on every node: a pattern, in words, and how to correct a text."""
+
+    pattern: re.Pattern[str]
+    expected: str
+    fix: str
+
+
+_PROGRAM: Final = TextRule(re.compile("[^=]*"), 'a program without "="', "write variables in env of the task")
+_ABSOLUTE_PATH: Final = TextRule(re.compile("/.*", re.DOTALL), "an absolute path", "begin it with /")
+_MOUNT_TYPE: Final = TextRule(
+    re.compile("volume|bind|tmpfs"), "volume, bind or tmpfs", 'write "bind" for a folder or file'
+)
+TEXT_RULES: Final[Mapping[tuple[str, str], TextRule]] = {
+    ("driver raw_exec", "command"): _PROGRAM,
+    ("driver exec", "command"): _PROGRAM,
+    ("driver raw_exec", "work_dir"): _ABSOLUTE_PATH,
+    ("driver exec", "work_dir"): _ABSOLUTE_PATH,
+    ("driver docker", "ulimit"): TextRule(
+        re.compile(r"-?\d+(?::-?\d+)?"), "one number, or two with a colon", 'write "SOFT:HARD", or one number for both'
+    ),
+    ("driver docker", "volumes"): TextRule(
+        re.compile("[^:]*:.*", re.DOTALL), "source:target or source:target:ro", 'write "SOURCE:TARGET"'
+    ),
+    ("block mount", "type"): _MOUNT_TYPE,
+    ("block mounts", "type"): _MOUNT_TYPE,
+}
+"""Rules for the texts of options, by their driver or block, and by their name. Nodes have the same rules."""
+MAX_SECONDS_DIGITS: Final = 6
+"""A longer number without a unit is no number of seconds."""
 REFERENCE_MARK: Final = "${"
 """A text with this mark has its final value only on the node."""
 
@@ -45,14 +112,21 @@ class OptionProblem(NamedTuple):
     message: str
     fix: str
     is_unknown: bool
-    """Whether the driver does not have the option. Otherwise the type of its value is wrong."""
+    """Whether the driver does not have the option. Otherwise its value is wrong, or it is missing."""
+    is_ignored: bool = False
+    """Whether nodes ignore the option, which only Nomad has."""
+    missing: str = ""
+    """The option that the driver needs and that is missing."""
 
 
 def find_option_problems(driver: str, config: Mapping[str, object]) -> Iterator[OptionProblem]:
     """Yield the first problems of the options of a task. Nothing is yielded for drivers of plug-ins."""
     config_type = DRIVER_CONFIGS.get(driver)
     if config_type is not None:
-        yield from islice(_iterate_problems(config, config_type, (), f"driver {driver}"), MAX_OPTION_PROBLEMS)
+        problems = chain(
+            _iterate_missing_option(driver, config), _iterate_problems(config, config_type, (), f"driver {driver}")
+        )
+        yield from islice(problems, MAX_OPTION_PROBLEMS)
 
 
 def convert_options(driver: str, config: Mapping[str, object]) -> dict[str, Any]:
@@ -65,13 +139,34 @@ def convert_options(driver: str, config: Mapping[str, object]) -> dict[str, Any]
     return dict(config) if config_type is None else _convert_fields(config, config_type)
 
 
+def _iterate_missing_option(driver: str, config: Mapping[str, object]) -> Iterator[OptionProblem]:
+    """Yield a problem if a task lacks the option without which its driver cannot start it.
+
+    If the option is misspelled, the path leads to the misspelled one.
+    """
+    name, example = REQUIRED_OPTIONS.get(driver, ("", ""))
+    if not name or config.get(name) not in (None, ""):
+        return
+    unknown = [key for key in config if key not in _list_kinds(DRIVER_CONFIGS[driver])]
+    misspelled = [key for key in unknown[:MAX_OPTION_PROBLEMS] if find_nearest_name(key, [name]) is not None]
+    fix = (
+        f'write {name} instead of "{misspelled[0]}"' if misspelled else f'add {name} to its config, such as "{example}"'
+    )
+    path = (misspelled[0],) if misspelled else (name,) if name in config else ()
+    yield OptionProblem(path, f'a task with the driver {driver} needs the option "{name}"', fix, False, missing=name)
+
+
 def _iterate_problems(
     config: Mapping[str, object], config_type: type[msgspec.Struct], path: OptionPath, owner: str
 ) -> Iterator[OptionProblem]:
     """Yield the problems of one object: of the task's options, or of a block in them."""
     kinds = _list_kinds(config_type)
+    foreign = NOMAD_OPTIONS.get(owner.removeprefix("driver "), {})
     for key, value in config.items():
-        if key not in kinds:
+        if key in foreign:
+            message, option = f'"{key}" is an option of Nomad that Wharf does not have', foreign[key]
+            yield OptionProblem((*path, key), message, option.fix, is_unknown=True, is_ignored=option.is_ignored)
+        elif key not in kinds:
             message = f'unknown key "{key[:MAX_SHOWN_CHARS]}" for {owner}'
             yield OptionProblem((*path, key), message, _suggest_option(key, kinds, owner), is_unknown=True)
         elif value is not None:
@@ -80,8 +175,6 @@ def _iterate_problems(
 
 def _suggest_option(key: str, names: Collection[str], owner: str) -> str:
     """Return what to write instead of an unknown option."""
-    if owner == "driver docker" and key in _FORMER_DOCKER_OPTIONS:
-        return _FORMER_DOCKER_OPTIONS[key]
     nearest = find_nearest_name(key, names)
     if nearest is not None:
         return f'did you mean "{nearest}"?'
@@ -107,6 +200,8 @@ def _iterate_value_problems(value: object, kind: Any, path: OptionPath, owner: s
     if not is_list and typing.get_origin(kind) is not dict:
         if not _is_scalar_of(value, kind):
             yield _describe_wrong_type(value, kind, path, owner)
+        else:
+            yield from _iterate_wrong_texts(value, path, owner, str(path[-1]))
         return
     entries = _list_entries(value, kind)
     if entries is None:
@@ -115,6 +210,19 @@ def _iterate_value_problems(value: object, kind: Any, path: OptionPath, owner: s
     for step, item in entries:
         if not isinstance(item, str | int | float):
             yield _describe_wrong_type(item, str, (*path, *step), owner, option=path[-1])
+        else:
+            yield from _iterate_wrong_texts(item, (*path, *step), owner, str(path[-1]))
+
+
+def _iterate_wrong_texts(value: object, path: OptionPath, owner: str, option: str) -> Iterator[OptionProblem]:
+    """Yield the problem of a text that no node accepts. An empty text is an option that is not set."""
+    rule, text = TEXT_RULES.get((owner, option)), str(value)
+    if rule is None or not text or REFERENCE_MARK in text or rule.pattern.fullmatch(text) is not None:
+        return
+    place = f'"{option}"' if path[-1] == option else f'an item of "{option}"'
+    shown = re.sub("=.*", "=...", text[:MAX_SHOWN_CHARS], flags=re.DOTALL)  # It may be the value of a secret variable.
+    message = f'{place} for {owner} takes {rule.expected}, not "{shown}"'
+    yield OptionProblem(path, message[:MAX_MESSAGE_CHARS], rule.fix, is_unknown=False)
 
 
 def _iterate_missing_fields(
@@ -142,6 +250,11 @@ def _is_scalar_of(value: object, kind: Any) -> bool:
     """Return whether a value is, or reads as, a value of this type. References may read as any type on the node."""
     if isinstance(value, str) and REFERENCE_MARK in value:
         return True
+    if isinstance(value, str) and _is_duration(kind):
+        try:
+            return parse_duration_ns(value) >= 0
+        except DurationError:
+            return False
     try:
         msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError:
@@ -213,7 +326,9 @@ def _name_kind(kind: Any) -> str:
     for part, words in ((list, "a list of texts"), (dict, "a map of texts")):
         if typing.get_origin(kind) is part:
             return words
-    return {int: "a whole number", bool: "true or false"}.get(kind, "a text" if kind is str else "a duration")
+    if _is_duration(kind):
+        return "a duration such as 30s or 1h30m"
+    return {int: "a whole number", bool: "true or false"}.get(kind, "a text")
 
 
 def _suggest_value(value: object, kind: Any, name: str) -> str:
@@ -233,6 +348,10 @@ def _suggest_value(value: object, kind: Any, name: str) -> str:
         return "write true or false"
     if kind is int:
         return "write a whole number, such as 10"
+    if _is_duration(kind) and isinstance(item, str | int | float):
+        text = str(item).replace(" ", "").lower()
+        duration = f"{text}s" if text.isdecimal() and len(text) < MAX_SECONDS_DIGITS else find_duration(text)
+        return f'write "{duration or "30s"}"; the units are ns, us, ms, s, m and h'
     suffix = ', and the arguments in "args"' if name == "command" and isinstance(value, list | tuple) else ""
     return (
         f"write {_quote(item, name)}" if isinstance(item, str | int | float) else "write one text in quotes"
@@ -268,6 +387,11 @@ def _without_none(kind: Any) -> Any:
         return kind
     rest = tuple(part for part in typing.get_args(kind) if part is not type(None))
     return rest[0] if len(rest) == 1 else typing.Union[rest]  # noqa: UP007 (the parts are known only here)
+
+
+def _is_duration(kind: Any) -> bool:
+    """Return whether the values of an option are durations: texts with a unit, or also numbers of nanoseconds."""
+    return kind is DurationText or kind == str | int
 
 
 def _get_block_type(kind: Any) -> type[msgspec.Struct] | None:

@@ -1,6 +1,11 @@
 """The options of tasks with the drivers `exec`, `raw_exec` and `mock`, as job files name them. The drivers check their values."""
 
+from typing import NewType
+
 import msgspec
+
+DurationText = NewType("DurationText", str)
+"""The type of an option that is a duration with a unit, such as `5m`."""
 
 
 class ExecConfig(msgspec.Struct):

@@ -7,8 +7,10 @@ import msgspec
 
 from wharf.contract.model.record import Record
 
-NO_PLUGINS_REASON: Final = "CSI storage plugins are not supported. Use host volumes: see /v1/volumes?type=host"
-"""The refusal of CSI plugins, in jobs and at the endpoints for them."""
+NO_PLUGINS_TEXT: Final = "CSI storage plugins are not supported"
+"""The error of jobs with CSI plugins or their volumes."""
+NO_PLUGINS_REASON: Final = f"{NO_PLUGINS_TEXT}. Use host volumes: see /v1/volumes?type=host"
+"""The refusal of CSI plugins at the endpoints for them."""
 
 
 class VolumeType(StrEnum):

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from wharf.contract.model.drivers.docker import DockerConfig
 from wharf.contract.model.refusal import Refusal
-from wharf.contract.model.times import SECOND
-from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.contract.model.times import SECOND, DurationError, parse_duration_ns
 from wharf.node.drivers.docker import responses
 from wharf.node.drivers.docker.engine import ContainerEngine, RegistryAuth
 from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable

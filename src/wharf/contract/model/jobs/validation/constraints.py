@@ -6,11 +6,14 @@ from wharf.contract.model.jobs.constraints import Affinity, Constraint, Operand,
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.version_constraints import VersionDialect, VersionError, parse_version_constraints
 from wharf.languages.patterns import PatternError, compile_pattern
+from wharf.languages.suggestions import find_nearest_name
 
 NODE_TARGETS: Final = frozenset(
     {"${node.unique.id}", "${node.unique.name}", "${node.datacenter}", "${node.class}", "${node.pool}"}
 )
 """Node properties that constraints can compare."""
+MIN_TARGET_SIMILARITY: Final = 0.85
+"""How similar a node property must be to be suggested. All of them begin with `${node.`, which makes them similar."""
 TARGET_PREFIXES: Final = ("${attr.", "${meta.", "${device.")
 """Beginnings of other values of a node that constraints can compare."""
 BOOL_WORDS: Final = frozenset(["1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False"])
@@ -43,7 +46,7 @@ def _check_constraint(constraint: Constraint, path: str, report: ValidationRepor
         return
     if operand not in CONSTRAINT_OPERANDS:
         known = [str(known) for known in Operand]
-        report.add_error(f"{path}.Operand", f'Unknown constraint type "{operand}"', suggest_one_of(known))
+        report.add_error(f"{path}.Operand", f'Unknown constraint type "{operand}"', suggest_one_of(known, operand))
         return
     if operand in DISTINCT_OPERANDS:
         _check_distinct(constraint, path, report, allow_distinct)
@@ -104,11 +107,9 @@ def _check_left_value(left_value: str, path: str, report: ValidationReport) -> N
     if not left_value:
         report.add_error(f"{path}.LTarget", "No LTarget provided but is required by constraint")
     elif left_value.startswith("$") and not _is_known_target(left_value):
-        report.add_error(
-            f"{path}.LTarget",
-            f'unsupported attribute "{left_value}"',
-            "use ${attr...}, ${meta...}, ${device...} or ${node...}",
-        )
+        nearest = find_nearest_name(left_value, NODE_TARGETS, min_similarity=MIN_TARGET_SIMILARITY)
+        fix = f'did you mean "{nearest}"?' if nearest else "use ${attr...}, ${meta...}, ${device...} or ${node...}"
+        report.add_error(f"{path}.LTarget", f'unsupported attribute "{left_value}"', fix)
 
 
 def _is_known_target(target: str) -> bool:
@@ -143,7 +144,9 @@ def _check_affinity(affinity: Affinity, path: str, report: ValidationReport) -> 
         report.add_error(f"{path}.Operand", "Missing affinity operand")
     elif operand not in AFFINITY_OPERANDS:
         report.add_error(
-            f"{path}.Operand", f'Unknown affinity operator "{operand}"', suggest_one_of(sorted(AFFINITY_OPERANDS))
+            f"{path}.Operand",
+            f'Unknown affinity operator "{operand}"',
+            suggest_one_of(sorted(AFFINITY_OPERANDS), operand),
         )
     else:
         _check_right_value(operand, affinity.r_target, path, report)

@@ -11,6 +11,7 @@ import msgspec
 
 from wharf.contract.model.body_limits import MAX_REPORTED_PROBLEMS
 from wharf.contract.model.message_texts import MAX_SCANNED_MESSAGE_CHARS, cut_message
+from wharf.languages.suggestions import find_nearest_name
 
 MAX_WARNINGS: Final = 200
 """Warnings reported for a job; limits the size of a reply. Problems have the limit of all bodies."""
@@ -159,6 +160,9 @@ def _build_problem(path: str, message: str, fix: str) -> ValidationProblem:
     return ValidationProblem(path, cut_message(message, max_scanned_chars=MAX_SCANNED_MESSAGE_CHARS), fix)
 
 
-def suggest_one_of(words: Sequence[str]) -> str:
-    """Return the suggestion to use one of these words, such as `use one of "a", "b"`."""
+def suggest_one_of(words: Sequence[str], found: str = "") -> str:
+    """Return the suggestion to use one of these words, such as `use one of "a", "b"`, or the one that `found` is similar to."""
+    nearest = find_nearest_name(found, words) if found else None
+    if nearest is not None:
+        return f'did you mean "{nearest}"?'
     return "use one of " + ", ".join(f'"{word}"' for word in words)

@@ -53,7 +53,9 @@ def check_restart(policy: RestartPolicy | None, path: str, report: ValidationRep
         report.add_error(path, "Missing restart policy")
         return
     if policy.mode not in RESTART_MODES:
-        report.add_error(f"{path}.Mode", f'Unsupported restart mode: "{policy.mode}"', suggest_one_of(RESTART_MODES))
+        report.add_error(
+            f"{path}.Mode", f'Unsupported restart mode: "{policy.mode}"', suggest_one_of(RESTART_MODES, policy.mode)
+        )
     if policy.attempts < 0:
         report.add_error(f"{path}.Attempts", f"Restart attempts must not be negative; got {policy.attempts}")
     if policy.attempts == 0 and policy.mode == RestartMode.DELAY:
@@ -89,7 +91,7 @@ def _check_reschedule(policy: ReschedulePolicy | None, path: str, report: Valida
         report.add_error(
             f"{path}.DelayFunction",
             f'Invalid delay function "{policy.delay_function}"',
-            suggest_one_of(DELAY_FUNCTIONS),
+            suggest_one_of(DELAY_FUNCTIONS, policy.delay_function),
         )
     delay_is_valid = policy.delay >= MIN_RESCHEDULE_DELAY_NS
     if not delay_is_valid:
@@ -155,7 +157,7 @@ def _check_update(
         report.add_error(
             f"{path}.HealthCheck",
             f'Invalid health check given: "{policy.health_check}"',
-            suggest_one_of(UPDATE_HEALTH_CHECKS),
+            suggest_one_of(UPDATE_HEALTH_CHECKS, policy.health_check),
         )
     if policy.max_parallel < 0:
         report.add_error(f"{path}.MaxParallel", f"Max parallel can not be less than zero: {policy.max_parallel} < 0")
@@ -204,7 +206,7 @@ def _check_migrate(policy: MigratePolicy | None, path: str, report: ValidationRe
         report.add_error(
             f"{path}.HealthCheck",
             f'Invalid HealthCheck: "{policy.health_check}"',
-            suggest_one_of(MIGRATE_HEALTH_CHECKS),
+            suggest_one_of(MIGRATE_HEALTH_CHECKS, policy.health_check),
         )
     if policy.min_healthy_time < 0:
         report.add_error(f"{path}.MinHealthyTime", "MinHealthyTime must not be negative")
@@ -233,7 +235,9 @@ def _check_disconnect(policy: DisconnectPolicy | None, path: str, report: Valida
             )
     if policy.reconcile not in RECONCILE_STRATEGIES:
         report.add_error(
-            f"{path}.Reconcile", f'Invalid reconcile option "{policy.reconcile}"', suggest_one_of(RECONCILE_STRATEGIES)
+            f"{path}.Reconcile",
+            f'Invalid reconcile option "{policy.reconcile}"',
+            suggest_one_of(RECONCILE_STRATEGIES, policy.reconcile),
         )
 
 

@@ -63,7 +63,7 @@ def _check_identity(identity: WorkloadIdentity, path: str, report: ValidationRep
         report.add_error(
             f"{path}.ChangeMode",
             f'invalid change_mode "{identity.change_mode}"',
-            suggest_one_of(IDENTITY_CHANGE_MODES[1:]),
+            suggest_one_of(IDENTITY_CHANGE_MODES[1:], identity.change_mode),
         )
     if identity.change_mode == "signal" and not identity.change_signal:
         report.add_error(f"{path}.ChangeSignal", "change_signal must be specified when using change_mode=signal")

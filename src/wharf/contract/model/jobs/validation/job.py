@@ -49,7 +49,7 @@ def _check_periodic(periodic: Periodic, report: ValidationReport) -> None:
         report.add_error(
             "Periodic.Missed",
             f'Unknown rule for missed launches "{periodic.missed}"',
-            suggest_one_of(MISSED_LAUNCH_POLICIES),
+            suggest_one_of(MISSED_LAUNCH_POLICIES, periodic.missed),
         )
     if not periodic.enabled:
         return
@@ -113,7 +113,7 @@ def _check_parameterized(parameterized: Parameterized, report: ValidationReport)
         report.add_error(
             "ParameterizedJob.Payload",
             f'Unknown payload requirement: "{parameterized.payload}"',
-            suggest_one_of(PAYLOAD_REQUIREMENTS),
+            suggest_one_of(PAYLOAD_REQUIREMENTS, parameterized.payload),
         )
     both = sorted(set(parameterized.meta_required or ()) & set(parameterized.meta_optional or ()))
     if both:
@@ -205,7 +205,7 @@ def _check_scalars(job: Job, report: ValidationReport, settings: JobSettings) ->
     if job.type == JobType.CORE:
         report.add_error("Type", "job type cannot be core")
     elif job.type not in SUBMITTABLE_JOB_TYPES:
-        report.add_error("Type", f'Invalid job type: "{job.type}"', suggest_one_of(SUBMITTABLE_JOB_TYPES))
+        report.add_error("Type", f'Invalid job type: "{job.type}"', suggest_one_of(SUBMITTABLE_JOB_TYPES, job.type))
     max_priority = min(settings.max_priority, MAX_JOB_PRIORITY)
     if not 1 <= job.priority <= max_priority:
         report.add_error("Priority", f"job priority must be between [1, {max_priority}]; got {job.priority}")

@@ -106,7 +106,9 @@ def _check_numa(resources: Resources, path: str, report: ValidationReport) -> No
         return
     if numa.affinity not in NUMA_AFFINITIES:
         report.add_error(
-            f"{path}.Affinity", f'numa affinity "{numa.affinity}" is not known', suggest_one_of(NUMA_AFFINITIES)
+            f"{path}.Affinity",
+            f'numa affinity "{numa.affinity}" is not known',
+            suggest_one_of(NUMA_AFFINITIES, numa.affinity),
         )
     requested = {device.name for device in resources.devices or ()}
     for position, name in enumerate(numa.devices or ()):

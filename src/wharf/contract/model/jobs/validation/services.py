@@ -46,13 +46,15 @@ def check_service(service: Service, context: ServiceContext, path: str, report: 
         )
     if service.provider not in PROVIDERS:
         report.add_error(
-            f"{path}.Provider", f'Service provider "{service.provider}" is not known', suggest_one_of(PROVIDERS)
+            f"{path}.Provider",
+            f'Service provider "{service.provider}" is not known',
+            suggest_one_of(PROVIDERS, service.provider),
         )
     if service.on_update not in ON_UPDATES:
         report.add_error(
             f"{path}.OnUpdate",
             f'Service on_update must be known; got "{service.on_update}"',
-            suggest_one_of(ON_UPDATES),
+            suggest_one_of(ON_UPDATES, service.on_update),
         )
     _check_address(service, context, path, report)
     _check_port(service.port_label, service.address_mode, context, f"{path}.PortLabel", report)
@@ -61,8 +63,8 @@ def check_service(service: Service, context: ServiceContext, path: str, report: 
     if service.connect is not None:
         report.add_error(
             f"{path}.Connect",
-            f'Service with provider "{service.provider}" cannot include Connect blocks',
-            "the service mesh of Consul is not supported",
+            "services cannot include Connect blocks: the service mesh of Consul is not supported",
+            "delete the block, and read the addresses of other services with nomadService in a template",
         )
     if service.identity is not None and not service.identity.audience:
         report.add_error(f"{path}.Identity.Audience", "Service identity must provide at least one target aud value")
@@ -80,7 +82,9 @@ def _check_address(service: Service, context: ServiceContext, path: str, report:
     if mode not in allowed:
         level = "group" if context.task is None else "task"
         report.add_error(
-            f"{path}.AddressMode", f'Service address_mode "{mode}" is not allowed in a {level}', suggest_one_of(allowed)
+            f"{path}.AddressMode",
+            f'Service address_mode "{mode}" is not allowed in a {level}',
+            suggest_one_of(allowed, mode),
         )
     if service.address and mode != "auto":
         report.add_error(f"{path}.Address", 'Service address may be set only with address_mode "auto"')
@@ -125,7 +129,10 @@ def _check_check(
     """Add each problem of one health check of a service to the report."""
     types = NOMAD_CHECK_TYPES if service.provider == ServiceProvider.NOMAD else CHECK_TYPES
     if check.type not in types:
-        report.add_error(f"{path}.Type", f'Invalid check type "{check.type}"', suggest_one_of(types))
+        fix = suggest_one_of(types, check.type)
+        if check.type in CHECK_TYPES:
+            fix = f'write provider = "{ServiceProvider.WHARF}" in the service, which has such checks'
+        report.add_error(f"{path}.Type", f'Invalid check type "{check.type}"', fix)
     if check.type == "http":
         _check_http(check, path, report)
     if check.type == "script" and not check.command:
@@ -137,12 +144,14 @@ def _check_check(
         report.add_error(
             f"{path}.InitialStatus",
             f'invalid initial check state "{check.initial_status}"',
-            suggest_one_of(INITIAL_STATUSES[1:]),
+            suggest_one_of(INITIAL_STATUSES[1:], check.initial_status),
         )
     modes = NATIVE_CHECK_ADDRESS_MODES if service.is_native else CHECK_ADDRESS_MODES
     if check.address_mode not in modes:
         report.add_error(
-            f"{path}.AddressMode", f'invalid address_mode "{check.address_mode}"', suggest_one_of(modes[1:])
+            f"{path}.AddressMode",
+            f'invalid address_mode "{check.address_mode}"',
+            suggest_one_of(modes[1:], check.address_mode),
         )
     if check.type in ("http", "tcp", "grpc"):
         if not check.port_label and check.address_mode != "driver":
@@ -150,7 +159,11 @@ def _check_check(
         elif check.port_label != service.port_label:
             _check_port(check.port_label, check.address_mode, context, f"{path}.PortLabel", report)
     if check.on_update and check.on_update not in ON_UPDATES:
-        report.add_error(f"{path}.OnUpdate", f'on_update "{check.on_update}" is not known', suggest_one_of(ON_UPDATES))
+        report.add_error(
+            f"{path}.OnUpdate",
+            f'on_update "{check.on_update}" is not known',
+            suggest_one_of(ON_UPDATES, check.on_update),
+        )
     if check.task_name and check.task_name not in context.group_tasks:
         report.add_error(f"{path}.TaskName", f'Check refers to task "{check.task_name}", which is not in the group')
     if check.check_restart is not service.check_restart:

@@ -16,7 +16,7 @@ from wharf.contract.model.jobs.validation.resources import check_resources
 from wharf.contract.model.jobs.validation.services import ServiceContext, check_service
 from wharf.contract.model.jobs.validation.templates import check_artifacts, check_templates, is_outside_folder
 from wharf.contract.model.jobs.validation.volumes import check_mounts
-from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_TEXT
 from wharf.contract.model.times import format_duration
 
 LIFECYCLE_HOOKS: Final = tuple(str(word) for word in LifecycleHook)
@@ -68,7 +68,9 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
     check_secrets(task.secrets, path, report)
     _check_actions(task.actions, path, report)
     if task.csi_plugin_config is not None:
-        report.add_error(f"{path}.CSIPluginConfig", NO_PLUGINS_REASON)
+        report.add_error(
+            f"{path}.CSIPluginConfig", NO_PLUGINS_TEXT, "delete the block, and use host volumes, which need no plug-in"
+        )
     if task.scaling_policies:
         report.add_error(f"{path}.ScalingPolicies", "Scaling of a task's resources is not supported", "scale the group")
     if task.consul is not None:
@@ -112,7 +114,9 @@ def _check_lifecycle(task: Task, path: str, report: ValidationReport) -> None:
     if not task.lifecycle.hook:
         report.add_error(field_path, "no lifecycle hook provided", suggest_one_of(LIFECYCLE_HOOKS))
     else:
-        report.add_error(field_path, f'invalid hook: "{task.lifecycle.hook}"', suggest_one_of(LIFECYCLE_HOOKS))
+        report.add_error(
+            field_path, f'invalid hook: "{task.lifecycle.hook}"', suggest_one_of(LIFECYCLE_HOOKS, task.lifecycle.hook)
+        )
 
 
 def _check_services(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:

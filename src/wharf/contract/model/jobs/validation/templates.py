@@ -7,7 +7,7 @@ from wharf.contract.model.jobs.templates import Artifact, ChangeMode, GetterMode
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
 from wharf.languages.templates.errors import TemplateError
 from wharf.languages.templates.functions import FUNCTION_ARITIES
-from wharf.languages.templates.parser import parse_template
+from wharf.languages.templates.parser import find_template_errors
 
 MAX_CHECKED_ACTION_CHARS: Final = 2_000
 """Characters of all `{{ }}` of a task that servers parse; limits the CPU time of a registration to about 20 ms.
@@ -48,9 +48,11 @@ def check_templates(templates: tuple[Template, ...] | None, path: str, report: V
         section = report.add_section(f"Template {position + 1} validation failed")
         action_chars += _count_action_chars(template)
         if action_chars <= MAX_CHECKED_ACTION_CHARS:
-            problem = find_syntax_problem(template.embedded_tmpl, template.left_delim, template.right_delim)
-            if problem:
-                section.add_error(f"{field_path}.EmbeddedTmpl", problem)
+            # Only one: a search for the name that was meant takes milliseconds.
+            for error in find_syntax_errors(
+                template.embedded_tmpl, template.left_delim, template.right_delim, max_errors=1
+            ):
+                section.add_error(f"{field_path}.EmbeddedTmpl", f"{describe_template_place(error)}: {error.reason}")
         _check_template(template, field_path, section)
         first = destinations.setdefault(template.dest_path, position)
         if first != position:
@@ -59,13 +61,16 @@ def check_templates(templates: tuple[Template, ...] | None, path: str, report: V
             )
 
 
-def find_syntax_problem(text: str, left: str, right: str) -> str:
-    """Return the first error of a template's text, such as an unknown function, with its place; empty if there is none."""
-    try:
-        parse_template(text, FUNCTION_ARITIES, left or LEFT_DELIMITER, right or RIGHT_DELIMITER)
-    except TemplateError as error:
-        return f"template, line {error.line}, column {error.column}: {error.reason}"
-    return ""
+def find_syntax_errors(text: str, left: str, right: str, *, max_errors: int) -> list[TemplateError]:
+    """Return the first errors of a template's text, such as unknown functions. Empty delimiters are the usual ones."""
+    return find_template_errors(
+        text, FUNCTION_ARITIES, left or LEFT_DELIMITER, right or RIGHT_DELIMITER, max_errors=max_errors
+    )
+
+
+def describe_template_place(error: TemplateError) -> str:
+    """Return where an error is in the text of its template."""
+    return f"template, line {error.line}, column {error.column}"
 
 
 def _count_action_chars(template: Template) -> int:
@@ -100,7 +105,9 @@ def _check_change(template: Template, path: str, report: ValidationReport) -> No
     """Add each problem of a template's change mode, signal and script to the report."""
     mode = template.change_mode
     if mode not in CHANGE_MODES:
-        report.add_error(f"{path}.ChangeMode", f'Invalid change mode given: "{mode}"', suggest_one_of(CHANGE_MODES))
+        report.add_error(
+            f"{path}.ChangeMode", f'Invalid change mode given: "{mode}"', suggest_one_of(CHANGE_MODES, mode)
+        )
     elif mode == ChangeMode.SIGNAL:
         if not template.change_signal:
             report.add_error(f"{path}.ChangeSignal", "Must specify signal value when change mode is signal")
@@ -125,7 +132,7 @@ def check_artifacts(artifacts: tuple[Artifact, ...] | None, path: str, report: V
             section.add_error(
                 f"{field_path}.GetterMode",
                 f'invalid artifact mode "{artifact.getter_mode}"',
-                suggest_one_of(GETTER_MODES),
+                suggest_one_of(GETTER_MODES, artifact.getter_mode),
             )
         if is_outside_folder(artifact.relative_dest):
             section.add_error(f"{field_path}.RelativeDest", "artifact destination path escapes the task's directory")
@@ -150,7 +157,7 @@ def _check_checksum(artifact: Artifact, path: str, report: ValidationReport) -> 
         report.add_error(field_path, f'checksum must be given as "type:value" format; got "{checksum}"')
     elif digest_type not in DIGEST_LENGTHS:
         report.add_error(
-            field_path, f'unsupported checksum type "{digest_type}"', suggest_one_of(tuple(DIGEST_LENGTHS))
+            field_path, f'unsupported checksum type "{digest_type}"', suggest_one_of(tuple(DIGEST_LENGTHS), digest_type)
         )
     elif not _HEX.match(digest) or len(digest) != DIGEST_LENGTHS[digest_type]:
         report.add_error(

@@ -5,7 +5,7 @@ from typing import Final
 
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
-from wharf.contract.model.jobs.volumes import NO_PLUGINS_REASON, AccessMode, VolumeMount, VolumeRequest, VolumeType
+from wharf.contract.model.jobs.volumes import NO_PLUGINS_TEXT, AccessMode, VolumeMount, VolumeRequest, VolumeType
 
 HOST_ACCESS_MODES: Final = (
     "",
@@ -30,7 +30,11 @@ def check_volumes(group: TaskGroup, path: str, report: ValidationReport, *, job_
         if request.type == VolumeType.HOST:
             _check_host(request, field_path, section)
         elif request.type == VolumeType.CSI:
-            section.add_error(f"{field_path}.Type", NO_PLUGINS_REASON)
+            section.add_error(
+                f"{field_path}.Type",
+                NO_PLUGINS_TEXT,
+                "write the type host, and the name of a host volume as source; `wharf volume status` lists them",
+            )
 
 
 def _check_per_alloc(
@@ -56,7 +60,7 @@ def _check_host(request: VolumeRequest, path: str, report: ValidationReport) -> 
         report.add_error(
             f"{path}.AccessMode",
             f'host volumes cannot be mounted with access mode "{request.access_mode}"',
-            suggest_one_of(HOST_ACCESS_MODES[1:]),
+            suggest_one_of(HOST_ACCESS_MODES[1:], request.access_mode),
         )
     elif request.access_mode == AccessMode.SINGLE_NODE_READER and not request.read_only:
         report.add_error(f"{path}.ReadOnly", f"{request.access_mode} volumes must be read-only")
@@ -79,7 +83,7 @@ def check_mounts(
             report.add_error(
                 f"{field_path}.PropagationMode",
                 f'Volume Mount ({position}) has an invalid propagation mode: "{mount.propagation_mode}"',
-                suggest_one_of(PROPAGATION_MODES),
+                suggest_one_of(PROPAGATION_MODES, mount.propagation_mode),
             )
         if mount.selinux_label not in SELINUX_LABELS:
             report.add_error(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wharf.contract.wire.times import DurationError, parse_duration_ns
+from wharf.contract.model.times import DurationError, parse_duration_ns
 
 SECOND = 1_000_000_000
 
