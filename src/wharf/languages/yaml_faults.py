@@ -46,12 +46,12 @@ def explain_yaml_error(text: str, error: Any, root: Any) -> MarkupError:  # ruam
     return MarkupError(f"this is not YAML: {detail}", fault.at)
 
 
-def explain_documents(text: str, first_end: int, count: int) -> MarkupError:
+def explain_documents(text: str, first_end: int) -> MarkupError:
     """Return the error of a text with several documents. `first_end` is where the value of the first one ends."""
     second = _DOCUMENT_START.search(text, first_end)
     start = second.start() if second is not None else None
     return MarkupError(
-        f"expected one YAML document, got {count}",
+        "expected one YAML document, got several",
         start,
         None if start is None else start + 3,
         "write one file for each document, or delete the line ---",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from wharf.cli.common.documents import STDIN, note_large_yaml, read_utf8_text
+from wharf.cli.common.documents import STDIN, read_utf8_text
 from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_issues
 from wharf.cli.job.variables import VariableOptions, describe_submitted_variables, read_inputs
 from wharf.job_files.fields import explain_type, is_duration_field
@@ -149,8 +149,6 @@ def _parse(path: str, name: str, text: str, options: VariableOptions, world: "Wo
     format = detect_format(path, text)
     ports = FunctionPorts(_RandomBytes(world), LocalFiles())
     if format != HCL:
-        if format == MarkupFormat.YAML:
-            note_large_yaml(name, text)
         document = read_markup(text, name, MarkupFormat(format))
         if format != MarkupFormat.JSON or not is_hcl_in_json(document.value):
             needs_inputs = has_variables(document.value) or options.values or options.files
