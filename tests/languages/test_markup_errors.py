@@ -271,7 +271,7 @@ DEEP = MAX_DEPTH + 1
 @pytest.mark.parametrize(
     ("text", "format", "marked_at"),
     [
-        ("a: " + "[" * 100_000, "yaml", 3 + MAX_DEPTH - 1),
+        ("a: " + "[" * 100_000, "yaml", 3 + MAX_DEPTH),
         ("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, "yaml", 3 + MAX_DEPTH - 1),
         ("- " * 100_000, "yaml", 2 * MAX_DEPTH),
         ("".join(" " * at + "a:\n" for at in range(DEEP)) + " " * DEEP + "x: 1\n", "yaml", 5250 + MAX_DEPTH),

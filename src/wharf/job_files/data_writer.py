@@ -143,6 +143,7 @@ def create_yaml_writer() -> Any:  # ruamel.yaml has no types for its dumpers.
     from ruamel.yaml import YAML
 
     writer = YAML()
+    writer.composer.warn_double_anchors = False
     writer.preserve_quotes = True
     writer.width = YAML_WIDTH
     writer.indent(mapping=2, sequence=4, offset=2)

@@ -7,7 +7,6 @@ formatting never changes the document.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Final
 
 from wharf.languages.hcl.body_parser import BodyParser
@@ -295,6 +294,7 @@ def _align(lines: Sequence[_Line], levels: Sequence[int]) -> list[str]:
 def _is_equal(formatted: Any, original: Any) -> bool:
     """Return whether two syntax trees are equal but for their offsets."""
     stack = [(formatted, original)]
+    attributes: dict[type, list[str]] = {}
     while stack:
         one, other = stack.pop()
         if type(one) is not type(other):
@@ -311,7 +311,8 @@ def _is_equal(formatted: Any, original: Any) -> bool:
                 return False
             stack += zip(one.values(), other.values(), strict=True)
         else:
-            names = _list_attributes(type(one))
+            kind = type(one)
+            names = attributes[kind] = attributes.get(kind) or _list_attributes(kind)
             if not names and one != other:
                 return False
             for name in names:
@@ -321,7 +322,6 @@ def _is_equal(formatted: Any, original: Any) -> bool:
     return True
 
 
-@cache
 def _list_attributes(node_type: type) -> list[str]:
     """Return the names of the attributes of a type of nodes, without its offsets."""
     names = {name for each in node_type.__mro__ for name in getattr(each, "__slots__", ())}

@@ -205,6 +205,9 @@ def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, place
             if f"{kind}.{name}" in seen:
                 continue
             seen.add(f"{kind}.{name}")
+            if len(seen) > MAX_DIAGNOSTICS:
+                diagnostics.omitted_count += 1  # Searching the place of each takes long.
+                continue
             key = VARIABLES if kind == "var" else LOCALS
             source, start, end = places.get_range(path)
             at = source.text.find(match[0], start)

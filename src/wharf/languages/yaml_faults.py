@@ -192,7 +192,7 @@ def _explain_alias(fault: _Fault) -> MarkupError | None:
         return None
     end = fault.at + 1 + len(match[1])
     return MarkupError(
-        f"no anchor &{match[1]} is above this alias", fault.at, end,
+        f"no anchor &{shorten(match[1])} is above this alias", fault.at, end,
         f'if it is a text, write "*{shorten(match[1])}"; if not, mark the value that it repeats by &{shorten(match[1])}',
     )  # fmt: skip
 
@@ -204,7 +204,7 @@ def _explain_tag(fault: _Fault) -> MarkupError | None:
     tag = f"!!{match[1].removeprefix(_TAG_PREFIX)}" if match[1].startswith(_TAG_PREFIX) else match[1]
     end = fault.at + len(tag) if fault.text.startswith(tag, fault.at) else fault.at + 1
     return MarkupError(
-        f"the tag {tag} is unknown", fault.at, end, "delete it, or put the value in quotes if it is a text"
+        f"the tag {shorten(tag)} is unknown", fault.at, end, "delete it, or put the value in quotes if it is a text"
     )
 
 

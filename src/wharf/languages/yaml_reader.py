@@ -5,15 +5,17 @@ Import this module only where YAML is read, because it loads ruamel.yaml.
 
 import copy
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.events import AliasEvent, CollectionStartEvent
 from ruamel.yaml.nodes import ScalarNode
 from ruamel.yaml.parser import Parser
+from ruamel.yaml.scanner import Scanner
 
 from wharf.languages.exact_values import MAX_DEPTH, find_number_problem, find_text_problem
+from wharf.languages.markup_errors import shorten
 
 MAX_COLLECTION_ITEMS: Final = 5_000
 """Limit of the items of one list or map in YAML, equal to that of servers (`MAX_ITEMS`); protects the user's time."""
@@ -33,13 +35,23 @@ _UNSUPPORTED_TAGS: Final = frozenset(f"{_PREFIX}{name}" for name in ("binary", "
 """Types that JSON does not have."""
 
 
+class BoundedScanner(Scanner):
+    """The scanner of ruamel.yaml. It reads ahead for the end of a key, in the square of the open brackets, so it limits them."""
+
+    def fetch_flow_collection_start(self, *arguments: Any, **options: Any) -> None:
+        """Read an opening bracket. Raises `RefusedValue`."""
+        if self.flow_level >= MAX_DEPTH:
+            raise _make_depth_error(self.reader.get_mark())
+        super().fetch_flow_collection_start(*arguments, **options)
+
+
 class RefusedValue(ComposerError):
     """A value that YAML has and JSON cannot hold, or that is too large. Its problem and fix are sentences for users."""
 
-    def __init__(self, problem: str, node: Any, fix: str = "", *, is_key_only: bool = False) -> None:
-        super().__init__(None, None, problem, node.start_mark)
+    def __init__(self, problem: str, start: Any, end: int, fix: str = "") -> None:
+        super().__init__(None, None, problem, start)
         self.fix = fix
-        self.end: int = node.start_mark.index + 1 if is_key_only else node.end_mark.index
+        self.end = end
 
 
 class FastParser(Parser):
@@ -79,13 +91,13 @@ class ExactComposer(Composer):
         if parent is not None and len(parent.value) > MAX_COLLECTION_ITEMS:
             problem = f"a list or map may hold at most {MAX_COLLECTION_ITEMS:,} items, and this one holds more"
             fix = "remove some, or store them in a file that the task reads"
-            raise RefusedValue(problem, parent, fix, is_key_only=True)
+            raise _make_error(problem, parent.start_mark, fix)
         event = self.parser.peek_event()
         self._nodes += 1
         self._expanded += 1
         if self._nodes > MAX_NODES:
             problem = f"the file has more than {MAX_NODES:,} keys and values"
-            raise RefusedValue(problem, event, "write it in JSON or HCL, which are read faster", is_key_only=True)
+            raise _make_error(problem, event.start_mark, "write it in JSON or HCL, which are read faster")
         if isinstance(event, AliasEvent):
             self._count_alias(event, is_merged=getattr(index, "tag", None) == _MERGE_TAG)
             node = super().compose_node(parent, index)
@@ -96,7 +108,7 @@ class ExactComposer(Composer):
             if node.anchor:
                 self._sizes[node.anchor] = (1, 0)
         if isinstance(node, ScalarNode) and node.anchor and not node.value and node.style is None:
-            _refuse(node, "a value that begins with & needs quotes", f'write "&{node.anchor}"')
+            _refuse(node, "a value that begins with & needs quotes", f'write "&{shorten(node.anchor)}"')
         if node.tag in _UNSUPPORTED_TAGS:
             name = node.tag.removeprefix(_PREFIX)
             _refuse(node, f"the type !!{name} is not supported", "write a text, a number, a list or a map")
@@ -126,19 +138,20 @@ class ExactComposer(Composer):
         if event.anchor not in self.anchors:
             return  # The error of the parser is better.
         if event.anchor not in self._sizes:
-            problem = f"the alias *{event.anchor} is inside of the list or map that it repeats"
-            raise RefusedValue(problem, event, "remove it")
+            _refuse(
+                event, f"the alias *{shorten(event.anchor)} is inside of the list or map that it repeats", "remove it"
+            )
         size, levels = self._sizes[event.anchor]
         self._expanded += size
         if self._expanded > MAX_EXPANDED_VALUES:
             problem = f"the file has more than {MAX_EXPANDED_VALUES:,} keys and values once its aliases are expanded"
-            raise RefusedValue(problem, event, "use fewer aliases, or repeat smaller values")
+            _refuse(event, problem, "use fewer aliases, or repeat smaller values")
         self._deepest = max(self._deepest, self._level + levels - is_merged)
         self._check_depth(event)
 
     def _check_depth(self, event: Any) -> None:
         if self._deepest > MAX_DEPTH:
-            raise RefusedValue(f"nested more than {MAX_DEPTH} deep", event, "write it flatter", is_key_only=True)
+            raise _make_depth_error(event.start_mark)
 
     def _convert_key(self, node: Any) -> Any:
         """Return the node of a key as a text. The key `<<` stays: it merges another map."""
@@ -179,10 +192,21 @@ def create_yaml_reader() -> YAML:
     """Return a YAML parser that stops at the first value that JSON cannot hold, and at a limit of the document."""
     reader = YAML(typ="safe", pure=True)
     reader.version = (1, 2)  # In YAML 1.2, `on` and `no` are texts, not bools.
+    reader.Scanner = BoundedScanner
     reader.Parser = FastParser
     reader.Composer = ExactComposer
     return reader
 
 
-def _refuse(node: Any, problem: str, fix: str = "") -> None:
-    raise RefusedValue(problem, node, fix)
+def _refuse(node: Any, problem: str, fix: str = "") -> NoReturn:
+    """Raise the error of a node or event."""
+    raise RefusedValue(problem, node.start_mark, node.end_mark.index, fix)
+
+
+def _make_error(problem: str, start: Any, fix: str) -> RefusedValue:
+    """Return an error that marks one character."""
+    return RefusedValue(problem, start, start.index + 1, fix)
+
+
+def _make_depth_error(start: Any) -> RefusedValue:
+    return _make_error(f"nested more than {MAX_DEPTH} deep", start, "write it flatter")
