@@ -1,6 +1,6 @@
 """No job file takes the commands that read job files much more than a second of CPU time, whatever it contains.
 
-`make test` reads files of 5 kB, `make fuzz` files of 1 MB.
+`make test` reads files of 8 kB, `make fuzz` files of 1 MB.
 """
 
 import time
@@ -20,8 +20,10 @@ from wharf.world.real import RealWorld
 
 pytestmark = pytest.mark.fuzz
 
-FILE_BYTES: Final = MAX_FILE_BYTES if IS_FULL_RUN else 5_000
-MAX_CPU_S: Final = 5.0 if IS_FULL_RUN else 1.0
+FILE_BYTES: Final = MAX_FILE_BYTES if IS_FULL_RUN else 8_000
+MARGIN_BYTES: Final = 2_000
+"""Some files are larger than the size that they should have, and the limit of files in HCL is exact."""
+MAX_CPU_S: Final = 5.0 if IS_FULL_RUN else 2.0
 """The slowest file of 1 MB is formatted in 2.4 s and read in 1.3 s. A busy machine needs up to twice the time."""
 MAX_ATTEMPTS: Final = 3
 FORMATTED_SUFFIXES: Final = ("hcl", "yaml")
@@ -65,9 +67,10 @@ def find_fastest_s(file: str, command: str) -> tuple[float, str]:
 @pytest.mark.parametrize("worst", list(iter_worst_files()), ids=str)
 def test_a_job_file_takes_a_limited_cpu_time_and_has_short_errors(worst: WorstFile, tmp_path: Path) -> None:
     file = tmp_path / f"job.{worst.suffix}"
-    file.write_text(worst.build_text(FILE_BYTES))
+    file.write_text(worst.build_text(FILE_BYTES - MARGIN_BYTES))
     commands = ["read", "convert"] + ["fmt"] * (worst.suffix in FORMATTED_SUFFIXES)
 
+    assert FILE_BYTES // 3 < file.stat().st_size <= FILE_BYTES
     costs = {command: find_fastest_s(str(file), command) for command in commands}
 
     print(f"\n{worst}: { ({command: round(cpu_s, 2) for command, (cpu_s, _) in costs.items()}) }")

@@ -14,7 +14,7 @@ MAX_FILE_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class WorstFile:
-    """A kind of job file. `suffix` is the language, and `build_text` returns a file of about as many characters."""
+    """A kind of job file. `suffix` is the language, and `build_text` returns a file of at most a number of bytes, nearly as large."""
 
     name: str
     suffix: str
@@ -25,19 +25,17 @@ class WorstFile:
 
 
 def fill(size: int, start: str, part: str, end: str = "") -> str:
-    """Return a text of about `size` characters that repeats a part. `@` in the part is the number of the repetition."""
+    """Return a text of at most `size` bytes that repeats a part. `@` in the part is the number of the repetition."""
     parts: list[str] = []
-    length = len(start) + len(end)
-    while length < size:
-        text = part.replace("@", str(len(parts)))
+    remaining = size - len((start + end).encode())
+    while (text := part.replace("@", str(len(parts)))) and (remaining := remaining - len(text.encode())) >= 0:
         parts.append(text)
-        length += len(text)
     return start + "".join(parts) + end
 
 
 def _nest(size: int, start: str, opening: str, closing: str, middle: str = "", end: str = "") -> str:
-    """Return a text of about `size` characters that nests brackets."""
-    count = max(1, (size - len(start) - len(middle) - len(end)) // len(opening + closing))
+    """Return a text of at most `size` bytes that nests brackets."""
+    count = (size - len(start + middle + end)) // len(opening + closing)
     return start + opening * count + middle + closing * count + end
 
 
@@ -168,7 +166,7 @@ _HCL: Final[dict[str, Callable[[int], str]]] = {
         f"  a{at + 1} = local.a{at}\n" for at in range(size // 24)
     ) + "}\n",
     "a chain of growing local values": lambda size: f'{_JOB}}}\nlocals {{\n  a0 = "x"\n' + "".join(
-        f'  a{at + 1} = "${{local.a{at}}}${{local.a{at}}}"\n' for at in range(size // 40)
+        f'  a{at + 1} = "${{local.a{at}}}${{local.a{at}}}"\n' for at in range(size // 45)
     ) + "}\n",
     "a ring of local values": lambda size: f"{_JOB}}}\nlocals {{\n  a0 = local.a{size // 24}\n" + "".join(
         f"  a{at + 1} = local.a{at}\n" for at in range(size // 24)
@@ -297,14 +295,14 @@ _YAML: Final[dict[str, Callable[[int], str]]] = {
     "lists in lists by dashes": _repeat("a:\n  ", "- "),
     "maps in maps by indentation": lambda size: "".join(" " * at + "a:\n" for at in range(int((2 * size) ** 0.5))),
     "question marks": _repeat("a:\n  ", "? "),
-    "empty lists": _repeat("a:\n", "- [" + "[]," * 4_000 + "[]]\n"),
-    "short values": _repeat("a:\n", "- [" + "1," * 4_000 + "1]\n"),
-    "short texts": _repeat("a:\n", "- [" + "x," * 4_000 + "x]\n"),
-    "short maps": _repeat("a:\n", "- [" + "{a: 1}," * 1_000 + "1]\n"),
-    "short values on lines": _repeat("", "k@:\n" + "- 1\n" * 4_000),
+    "empty lists": _repeat("a:\n", "- [" + "[]," * 900 + "[]]\n"),
+    "short values": _repeat("a:\n", "- [" + "1," * 900 + "1]\n"),
+    "short texts": _repeat("a:\n", "- [" + "x," * 900 + "x]\n"),
+    "short maps": _repeat("a:\n", "- [" + "{a: 1}," * 200 + "1]\n"),
+    "short values on lines": _repeat("", "k@:\n" + "- 1\n" * 400),
     "values on lines": _repeat("a:\n", "- x\n"),
     "keys": _repeat("a:\n", "  k@: 1\n"),
-    "keys of maps": _repeat("", "m@:\n" + "".join(f"  k{at}: 1\n" for at in range(4_000))),
+    "keys of maps": _repeat("", "m@:\n" + "".join(f"  k{at}: 1\n" for at in range(200))),
     "equal keys": _repeat("a:\n", "  k: 1\n"),
     "unknown fields": _repeat("ID: a\n", "k@: 1\n"),
     "groups": _repeat("ID: a\nTaskGroups:\n", "- Name: g@\n"),
@@ -337,14 +335,16 @@ _YAML: Final[dict[str, Callable[[int], str]]] = {
     "aliases": _repeat("ID: &a a\nMeta:\n", "  k@: *a\n"),
     "aliases of a list": _repeat("x-a: &a [" + "1, " * 999 + "1]\nx-b:\n", "- *a\n"),
     "nested aliases": lambda size: "x0: &x0 [1, 1]\n" + "".join(
-        f"x{at + 1}: &x{at + 1} [*x{at}, *x{at}]\n" for at in range(size // 24)
+        f"x{at + 1}: &x{at + 1} [*x{at}, *x{at}]\n" for at in range(size // 36)
     ),
     "an alias of itself": _repeat("a: &a [*a]\nb:\n", "- *a\n"),
     "unknown aliases": _repeat("a:\n", "- *a@\n"),
     "merge keys": _repeat("x-a: &a {b: 1}\nMeta:\n", "- <<: *a\n"),
-    "merge keys of large maps": _repeat("x-a: &a {" + "".join(f"k{at}: 1, " for at in range(4_000)) + "z: 1}\nx-b:\n", "- <<: *a\n"),
+    "merge keys of large maps": lambda size: fill(
+        size, "x-a: &a {" + "".join(f"k{at}: 1, " for at in range(min(4_000, size // 30))) + "z: 1}\nx-b:\n", "- <<: *a\n"
+    ),
     "merge keys of merge keys": lambda size: "x0: &x0 {a: 1}\n" + "".join(
-        f"x{at + 1}: &x{at + 1} {{<<: *x{at}, k{at}: 1}}\n" for at in range(size // 34)
+        f"x{at + 1}: &x{at + 1} {{<<: *x{at}, k{at}: 1}}\n" for at in range(size // 43)
     ),
     "merge keys in one map": _repeat("x-a: &a {b: 1}\nMeta:\n  <<: [", "*a, ", "*a]\n"),
     "tags": _repeat("ID: a\nMeta:\n", "  k@: !!str v\n"),

@@ -451,6 +451,18 @@ def test_at_most_twenty_errors_are_shown() -> None:
     assert (len(caught.value.diagnostics), caught.value.omitted_count) == (20, 5)
 
 
+def test_undeclared_references_are_located_in_linear_time() -> None:
+    text = json.dumps({"ID": "a", "Meta": {"k": "".join(f"${{var.x{number}}}" for number in range(50_000))}})
+
+    began_s = time.process_time()
+    with pytest.raises(DocumentErrors) as caught:
+        parse(text, MarkupFormat.JSON)
+
+    # The text is also too long for a value of `Meta`.
+    assert (len(caught.value.diagnostics), caught.value.omitted_count) == (20, 49_981)
+    assert time.process_time() - began_s < 5.0
+
+
 def test_keys_for_parts_that_aliases_refer_to_are_ignored() -> None:
     text = "x-meta: &meta {a: b}\nID: a\nMeta: *meta\n"
 
