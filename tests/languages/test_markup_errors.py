@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from wharf.languages.exact_values import MAX_DEPTH
-from wharf.languages.markup import MAX_SLOW_CHARS, MarkupFormat, parse_markup
+from wharf.languages.markup import MAX_SLOW_CHARS, MarkupFormat, parse_json, parse_markup
 from wharf.languages.markup_errors import MarkupError
 
 YAML_FAULTS: Final = [
@@ -340,6 +340,15 @@ def test_a_text_in_yaml_or_toml_has_a_limit_of_characters(format: str) -> None:
         f"the file has 1,000,001 characters, more than the 1,000,000 that a file in {format.upper()} may have: "
         "make it smaller, or write it in JSON"
     )
+
+
+def test_a_text_of_a_program_may_have_any_number_of_values_and_no_deeper_levels() -> None:
+    assert len(parse_json("[" + "1," * 200_000 + "1]", max_values=None)) == 200_001
+    with pytest.raises(MarkupError, match="nested more than 100 deep") as raised:
+        parse_json("[" * 100_000, max_values=None)
+    assert raised.value.start == MAX_DEPTH
+    with pytest.raises(MarkupError, match="this is not JSON: expecting value"):
+        parse_json("[" + "1," * 200_000 + "?]", max_values=None)
 
 
 def test_brackets_and_commas_in_texts_of_json_are_no_values() -> None:

@@ -32,7 +32,7 @@ from wharf.languages.hcl.json_documents import (
     JsonScalar,
 )
 from wharf.languages.hcl.numerals import parse_number
-from wharf.languages.hcl.reader import ParseError
+from wharf.languages.hcl.reader import FinalError, ParseError
 from wharf.languages.markup_errors import MarkupError
 from wharf.languages.toml_faults import explain_toml_error, find_long_key
 from wharf.languages.toml_locations import TOML_TEXT, KeyPath, find_ranges
@@ -126,8 +126,11 @@ def _make_depth_error(start: int | None, end: int | None = None) -> MarkupError:
 # -- JSON
 
 
-def parse_json(text: str) -> Any:  # Any JSON value.
-    """Return the value of a JSON text. Raises `MarkupError`, also for a key that occurs twice in one object."""
+def parse_json(text: str, *, max_values: int | None = MAX_JSON_VALUES) -> Any:  # Any JSON value.
+    """Return the value of a JSON text. Raises `MarkupError`, also for a key that occurs twice in one object.
+
+    Texts that programs have written may have any number of values: `max_values` is `None`.
+    """
 
     def build_object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(entries)
@@ -135,7 +138,8 @@ def parse_json(text: str) -> Any:  # Any JSON value.
             raise _DuplicateKey(_find_repeated(key for key, _ in entries))
         return built
 
-    _check_size(text, _JSON_VALUE, MAX_JSON_VALUES, "split the job, or store values in files that its tasks read")
+    if max_values is not None:
+        _check_size(text, _JSON_VALUE, max_values, "split the file, or store values in files that tasks read")
     try:
         return load_exact_json(text, build_object)
     except InexactValue as problem:
@@ -146,6 +150,9 @@ def parse_json(text: str) -> Any:  # Any JSON value.
         raise _explain_json_error(text, error) from error
     except _DuplicateKey as error:
         raise _locate_duplicate(text, str(error)) from None
+    except RecursionError:
+        _check_size(text, _JSON_VALUE, len(text), "")
+        raise
 
 
 def _find_repeated(keys: Iterable[str]) -> str:
@@ -166,6 +173,8 @@ def _explain_json_error(text: str, error: json.JSONDecodeError) -> MarkupError:
     """Return an error of the parser in words for users."""
     try:
         JsonDocumentParser(SourceFile("", text)).parse_any()
+    except FinalError:
+        pass  # The text is too large for a tree.
     except ParseError as found:
         return MarkupError(found.message, found.start, found.end, found.fix, found.related)
     return MarkupError(f"this is not JSON: {error.msg[0].lower()}{error.msg[1:]}", error.pos)
@@ -176,7 +185,7 @@ def _locate_duplicate(text: str, key: str) -> MarkupError:
     message, fix = f'the key "{key[:80]}" occurs twice', "remove one"
     try:
         stack = [JsonDocumentParser(SourceFile("", text)).parse_any()]
-    except ParseError:  # The document is nested deeper than its tree may be.
+    except ParseError:  # The text is too large for a tree.
         return MarkupError(message, fix=fix)
     while stack:
         node = stack.pop()

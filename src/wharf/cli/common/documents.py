@@ -138,14 +138,14 @@ def read_utf8_text(path: str, name: str, *, max_bytes: int = MAX_FILE_BYTES) -> 
         raise CliError(f"{name}:{line}: the file is not UTF-8 text") from error
 
 
-def parse_json(name: str, text: str) -> Any:  # Any JSON value.
-    """Return the value of a JSON text.
+def parse_json(name: str, text: str, *, max_values: int | None = markup.MAX_JSON_VALUES) -> Any:  # Any JSON value.
+    """Return the value of a JSON text. `max_values` is `None` for a text that a program has written.
 
     Raises CliError with line and column, also for a value that cannot be sent exactly, such as `1e400`. Raises CliError
     for a key that occurs twice in one object.
     """
     with _locate_markup_errors(name, text):
-        return markup.parse_json(text)
+        return markup.parse_json(text, max_values=max_values)
 
 
 def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
