@@ -59,6 +59,7 @@ YAML_FAULTS: Final = [
     ("ID: !! a\n", "!!", "the tag !! is unknown", "delete it, or put the value in quotes if it is a text"),
     ("ID: *x\n", "*x", "no anchor &x is above this alias", 'if it is a text, write "*x"; if not, mark the value that it repeats by &x'),
     ("ID: a\n---\nID: b\n", "---", "expected one YAML document, got several", "write one file for each document, or delete the line ---"),
+    ("ID: a\n...\nID: b\n", "...", "expected one YAML document, got several", "write one file for each document, or delete the line ..."),
     ("ID: >x\n", ">x", "a text follows > on the same line", "write it on the lines below >, or without > and in quotes"),
     ("ID: | text\n", "| text", "a text follows | on the same line", "write it on the lines below |, or without | and in quotes"),
     ('ID: "a" b\n', "b", "a text follows the closing quote", 'put the whole value in quotes, and write \\" for " in it'),
@@ -363,3 +364,15 @@ def test_an_anchor_that_is_set_again_is_no_error() -> None:
         value = parse_markup("a: &x 1\nb: *x\nc: &x 2\nd: *x\n", MarkupFormat.YAML).value
 
     assert value == {"a": 1, "b": 1, "c": 2, "d": 2}
+
+
+def test_an_error_of_syntax_behind_a_repeated_key_is_reported_at_its_place() -> None:
+    error = find_error('{"a": {"b": 1, "b": 2}, "c": ?}', "json")
+
+    assert (error.message, error.start) == ('expected a JSON value, found "?"', 29)
+
+
+def test_a_number_that_is_not_finite_is_found_before_other_characters() -> None:
+    error = find_error("a = ['inf', 1.5, infx]\n", "toml")
+
+    assert (error.message, error.start) == ("inf is not a finite number", 17)

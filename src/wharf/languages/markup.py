@@ -176,17 +176,19 @@ def _explain_json_error(text: str, error: json.JSONDecodeError) -> MarkupError:
     except FinalError:
         pass  # The text is too large for a tree.
     except ParseError as found:
-        return MarkupError(found.message, found.start, found.end, found.fix, found.related)
+        return _make_markup_error(found)
     return MarkupError(f"this is not JSON: {error.msg[0].lower()}{error.msg[1:]}", error.pos)
 
 
 def _locate_duplicate(text: str, key: str) -> MarkupError:
-    """Return the error of a key that occurs twice, with both places."""
+    """Return the error of a key that occurs twice, with both places, or the error of syntax behind it."""
     message, fix = f'the key "{key[:80]}" occurs twice', "remove one"
     try:
         stack = [JsonDocumentParser(SourceFile("", text)).parse_any()]
-    except ParseError:  # The text is too large for a tree.
+    except FinalError:  # The text is too large for a tree.
         return MarkupError(message, fix=fix)
+    except ParseError as found:
+        return _make_markup_error(found)
     while stack:
         node = stack.pop()
         if isinstance(node, JsonArray):
@@ -206,7 +208,11 @@ def _build_json_tree(text: str) -> JsonNode:
     try:
         return JsonDocumentParser(SourceFile("", text)).parse_document()
     except ParseError as error:
-        raise MarkupError(error.message, error.start, error.end, error.fix, error.related) from None
+        raise _make_markup_error(error) from None
+
+
+def _make_markup_error(error: ParseError) -> MarkupError:
+    return MarkupError(error.message, error.start, error.end, error.fix, error.related)
 
 
 # -- YAML

@@ -22,6 +22,7 @@ _KEY: Final = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s:#"'\[\]{},&*][^:#]*?):(?=[ 
 _KEY_WITHOUT_BLANK: Final = re.compile(r"([A-Za-z_][\w.-]*):(?=[^\s:/])(?!.*:(?:\s|$))")
 _KEY_WITHOUT_COLON: Final = re.compile(r"([A-Za-z_]\w*)(?:[ \t]*=[ \t]*|[ \t]+)([^\s=:#].*)?$")
 _ITEM_WITHOUT_BLANK: Final = re.compile(r"-([^\s\-].*)")
+_DOCUMENT_END: Final = re.compile(r"^\.\.\.(?=[ \t\r\n]|$)", re.MULTILINE)
 _DOCUMENT_START: Final = re.compile(r"^---(?=[ \t\r\n]|$)", re.MULTILINE)
 _HCL_START: Final = re.compile(r'(?:job|group|variable)[ \t]+"[^"\n]*"[ \t]*\{')
 _BLOCK_END: Final = "expected <block end>, but found "
@@ -48,14 +49,12 @@ def explain_yaml_error(text: str, error: Any, root: Any) -> MarkupError:  # ruam
 
 def explain_documents(text: str, first_end: int) -> MarkupError:
     """Return the error of a text with several documents. `first_end` is where the value of the first one ends."""
-    second = _DOCUMENT_START.search(text, first_end)
-    start = second.start() if second is not None else None
+    second = _DOCUMENT_START.search(text, first_end) or _DOCUMENT_END.search(text, first_end)
+    start, end = second.span() if second is not None else (first_end, first_end + 1)
     return MarkupError(
-        "expected one YAML document, got several",
-        start,
-        None if start is None else start + 3,
-        "write one file for each document, or delete the line ---",
-    )
+        "expected one YAML document, got several", start, end,
+        f"write one file for each document, or delete the line {text[start:end] or '---'}",
+    )  # fmt: skip
 
 
 def explain_text(text: str, start: int) -> tuple[str, str]:
