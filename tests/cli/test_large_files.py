@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import WEB, open_terminal, write_file
-from wharf.cli.common.documents import LARGE_YAML_CHARS
 from wharf.contract.model.body_limits import MAX_ITEMS
 from wharf.languages.yaml_reader import MAX_COLLECTION_ITEMS
 
-ENTRIES = "".join(f"          KEY{at}: {'x' * 40}\n" for at in range(60_000))
+ENTRIES = "".join(f"          KEY{at}: {'x' * 40}\n" for at in range(15_000))
 
 
 def run_file(capsys: pytest.CaptureFixture[str], file: str) -> tuple[str, float]:
@@ -35,10 +34,7 @@ def test_a_large_map_is_refused_while_it_is_parsed(capsys: pytest.CaptureFixture
     error, cpu_s = run_file(capsys, file)
 
     lines = error.splitlines()
-    assert lines[:2] == [
-        f"note: {file}: reading 3.6 MB of YAML takes seconds; JSON is faster",
-        f"wharf: {file}:11:11: a list or map may hold at most 5,000 items, and this one holds more",
-    ]
+    assert lines[0] == f"wharf: {file}:11:11: a list or map may hold at most 5,000 items, and this one holds more"
     assert lines[-1] == "   remove some, or store them in a file that the task reads"
     assert cpu_s < 4.0
 
@@ -62,7 +58,6 @@ def test_a_map_at_the_limit_of_servers_is_parsed(capsys: pytest.CaptureFixture[s
         result = terminal.run("job", "validate", write_file(tmp_path, text))
 
     assert MAX_COLLECTION_ITEMS == MAX_ITEMS
-    assert len(text) < LARGE_YAML_CHARS
     assert (result.code, result.err) == (0, "")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from wharf.contract.model.decoding import convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import Job
 from wharf.job_files.conversion import Conversion, JobFormat, convert_data_job, convert_hcl_job
-from wharf.job_files.data_writer import OPAQUE_BLOCKS, UnwritableValue, write_document
+from wharf.job_files.data_writer import MAX_WRITTEN_NODES, OPAQUE_BLOCKS, UnwritableValue, write_document
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl_writer import Markers, format_expression
 from wharf.job_files.markup_jobs import parse_markup_job
@@ -225,3 +226,20 @@ without_null = st.recursive(
 @given(document=st.dictionaries(texts, without_null, max_size=4))
 def test_any_document_without_null_is_the_same_in_toml(document: dict[str, Any]) -> None:
     assert parse_markup(write_document(document, MarkupFormat.TOML), MarkupFormat.TOML).value == document
+
+
+def test_a_large_document_is_not_written_as_yaml() -> None:
+    document = {"a": list(range(MAX_WRITTEN_NODES))}
+
+    with pytest.raises(
+        UnwritableValue, match="more than 10,000 keys and values, the limit of YAML: convert it to JSON"
+    ):
+        write_document(document, MarkupFormat.YAML)
+    assert write_document(document, MarkupFormat.TOML)
+
+
+def test_many_dollars_are_written_as_hcl_in_linear_time() -> None:
+    began_s = time.process_time()
+
+    assert format_expression("$" * 500_000) == f'"{"$" * 500_000}"'
+    assert time.process_time() - began_s < 5.0

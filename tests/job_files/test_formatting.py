@@ -1,5 +1,6 @@
 """The format of job files in HCL and YAML: what changes, what stays, and that the document never changes."""
 
+import time
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import strategies as st
 
 from tests.job_files.test_conversion import FILES, TEXTS, convert, parse
 from wharf.job_files.conversion import JobFormat
-from wharf.job_files.data_writer import format_yaml, list_yaml_comments
+from wharf.job_files.data_writer import MAX_FORMATTED_CHARS, MAX_FORMATTED_NODES, format_yaml, list_yaml_comments
 from wharf.job_files.hcl_formatter import format_hcl
 from wharf.languages.hcl.diagnostics import DocumentErrors
 from wharf.languages.markup import MarkupFormat, parse_markup
+from wharf.languages.markup_errors import MarkupError
 
 UNFORMATTED = """\
 # first
@@ -228,3 +230,28 @@ def test_the_format_of_yaml_does_not_change_the_document(name: str) -> None:
 
 def test_comments_of_yaml_are_found_outside_of_texts_only() -> None:
     assert list_yaml_comments("a: 'b # c' # one\nd: |\n  # no\n# two\n") == ["# one", "# two"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a:\n" + "- x\n" * MAX_FORMATTED_NODES, "a: " + "x" * MAX_FORMATTED_CHARS], ids=["values", "characters"]
+)
+def test_a_large_file_in_yaml_is_not_formatted(text: str) -> None:
+    with pytest.raises(
+        MarkupError, match="the limits of YAML files that are formatted: use the formatter of your editor"
+    ):
+        format_yaml(text)
+
+
+def test_many_dollars_are_formatted_in_linear_time() -> None:
+    text = f'a = "{"$" * 500_000}"\n'
+
+    began_s = time.process_time()
+
+    assert format_hcl(text) == text
+    assert time.process_time() - began_s < 5.0
+
+
+def test_signs_before_braces_do_not_change_the_format_of_other_lines() -> None:
+    text = 'a = "$x${1}100 %{ if true }x%{ endif }$$${ }$"\nbb = { x = 1 }\n'
+
+    assert format_hcl(text) == text.replace("a = ", "a  = ", 1)

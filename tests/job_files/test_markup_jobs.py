@@ -239,7 +239,7 @@ def test_a_value_for_a_file_without_variables_is_an_error_only_in_strict_mode(te
 
 
 def test_a_template_has_the_limit_of_a_file_in_hcl() -> None:
-    assert "a file with variables may have 1,000,000 at most" in list_errors(TEMPLATE + f"Type: {'x' * 1_000_000}")[0]
+    assert "a file with variables may have 1,000,000 at most" in list_errors(TEMPLATE + f"Type: {'é' * 600_000}")[0]
 
 
 @pytest.mark.parametrize(
@@ -494,6 +494,18 @@ def test_at_most_twenty_errors_are_shown() -> None:
         parse("ID: a\n" + "".join(f"Nope{number}: 1\n" for number in range(25)))
 
     assert (len(caught.value.diagnostics), caught.value.omitted_count) == (20, 5)
+
+
+def test_undeclared_references_are_located_in_linear_time() -> None:
+    text = json.dumps({"ID": "a", "Meta": {"k": "".join(f"${{var.x{number}}}" for number in range(50_000))}})
+
+    began_s = time.process_time()
+    with pytest.raises(DocumentErrors) as caught:
+        parse(text, MarkupFormat.JSON)
+
+    # The text is also too long for a value of `Meta`.
+    assert (len(caught.value.diagnostics), caught.value.omitted_count) == (20, 49_981)
+    assert time.process_time() - began_s < 5.0
 
 
 def test_keys_for_parts_that_aliases_refer_to_are_ignored() -> None:

@@ -1,11 +1,14 @@
 """Texts that cannot be read as YAML, TOML or JSON: what the error says, which part it marks, and how to fix it."""
 
+import json
 import time
+import warnings
 from typing import Final
 
 import pytest
 
-from wharf.languages.markup import MarkupFormat, parse_markup
+from wharf.languages.exact_values import MAX_DEPTH
+from wharf.languages.markup import MAX_SLOW_CHARS, MarkupFormat, parse_json, parse_markup
 from wharf.languages.markup_errors import MarkupError
 
 YAML_FAULTS: Final = [
@@ -55,7 +58,8 @@ YAML_FAULTS: Final = [
     ("ID: !foo {a: 1}\n", "!foo", "the tag !foo is unknown", "delete it, or put the value in quotes if it is a text"),
     ("ID: !! a\n", "!!", "the tag !! is unknown", "delete it, or put the value in quotes if it is a text"),
     ("ID: *x\n", "*x", "no anchor &x is above this alias", 'if it is a text, write "*x"; if not, mark the value that it repeats by &x'),
-    ("ID: a\n---\nID: b\n", "---", "expected one YAML document, got 2", "write one file for each document, or delete the line ---"),
+    ("ID: a\n---\nID: b\n", "---", "expected one YAML document, got several", "write one file for each document, or delete the line ---"),
+    ("ID: a\n...\nID: b\n", "...", "expected one YAML document, got several", "write one file for each document, or delete the line ..."),
     ("ID: >x\n", ">x", "a text follows > on the same line", "write it on the lines below >, or without > and in quotes"),
     ("ID: | text\n", "| text", "a text follows | on the same line", "write it on the lines below |, or without | and in quotes"),
     ('ID: "a" b\n', "b", "a text follows the closing quote", 'put the whole value in quotes, and write \\" for " in it'),
@@ -250,17 +254,6 @@ def test_dots_in_texts_and_comments_of_toml_have_no_limit(text: str) -> None:
     parse_markup(f"a = {text.format('a.' * 1_000)}\n", MarkupFormat.TOML)
 
 
-def test_merge_keys_of_yaml_copy_a_limited_number_of_entries() -> None:
-    lines = ["x0: &a0 {a: 1}"]
-    for level in range(1, 400):
-        merged = ",".join([f"*a{level - 1}"] * 9)
-        lines.append(f"x{level}: &a{level} {{<<: [{merged}], k{level}: 1}}")
-    lines.append("last: {<<: [" + ",".join(["*a399"] * 4_000) + "]}")
-    with pytest.raises(MarkupError) as raised:
-        parse_markup("\n".join(lines), MarkupFormat.YAML)
-    assert raised.value.message == "the keys << of the file copy more than 100,000 entries"
-
-
 def test_a_map_of_yaml_that_merges_others_has_their_entries() -> None:
     text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: [*b, *a], z: 3}\n"
     assert parse_markup(text, MarkupFormat.YAML).value["c"] == {"x": 1, "y": 2, "z": 3}
@@ -274,3 +267,115 @@ def test_a_repeated_key_of_a_large_object_is_found_in_linear_time() -> None:
         parse_markup(text, MarkupFormat.JSON)
 
     assert time.process_time() - began_s < 5.0
+
+
+DEEP = MAX_DEPTH + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "format", "marked_at"),
+    [
+        ("a: " + "[" * 100_000, "yaml", 3 + MAX_DEPTH),
+        ("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, "yaml", 3 + MAX_DEPTH - 1),
+        ("- " * 100_000, "yaml", 2 * MAX_DEPTH),
+        ("".join(" " * at + "a:\n" for at in range(DEEP)) + " " * DEEP + "x: 1\n", "yaml", 5250 + MAX_DEPTH),
+        ("a: &a " + "[" * 60 + "]" * 60 + "\nb: " + "[" * 60 + "*a" + "]" * 60, "yaml", 7 + 120 + 3 + 60),
+        ("[" * 100_000, "json", MAX_DEPTH),
+        ('{"a":' * DEEP + "1" + "}" * DEEP, "json", 5 * MAX_DEPTH),
+        ("a = " + "[" * 100_000, "toml", 4 + MAX_DEPTH),
+        ("a = " + "{ a = " * DEEP + "1" + "}" * DEEP, "toml", 4 + 6 * MAX_DEPTH),
+    ],
+)
+def test_a_document_that_is_nested_too_deeply_has_the_place_of_the_excess(
+    text: str, format: str, marked_at: int
+) -> None:
+    error = find_error(text, format)
+
+    assert (error.message, error.start) == (f"nested more than {MAX_DEPTH} deep", marked_at)
+
+
+def test_keys_of_toml_with_dots_nest_too() -> None:
+    key = ".".join("a" * 60)
+
+    assert find_error(f"{key} = {{ {key} = 1 }}\n", "toml").message == f"nested more than {MAX_DEPTH} deep"
+
+
+@pytest.mark.parametrize("format", ["json", "yaml", "toml"])
+def test_a_document_may_nest_up_to_the_limit(format: str) -> None:
+    count = MAX_DEPTH - 1
+    start, end = {"json": ('{"a":', "}"), "yaml": ("a: ", ""), "toml": ("a = ", "")}[format]
+
+    value = parse_markup(f"{start}{'[' * count}{']' * count}{end}\n", MarkupFormat(format)).value
+
+    assert len(str(value["a"])) == 2 * count
+
+
+@pytest.mark.parametrize(
+    ("text", "format", "marked", "message"),
+    [
+        ("a: 1\nb: &b [1, *b]\n", "yaml", "*b]\n", "the alias *b is inside of the list or map that it repeats"),
+        ("a: &a {x: {<<: *a}}\n", "yaml", "*a}}\n", "the alias *a is inside of the list or map that it repeats"),
+        ("x: &x [" + "1, " * 999 + "]\ny: [" + "*x, " * 200 + "]\n", "yaml", "*x, ", "the file has more than 100,000 keys and values once its aliases are expanded"),
+        ("x: &x {a: [" + "1, " * 999 + "]}\ny:\n" + "- <<: *x\n" * 200, "yaml", "*x\n", "the file has more than 100,000 keys and values once its aliases are expanded"),
+        ("".join(f"k{at}:\n" + "- 1\n" * 4_000 for at in range(9)), "yaml", "1\n- 1", "the file has more than 20,000 keys and values"),
+        ('{"a": [' + "1," * 150_000 + "1]}", "json", ",1", "the file has more than 100,000 values"),
+        ("a = [" + '"=,[", ' * 60_000 + "1]\n", "toml", ', "=', "the file has more than 50,000 values"),
+        ("".join(f"a.b.c{at} = 1\n" for at in range(20_000)), "toml", "= 1", "the file has more than 50,000 values"),
+        ("a = [1, " + "1" * 5_000 + "]\n", "toml", "1" * 5_000, "the number 1111111111111111111111111111111111111111... is too long: it has 5,000 characters"),
+        ("a = '1111' # 1\nb = -" + "1_1" * 2_000 + "\n", "toml", "-1_1", "the number -1_11_11_11_11_11_11_11_11_11_11_11_11_1... is too long: it has 6,001 characters"),
+        ("a = 0x" + "f" * 5_000 + "\n", "toml", "0xff", "the number 0xffffffffffffffffffffffffffffffffffffff... is too long: it has 5,002 characters"),
+    ],
+)  # fmt: skip
+def test_a_limit_of_a_document_is_explained_at_the_place_of_the_excess(
+    text: str, format: str, marked: str, message: str
+) -> None:
+    error = find_error(text, format)
+
+    assert error.message == message
+    assert error.start is not None
+    assert text.startswith(marked, error.start)
+
+
+@pytest.mark.parametrize("format", ["yaml", "toml"])
+def test_a_text_in_yaml_or_toml_has_a_limit_of_characters(format: str) -> None:
+    error = find_error("#" * (MAX_SLOW_CHARS + 1), format)
+
+    assert str(error) == (
+        f"the file has 1,000,001 characters, more than the 1,000,000 that a file in {format.upper()} may have: "
+        "make it smaller, or write it in JSON"
+    )
+
+
+def test_a_text_of_a_program_may_have_any_number_of_values_and_no_deeper_levels() -> None:
+    assert len(parse_json("[" + "1," * 200_000 + "1]", max_values=None)) == 200_001
+    with pytest.raises(MarkupError, match="nested more than 100 deep") as raised:
+        parse_json("[" * 100_000, max_values=None)
+    assert raised.value.start == MAX_DEPTH
+    with pytest.raises(MarkupError, match="this is not JSON: expecting value"):
+        parse_json("[" + "1," * 200_000 + "?]", max_values=None)
+
+
+def test_brackets_and_commas_in_texts_of_json_are_no_values() -> None:
+    text = json.dumps(['[,{\\"' * 100_000])
+
+    assert parse_markup(text, MarkupFormat.JSON).value == json.loads(text)
+
+
+def test_an_anchor_that_is_set_again_is_no_error() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        value = parse_markup("a: &x 1\nb: *x\nc: &x 2\nd: *x\n", MarkupFormat.YAML).value
+
+    assert value == {"a": 1, "b": 1, "c": 2, "d": 2}
+
+
+def test_an_error_of_syntax_behind_a_repeated_key_is_reported_at_its_place() -> None:
+    error = find_error('{"a": {"b": 1, "b": 2}, "c": ?}', "json")
+
+    assert (error.message, error.start) == ('expected a JSON value, found "?"', 29)
+
+
+def test_a_number_that_is_not_finite_is_found_before_other_characters() -> None:
+    error = find_error("a = ['inf', 1.5, infx]\n", "toml")
+
+    assert (error.message, error.start) == ("inf is not a finite number", 17)

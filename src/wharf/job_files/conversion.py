@@ -18,9 +18,16 @@ from wharf.job_files.fields import normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl_formatter import format_hcl, has_comments
 from wharf.job_files.hcl_writer import write_hcl_job
-from wharf.job_files.markup_jobs import LOCALS, TEMPLATE_KEYS, VARIABLES, WRAPPER, has_variables, read_markup
+from wharf.job_files.markup_jobs import (
+    LOCALS,
+    TEMPLATE_KEYS,
+    VARIABLES,
+    WRAPPER,
+    has_variables,
+    name_markup_errors,
+)
 from wharf.languages.hcl.bodies import SyntaxBody
-from wharf.languages.hcl.diagnostics import HIDDEN
+from wharf.languages.hcl.diagnostics import HIDDEN, DocumentErrors
 from wharf.languages.hcl.documents import ParsedDocument
 from wharf.languages.markup import MarkupFormat
 from wharf.languages.toml_locations import TOML_TEXT
@@ -49,14 +56,14 @@ class Conversion:
 def format_job_file(text: str, format: JobFormat, name: str) -> str:
     """Return a job file with its format normalized. Files in JSON and TOML stay as they are. `name` is for messages.
 
-    Raises `DocumentErrors` if the file has errors of syntax, and `UnstableYaml` if it cannot be formatted.
+    Raises `DocumentErrors` if the file has errors of syntax or is too large, and `UnstableYaml` if it cannot be formatted.
     """
     match format:
         case JobFormat.HCL:
             return format_hcl(text, name)
         case JobFormat.YAML:
-            read_markup(text, name, MarkupFormat.YAML)
-            return format_yaml(text)
+            with name_markup_errors(text, name):
+                return format_yaml(text)
         case _:
             return text
 
@@ -87,7 +94,7 @@ def convert_data_job(
     if source is target:
         try:
             return Conversion(format_job_file(text, source, source))
-        except UnstableYaml:
+        except (UnstableYaml, DocumentErrors):  # It is right, but too large to be formatted.
             return Conversion(text)
     losses = ["comments are left out"] if has_data_comments(text, source) else []
     if not has_variables(document):

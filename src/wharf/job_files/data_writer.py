@@ -11,11 +11,17 @@ from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType, B
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl_writer import format_short_duration
 from wharf.languages.hcl.json_documents import JsonArray, JsonObject
-from wharf.languages.markup import MarkupFormat, parse_markup
+from wharf.languages.markup import MarkupDocument, MarkupFormat, parse_markup
 from wharf.languages.markup_errors import MarkupError
 
 YAML_WIDTH: Final = 10_000
 """Lines are not broken: a broken text is harder to read than a long one."""
+MAX_WRITTEN_NODES: Final = 10_000
+"""Limit of the keys and values of a document that is written as YAML: writing each takes 60 µs, and reading it again 40 µs."""
+MAX_FORMATTED_NODES: Final = 5_000
+"""Limit of the keys and values of a YAML file that is formatted: it is read three times and written once, 0.2 ms for each."""
+MAX_FORMATTED_CHARS: Final = 300_000
+"""Limit of the characters of a YAML file that is formatted: 3 µs for each."""
 OPAQUE_BLOCKS: Final = ("Connect", "Schedule")
 """Blocks whose fields the API does not know. Only null fields of them are left out."""
 _ITEM_START: Final = re.compile(r" *(?:- +)*")
@@ -94,7 +100,11 @@ def write_document(document: Mapping[str, Any], format: MarkupFormat) -> str:
 
 
 def write_yaml(document: Any) -> str:
-    """Return a document as YAML. Texts of several lines are block texts, unless they would change."""
+    """Return a document as YAML. Texts of several lines are block texts, unless they would change. Raises `UnwritableValue`."""
+    if _count_nodes(document) > MAX_WRITTEN_NODES:
+        raise UnwritableValue(
+            f"the job has more than {MAX_WRITTEN_NODES:,} keys and values, the limit of YAML: convert it to JSON, TOML or HCL"
+        )
     text = _dump_yaml(document, has_block_texts=True)
     try:
         if parse_markup(text, MarkupFormat.YAML).value == document:
@@ -133,6 +143,7 @@ def create_yaml_writer() -> Any:  # ruamel.yaml has no types for its dumpers.
     from ruamel.yaml import YAML
 
     writer = YAML()
+    writer.composer.warn_double_anchors = False
     writer.preserve_quotes = True
     writer.width = YAML_WIDTH
     writer.indent(mapping=2, sequence=4, offset=2)
@@ -140,33 +151,57 @@ def create_yaml_writer() -> Any:  # ruamel.yaml has no types for its dumpers.
     return writer
 
 
+def _count_nodes(document: Any) -> int:
+    """Return how many keys and values a document has."""
+    count, stack = 0, [document]
+    while stack:
+        value = stack.pop()
+        count += 1
+        if isinstance(value, Mapping):
+            count += len(value)
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+    return count
+
+
 def format_yaml(text: str) -> str:
     """Return a YAML text with its indentation normalized. Comments, quotes and flow style stay.
 
-    Raises `MarkupError` if the text cannot be read, and `UnstableYaml` if formatting would change it.
+    Raises `MarkupError` if the text cannot be read or is too large, and `UnstableYaml` if formatting would change it.
     """
     document = parse_markup(text, MarkupFormat.YAML)
+    if len(text) > MAX_FORMATTED_CHARS or _count_nodes(document.value) > MAX_FORMATTED_NODES:
+        raise MarkupError(
+            f"the file has more than {MAX_FORMATTED_NODES:,} keys and values, or {MAX_FORMATTED_CHARS:,} characters, "
+            "the limits of YAML files that are formatted",
+            fix="use the formatter of your editor",
+        )
     writer = create_yaml_writer()
     stream = io.StringIO()
     writer.dump(writer.load(text), stream)
-    formatted = _align_comments(text, stream.getvalue())
+    formatted = stream.getvalue()
+    has_comments = "#" in text
     try:
-        is_same = parse_markup(formatted, MarkupFormat.YAML).value == document.value
+        formatted_document = parse_markup(formatted, MarkupFormat.YAML)
+        if has_comments and formatted != (aligned := _align_comments(document, text, formatted_document, formatted)):
+            formatted, formatted_document = aligned, parse_markup(aligned, MarkupFormat.YAML)
     except MarkupError:
-        is_same = False
-    if not is_same or list_yaml_comments(text) != list_yaml_comments(formatted):
+        raise UnstableYaml(text) from None
+    is_same = formatted_document.value == document.value
+    if not is_same or (has_comments and list_yaml_comments(text) != list_yaml_comments(formatted)):
         raise UnstableYaml(text)
     return formatted
 
 
-def _align_comments(text: str, formatted: str) -> str:
+def _align_comments(document: MarkupDocument, text: str, formatted_document: MarkupDocument, formatted: str) -> str:
     """Return the formatted text with each comment on a line of its own below the line to which it belonged.
 
     The writer moves values, but it leaves such comments in their columns.
     """
-    original = _list_comment_lines(text)
+    original = _list_comment_lines(document, text)
     lines = formatted.split("\n")
-    moved = _list_comment_lines(formatted)
+    moved = _list_comment_lines(formatted_document, formatted)
     if len(original) != len(moved):
         return formatted
     for (_, column, before, after), (number, _, new_before, new_after) in zip(original, moved, strict=True):
@@ -177,21 +212,23 @@ def _align_comments(text: str, formatted: str) -> str:
     return "\n".join(lines)
 
 
-def _list_comment_lines(text: str) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
+def _list_comment_lines(document: MarkupDocument, text: str) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
     """Return the number and column of each line that is a comment, and the columns of the values before and after it."""
-    lines = text.split("\n")
-    inside = _list_lines_of_texts(text)
-    columns = [
-        () if number in inside or not line.strip() or line.lstrip(" ").startswith("#") else _list_columns(line)
-        for number, line in enumerate(lines)
-    ]
+    inside = _list_lines_of_texts(document, text)
     found: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = []
-    for number, line in enumerate(lines):
-        if number not in inside and line.lstrip(" ").startswith("#"):
-            before = next((each for each in reversed(columns[:number]) if each), (0,))
-            after = next((each for each in columns[number:] if each), (0,))
-            found.append((number, len(line) - len(line.lstrip(" ")), before, after))
-    return found
+    before: tuple[int, ...] = (0,)
+    pending: list[tuple[int, int, tuple[int, ...]]] = []
+    for number, line in enumerate(text.split("\n")):
+        content = line.lstrip(" ")
+        if number in inside or not content.strip():
+            continue
+        if content.startswith("#"):
+            pending.append((number, len(line) - len(content), before))
+            continue
+        before = _list_columns(line)
+        found += [(*comment, before) for comment in pending]
+        pending.clear()
+    return found + [(*comment, (0,)) for comment in pending]
 
 
 def _list_columns(line: str) -> tuple[int, ...]:
@@ -202,11 +239,11 @@ def _list_columns(line: str) -> tuple[int, ...]:
     return (*dashes, start.end())
 
 
-def _list_lines_of_texts(text: str) -> set[int]:
+def _list_lines_of_texts(document: MarkupDocument, text: str) -> set[int]:
     """Return the numbers of the lines that are inside of a text of several lines."""
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
     inside: set[int] = set()
-    stack = [parse_markup(text, MarkupFormat.YAML).build_tree()]
+    stack = [document.build_tree()]
     while stack:
         node = stack.pop()
         if isinstance(node, JsonObject):

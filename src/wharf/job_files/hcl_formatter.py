@@ -24,12 +24,14 @@ _ASSIGNMENT: Final = re.compile(rf"({NAME_PATTERN}|{_QUOTED})[ \t]*=(?![=>])[ \t
 _HEADER: Final = re.compile(rf"{NAME_PATTERN}(?:[ \t]*(?:{_QUOTED}|[ \t]{NAME_PATTERN}))*[ \t]*\{{")
 _HEADER_PART: Final = re.compile(rf"{_QUOTED}|{NAME_PATTERN}|\{{")
 _HEREDOC: Final = re.compile(rf"<<-?({NAME_PATTERN})(?=\r?\n)")
-_MARKER: Final = re.compile(r"(\$+|%+)\{")
+_MARKER: Final = re.compile(r"(\$++|%++)(\{?+)")
 _CODE: Final = re.compile(r'[^"#/<()\[\]{}\n]+')
 _STRING: Final = re.compile(r'[^"\\$%\n]+')
 _HEREDOC_TEXT: Final = re.compile(r"[^$%\n]+")
 _CLOSINGS: Final = re.compile(r"[\])}]*")
 _PLAIN, _STRING_MODE, _HEREDOC_MODE, _TEMPLATE = "code", "string", "heredoc", "template"
+_TEXT_MODES: Final = frozenset((_STRING_MODE, _HEREDOC_MODE))
+_SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 
 
 class UnstableFormat(Exception):
@@ -85,6 +87,7 @@ class _Scanner:
         self._text = text
         self._pos = 0
         self._modes: list[tuple[str, str]] = [(_PLAIN, "")]
+        self._text_depth = 0
         self._lines: list[_Line] = []
         self._line_start = 0
         self._change = 0
@@ -112,7 +115,15 @@ class _Scanner:
     @property
     def _is_in_text(self) -> bool:
         """Whether the position is inside of a string or heredoc, also in a template there."""
-        return any(mode in (_STRING_MODE, _HEREDOC_MODE) for mode, _ in self._modes)
+        return self._text_depth > 0
+
+    def _enter(self, mode: str, name: str = "") -> None:
+        self._modes.append((mode, name))
+        self._text_depth += mode in _TEXT_MODES
+
+    def _leave(self) -> None:
+        mode, _ = self._modes.pop()
+        self._text_depth -= mode in _TEXT_MODES
 
     def _end_line(self) -> None:
         line = self._text[self._line_start : self._pos]
@@ -131,7 +142,7 @@ class _Scanner:
         end = self._text.find("\n", self._pos)
         line = self._text[self._pos : end if end >= 0 else len(self._text)]
         if line.strip(" \t\r") == name:
-            self._modes.pop()
+            self._leave()
             self._pos += len(line)
 
     def _skip(self, pattern: re.Pattern[str]) -> bool:
@@ -148,7 +159,7 @@ class _Scanner:
         if character == "\\":
             self._pos += 1
         elif character == '"':
-            self._modes.pop()
+            self._leave()
         self._pos += 1
 
     def _scan_heredoc(self) -> None:
@@ -156,13 +167,13 @@ class _Scanner:
             self._pos += 1
 
     def _scan_marker(self) -> bool:
-        """Skip signs before a brace. A single sign starts a template."""
+        """Skip signs, and the brace after them. A single sign before a brace starts a template."""
         marker = _MARKER.match(self._text, self._pos)
         if marker is None:
             return False
         self._pos = marker.end()
-        if len(marker[1]) == 1:
-            self._modes.append((_TEMPLATE, "}"))
+        if len(marker[1]) == 1 and marker[2]:
+            self._enter(_TEMPLATE, "}")
         return True
 
     def _scan_code(self) -> None:
@@ -177,10 +188,10 @@ class _Scanner:
         elif text.startswith("/*", self._pos):
             self._skip_comment()
         elif character == '"':
-            self._modes.append((_STRING_MODE, ""))
+            self._enter(_STRING_MODE)
             self._pos += 1
         elif character == "<" and (heredoc := _HEREDOC.match(text, self._pos)) is not None:
-            self._modes.append((_HEREDOC_MODE, heredoc[1]))
+            self._enter(_HEREDOC_MODE, heredoc[1])
             self._pos = text.index("\n", self._pos)
         else:
             self._scan_bracket(character)
@@ -189,10 +200,10 @@ class _Scanner:
         self._pos += 1
         is_in_text = self._is_in_text
         if character in "([{":
-            self._modes.append((_PLAIN, character))
+            self._enter(_PLAIN, character)
             self._change += not is_in_text
         elif character in ")]}" and len(self._modes) > 1:
-            self._modes.pop()
+            self._leave()
             self._change -= not is_in_text
 
     def _skip_comment(self) -> None:
@@ -247,6 +258,8 @@ def _align(lines: Sequence[_Line], levels: Sequence[int]) -> list[str]:
     run: list[tuple[int, str, str]] = []  # Index of the line, name, and the text after the `=`.
 
     def end_run() -> None:
+        if not run:
+            return
         width = max((len(name) for _, name, _ in run), default=0)
         for at, name, value in run:
             results[at] = f"{INDENTATION * levels[at]}{name:<{width}} = {value}"
@@ -278,33 +291,38 @@ def _align(lines: Sequence[_Line], levels: Sequence[int]) -> list[str]:
     return results
 
 
-def _is_equal(left: Any, right: Any) -> bool:
+def _is_equal(formatted: Any, original: Any) -> bool:
     """Return whether two syntax trees are equal but for their offsets."""
-    stack = [(left, right)]
+    stack = [(formatted, original)]
+    attributes: dict[type, list[str]] = {}
     while stack:
         one, other = stack.pop()
         if type(one) is not type(other):
             return False
-        if isinstance(one, Mapping):
-            if list(one) != list(other):
+        if type(one) in _SCALARS:
+            if one != other:
                 return False
-            stack += zip(one.values(), other.values(), strict=True)
         elif isinstance(one, list | tuple):
             if len(one) != len(other):
                 return False
             stack += zip(one, other, strict=True)
-        elif isinstance(one, str | int | float | None):
-            if one != other:
+        elif isinstance(one, Mapping):
+            if list(one) != list(other):
                 return False
+            stack += zip(one.values(), other.values(), strict=True)
         else:
-            names = _list_attributes(one)
+            kind = type(one)
+            names = attributes[kind] = attributes.get(kind) or _list_attributes(kind)
             if not names and one != other:
                 return False
-            stack += [(getattr(one, name, None), getattr(other, name, None)) for name in names]
+            for name in names:
+                left, right = getattr(one, name, None), getattr(other, name, None)
+                if left is not right:
+                    stack.append((left, right))
     return True
 
 
-def _list_attributes(node: Any) -> list[str]:
-    """Return the names of the attributes of a node, without its offsets."""
-    names = {name for each in type(node).__mro__ for name in getattr(each, "__slots__", ())}
+def _list_attributes(node_type: type) -> list[str]:
+    """Return the names of the attributes of a type of nodes, without its offsets."""
+    names = {name for each in node_type.__mro__ for name in getattr(each, "__slots__", ())}
     return sorted(names - _OFFSETS)

@@ -25,7 +25,7 @@ MAX_LINE_CHARS: Final = 100
 HEREDOC_NAMES: Final = ("EOF", "EOT", "END", "END_OF_TEXT")
 """Names that end a heredoc. The first is used that no line of the text has."""
 MIN_HEREDOC_LINES: Final = 2
-_MARKERS: Final = re.compile(r"(\$+|%+)\{")
+_MARKERS: Final = re.compile(r"((?<!\$)\$++|(?<!%)%++)\{")
 _ESCAPED: Final = re.compile(r'[\\"\x00-\x1f\x7f\u2028\u2029\ufeff]')
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 _TEMPLATE_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)

@@ -6,6 +6,7 @@ as they are (record 0236).
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,7 +19,14 @@ from wharf.job_files.hcl.warnings import list_warnings
 from wharf.job_files.runtime_names import add_name_warnings
 from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.calls import FunctionPorts
-from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, DocumentErrors, SourceFile, SourceRange
+from wharf.languages.hcl.diagnostics import (
+    MAX_DIAGNOSTICS,
+    Diagnostic,
+    DiagnosticList,
+    DocumentErrors,
+    SourceFile,
+    SourceRange,
+)
 from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
 from wharf.languages.hcl.json_documents import JsonArray, JsonExpression, JsonNode, JsonObject, JsonProperty, JsonScalar
 from wharf.languages.hcl.schemas import BodySchema
@@ -106,8 +114,15 @@ def parse_markup_job(
 
 def read_markup(text: str, name: str, format: MarkupFormat) -> MarkupDocument:
     """Return the document of a file. Raises `DocumentErrors` if it cannot be read."""
-    try:
+    with name_markup_errors(text, name):
         return parse_markup(text, format)
+
+
+@contextmanager
+def name_markup_errors(text: str, name: str) -> Iterator[None]:
+    """In the block, turn errors of a text into `DocumentErrors` with the name of its file."""
+    try:
+        yield
     except MarkupError as error:
         diagnostics, problem = DiagnosticList(), error
         manifest = _MANIFEST_START.match(text)
@@ -149,7 +164,9 @@ def map_markup_job(
         document.format,
     )
     places.set_origins(normalized, prefix)
-    for problem in normalized.problems:
+    # The problems are in the order of the file. To locate all of 80,000 takes a second.
+    diagnostics.omitted_count += max(0, len(normalized.problems) - MAX_DIAGNOSTICS)
+    for problem in normalized.problems[:MAX_DIAGNOSTICS]:
         place = places.get_range((*prefix, *problem.path), is_name=problem.is_name)
         diagnostics.add(*place, problem.message, problem.fix)
     warnings = list_warnings(evaluated, normalized.document) if evaluated is not None else []
@@ -230,6 +247,9 @@ def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, place
             if f"{kind}.{name}" in seen:
                 continue
             seen.add(f"{kind}.{name}")
+            if len(seen) > MAX_DIAGNOSTICS:
+                diagnostics.omitted_count += 1  # Searching the place of each takes long.
+                continue
             key = VARIABLES if kind == "var" else LOCALS
             source, start, end = places.get_range(path)
             at = source.text.find(match[0], start)

@@ -9,6 +9,9 @@ from typing import Any, Final
 
 MAX_NUMBER_CHARS: Final = 1_000
 """The longest number; limits the time to read it. 64 bits need 20 digits."""
+NUMBER_FIX: Final = "write a shorter number, or put it in quotes if it is a text"
+MAX_DEPTH: Final = 100
+"""How deep the lists and maps of a document may nest: limits the stack of functions that walk over it."""
 _MAX_ECHOED_CHARS: Final = 40
 _NOT_FINITE: Final = frozenset((".inf", ".nan", "infinity", "nan"))
 _JSON_TOKEN: Final = re.compile(

@@ -6,13 +6,22 @@ hold no templates.
 
 import datetime
 import json
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final
 
-from wharf.languages.exact_values import InexactValue, find_number_problem, load_exact_json
+from wharf.languages.exact_values import (
+    MAX_DEPTH,
+    MAX_NUMBER_CHARS,
+    NUMBER_FIX,
+    InexactValue,
+    find_number_problem,
+    load_exact_json,
+)
 from wharf.languages.hcl.diagnostics import SourceFile
 from wharf.languages.hcl.json_documents import (
     JsonArray,
@@ -23,13 +32,30 @@ from wharf.languages.hcl.json_documents import (
     JsonScalar,
 )
 from wharf.languages.hcl.numerals import parse_number
-from wharf.languages.hcl.reader import ParseError
+from wharf.languages.hcl.reader import FinalError, ParseError
 from wharf.languages.markup_errors import MarkupError
 from wharf.languages.toml_faults import explain_toml_error, find_long_key
-from wharf.languages.toml_locations import KeyPath, find_ranges
+from wharf.languages.toml_locations import TOML_TEXT, KeyPath, find_ranges
 
-MAX_VALUES: Final = 1_000_000
-"""Limit of the values in a YAML document after aliases are expanded; protects memory from nested aliases."""
+MAX_SLOW_CHARS: Final = 1_000_000
+"""Limit of a text in YAML or TOML, equal to that of a job file in HCL. Their parsers are written in Python: a long text takes up to
+2 s for each MB.
+"""
+MAX_JSON_VALUES: Final = 100_000
+"""Limit of the values of a JSON document, equal to that of the items of a body (`MAX_TOTAL_ITEMS`). The tree that locates errors
+takes up to 10 µs for each.
+"""
+MAX_TOML_VALUES: Final = 50_000
+"""Limit of the values and the parts of keys of a TOML document. Reading and locating each takes up to 20 µs."""
+_MAX_DEC_DIGITS: Final = 10**MAX_NUMBER_CHARS
+_JSON_VALUE: Final = re.compile(r'[^"\[\]{},]++|"(?:[^"\\]|\\.)*+(?:"|\Z)|(?P<value>[,\[{])|[\]}]', re.DOTALL)
+_TOML_VALUE: Final = re.compile(
+    rf"[^\"'#=\[\]{{}},.\n]++|{TOML_TEXT.pattern}|#[^\n]*+|(?P<value>[=,\[{{]|(?<![0-9])\.|\.(?![0-9]))|.", re.DOTALL
+)
+"""Parts of a text. A value or a part of a key begins after each sign of the group `value`."""
+_END: Final = object()
+_OPENINGS: Final = frozenset("[{")
+_CLOSINGS: Final = frozenset("]}")
 
 
 class MarkupFormat(StrEnum):
@@ -64,11 +90,47 @@ def parse_markup(text: str, format: MarkupFormat) -> MarkupDocument:
             return MarkupDocument(value, format, lambda: _TomlTreeBuilder(text).build(value, ()))
 
 
+def _check_length(text: str, language: str) -> None:
+    """Raise `MarkupError` for a text that takes seconds to read."""
+    if len(text) > MAX_SLOW_CHARS:
+        raise MarkupError(
+            f"the file has {len(text):,} characters, more than the {MAX_SLOW_CHARS:,} that a file in {language} may have",
+            fix="make it smaller, or write it in JSON",
+        )
+
+
+def _check_size(text: str, pattern: re.Pattern[str], max_values: int, fix: str) -> None:
+    """Raise `MarkupError` if a text has too many values or nests them too deeply. The text may have errors."""
+    opening_count = text.count("[") + text.count("{")
+    separator_count = text.count(",") + (text.count("=") + text.count(".") if pattern is _TOML_VALUE else 0)
+    if opening_count <= MAX_DEPTH and opening_count + separator_count <= max_values:
+        return
+    depth = count = 0
+    for part in pattern.finditer(text):
+        sign = part[0]
+        if part["value"] is not None:
+            count += 1
+            depth += sign in _OPENINGS
+            if depth > MAX_DEPTH:
+                raise _make_depth_error(part.start())
+            if count > max_values:
+                raise MarkupError(f"the file has more than {max_values:,} values", part.start(), part.end(), fix)
+        elif sign in _CLOSINGS:
+            depth -= 1
+
+
+def _make_depth_error(start: int | None, end: int | None = None) -> MarkupError:
+    return MarkupError(f"nested more than {MAX_DEPTH} deep", start, end, "write it flatter")
+
+
 # -- JSON
 
 
-def parse_json(text: str) -> Any:  # Any JSON value.
-    """Return the value of a JSON text. Raises `MarkupError`, also for a key that occurs twice in one object."""
+def parse_json(text: str, *, max_values: int | None = MAX_JSON_VALUES) -> Any:  # Any JSON value.
+    """Return the value of a JSON text. Raises `MarkupError`, also for a key that occurs twice in one object.
+
+    Texts that programs have written may have any number of values: `max_values` is `None`.
+    """
 
     def build_object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(entries)
@@ -76,6 +138,8 @@ def parse_json(text: str) -> Any:  # Any JSON value.
             raise _DuplicateKey(_find_repeated(key for key, _ in entries))
         return built
 
+    if max_values is not None:
+        _check_size(text, _JSON_VALUE, max_values, "split the file, or store values in files that tasks read")
     try:
         return load_exact_json(text, build_object)
     except InexactValue as problem:
@@ -87,7 +151,8 @@ def parse_json(text: str) -> Any:  # Any JSON value.
     except _DuplicateKey as error:
         raise _locate_duplicate(text, str(error)) from None
     except RecursionError:
-        raise MarkupError("the document is nested too deeply") from None
+        _check_size(text, _JSON_VALUE, len(text), "")
+        raise
 
 
 def _find_repeated(keys: Iterable[str]) -> str:
@@ -108,18 +173,22 @@ def _explain_json_error(text: str, error: json.JSONDecodeError) -> MarkupError:
     """Return an error of the parser in words for users."""
     try:
         JsonDocumentParser(SourceFile("", text)).parse_any()
+    except FinalError:
+        pass  # The text is too large for a tree.
     except ParseError as found:
-        return MarkupError(found.message, found.start, found.end, found.fix, found.related)
+        return _make_markup_error(found)
     return MarkupError(f"this is not JSON: {error.msg[0].lower()}{error.msg[1:]}", error.pos)
 
 
 def _locate_duplicate(text: str, key: str) -> MarkupError:
-    """Return the error of a key that occurs twice, with both places."""
+    """Return the error of a key that occurs twice, with both places, or the error of syntax behind it."""
     message, fix = f'the key "{key[:80]}" occurs twice', "remove one"
     try:
         stack = [JsonDocumentParser(SourceFile("", text)).parse_any()]
-    except ParseError:  # The document is nested deeper than its tree may be.
+    except FinalError:  # The text is too large for a tree.
         return MarkupError(message, fix=fix)
+    except ParseError as found:
+        return _make_markup_error(found)
     while stack:
         node = stack.pop()
         if isinstance(node, JsonArray):
@@ -139,27 +208,14 @@ def _build_json_tree(text: str) -> JsonNode:
     try:
         return JsonDocumentParser(SourceFile("", text)).parse_document()
     except ParseError as error:
-        raise MarkupError(error.message, error.start, error.end, error.fix, error.related) from None
+        raise _make_markup_error(error) from None
+
+
+def _make_markup_error(error: ParseError) -> MarkupError:
+    return MarkupError(error.message, error.start, error.end, error.fix, error.related)
 
 
 # -- YAML
-
-
-class _ValueBudgetExceeded(Exception):
-    """The document has more than MAX_VALUES values."""
-
-
-class _DocumentBudget:
-    """How many more values a document may have. A few nested aliases can stand for more values than fit in memory."""
-
-    def __init__(self) -> None:
-        self.remaining = MAX_VALUES
-
-    def use(self) -> None:
-        """Count one value. Raises `_ValueBudgetExceeded`."""
-        self.remaining -= 1
-        if self.remaining < 0:
-            raise _ValueBudgetExceeded
 
 
 def parse_yaml(text: str) -> MarkupDocument:
@@ -170,14 +226,14 @@ def parse_yaml(text: str) -> MarkupDocument:
     from wharf.languages.yaml_faults import explain_documents, explain_yaml_error
     from wharf.languages.yaml_reader import RefusedValue, create_yaml_reader
 
+    _check_length(text, "YAML")
     reader = create_yaml_reader()
-    first_end = 0
-    values: list[Any] = []
     try:
-        for value in reader.load_all(text):
-            values.append(_copy_document(value, _DocumentBudget()))
-            if len(values) == 1:
-                first_end = reader.composer.last_root.end_mark.index
+        documents = reader.load_all(text)
+        values = [_copy_document(value) for value in islice(documents, 1)]
+        first_end = reader.composer.last_root.end_mark.index if values else 0
+        if next(documents, _END) is not _END:
+            raise explain_documents(text, first_end)
     except RefusedValue as error:
         if not _is_brace_value(text, error.problem_mark.index):
             raise MarkupError(error.problem, error.problem_mark.index, error.end, error.fix) from error
@@ -193,14 +249,8 @@ def parse_yaml(text: str) -> MarkupDocument:
         ) from error
     except (YAMLError, ValueError) as error:
         raise MarkupError(str(error).splitlines()[0]) from error
-    except RecursionError:
-        raise MarkupError("the document is nested too deeply") from None
-    except _ValueBudgetExceeded:
-        raise MarkupError(f"the document has more than {MAX_VALUES:,} values once its aliases are expanded") from None
     if not values:
         raise MarkupError("the file is empty")
-    if len(values) != 1:
-        raise explain_documents(text, first_end, len(values))
     node = reader.composer.last_root
     return MarkupDocument(values[0], MarkupFormat.YAML, lambda: _build_yaml_tree(node, reader.constructor))
 
@@ -210,12 +260,11 @@ def _is_brace_value(text: str, offset: int) -> bool:
     return text[max(0, offset - 1) : offset + 1] == "{{"
 
 
-def _copy_document(value: Any, budget: _DocumentBudget) -> Any:  # Any value of the document.
-    """Return a copy of the value, with a value of its own for each alias. Raises _ValueBudgetExceeded."""
-    budget.use()
+def _copy_document(value: Any) -> Any:  # Any value of the document.
+    """Return a copy of the value, with a value of its own for each alias."""
     if isinstance(value, dict):
-        return {key: _copy_document(item, budget) for key, item in value.items()}
-    return [_copy_document(item, budget) for item in value] if isinstance(value, list) else value
+        return {key: _copy_document(item) for key, item in value.items()}
+    return [_copy_document(item) for item in value] if isinstance(value, list) else value
 
 
 def _build_yaml_tree(node: Any, constructor: Any) -> JsonNode:
@@ -258,20 +307,49 @@ def _to_exact(value: Any) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Return the value of a TOML text. Raises `MarkupError`, also for dates, which JSON does not have."""
+    _check_length(text, "TOML")
     if (long_key := find_long_key(text)) is not None:
         raise long_key
+    _check_size(text, _TOML_VALUE, MAX_TOML_VALUES, "write it in JSON or HCL, which are read faster")
     try:
         value = tomllib.loads(text, parse_float=_parse_toml_float)
     except ValueError as error:
         raise explain_toml_error(text, error) from None
     except RecursionError:
-        raise MarkupError("the document is nested too deeply") from None
-    path = _find_date(value, ())
-    if path is not None:
-        place = find_ranges(text)[path]
-        date = text[place.value_start : place.value_end].strip()
-        raise MarkupError("JSON has no dates", place.value_start, place.value_end, f'put the date in quotes: "{date}"')
+        raise AssertionError("the nesting is limited") from None
+    for path, item in _iterate_values(value):
+        if len(path) > MAX_DEPTH or isinstance(item, datetime.date | datetime.time) or _is_long(item):
+            raise _refuse_toml_value(text, path, item)
     return value
+
+
+def _iterate_values(value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield all values inside a value, with their paths, without recursion."""
+    stack: list[tuple[KeyPath, Any]] = [((), value)]
+    while stack:
+        path, item = stack.pop()
+        yield path, item
+        entries = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
+        stack += [((*path, step), inner) for step, inner in entries]
+
+
+def _is_long(value: Any) -> bool:
+    """Return whether a value is a number that is too long to be written as text. The parser reads any number in base 2, 8 or 16."""
+    return isinstance(value, int) and not -_MAX_DEC_DIGITS < value < _MAX_DEC_DIGITS
+
+
+def _refuse_toml_value(text: str, path: KeyPath, value: Any) -> MarkupError:
+    """Return the error of a value that JSON does not have, or that is too deep."""
+    place = find_ranges(text).get(path)
+    start, end = (place.value_start, place.value_end) if place is not None else (None, None)
+    written = text[start:end].strip()
+    if _is_long(value):
+        return MarkupError(
+            find_number_problem(written) or f"the number {written[:40]}... is too large", start, end, NUMBER_FIX
+        )
+    if len(path) > MAX_DEPTH:
+        return _make_depth_error(start, end)
+    return MarkupError("JSON has no dates", start, end, f'put the date in quotes: "{written}"')
 
 
 def _parse_toml_float(text: str) -> float:
@@ -281,18 +359,6 @@ def _parse_toml_float(text: str) -> float:
     if problem:
         raise ValueError(problem)
     return float(text)
-
-
-def _find_date(value: Any, path: KeyPath) -> KeyPath | None:
-    """Return the path of the first date or time of a value, or `None` if it has none."""
-    if isinstance(value, datetime.date | datetime.time):
-        return path
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for step, item in entries:
-        found = _find_date(item, (*path, step))
-        if found is not None:
-            return found
-    return None
 
 
 class _TomlTreeBuilder:

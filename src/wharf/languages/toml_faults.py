@@ -8,6 +8,7 @@ import json
 import re
 from typing import Final
 
+from wharf.languages.exact_values import MAX_NUMBER_CHARS, NUMBER_FIX, find_number_problem
 from wharf.languages.markup_errors import MarkupError, find_line_end, shorten
 from wharf.languages.toml_locations import TOML_TEXT, TomlStatement, list_statements
 
@@ -31,13 +32,15 @@ _TOKEN: Final = re.compile(
     + r"""|(?P<line>"(?:[^"\\\n]|\\.)*"|'[^'\n]*')|(?P<quote>["'])|(?P<bracket>[\[\]{}])""",
     re.DOTALL,
 )
+_VALUE: Final = re.compile(rf"{_TOKEN.pattern}|(?P<number>[^\s=,\[\]{{}}\"'#]+)", re.DOTALL)
 _LONG_KEY: Final = re.compile(
     r"(?P<key>(?<![\w-])(?:(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+)"
     + f"{{{MAX_KEY_PARTS}}})|{TOML_TEXT.pattern}|#[^\\n]*",
     re.DOTALL,
 )
 """The start of a key with too many parts, or a text or comment, in which dots mean nothing."""
-_NOT_FINITE: Final = re.compile(r"[+-]?(?:inf|nan)\b")
+_NOT_FINITE: Final = re.compile(r"[+-]?(?:inf|nan)")
+_SIGNS: Final = frozenset("+-0123456789")
 
 
 def find_long_key(text: str) -> MarkupError | None:
@@ -59,6 +62,8 @@ def explain_toml_error(text: str, error: Exception) -> MarkupError:
     place = _PLACE.search(message)
     problem = _PLACE.sub("", message)
     at = _find_offset(text, place)
+    if at is None and problem.startswith("Exceeds the limit"):
+        return _refuse_long_number(text)
     if at is None:
         return MarkupError(problem, *_find_number(text, problem))
     explained = (
@@ -80,11 +85,21 @@ def _find_offset(text: str, place: re.Match[str] | None) -> int | None:
     return sum(len(line) + 1 for line in lines[: int(place[1]) - 1]) + int(place[2]) - 1
 
 
+def _refuse_long_number(text: str) -> MarkupError:
+    """Return the error of the first number with thousands of digits: the parser reports no place for it."""
+    for token in _VALUE.finditer(text):
+        number = token["number"]
+        if number and len(number) > MAX_NUMBER_CHARS:
+            return MarkupError(find_number_problem(number), token.start("number"), token.end("number"), NUMBER_FIX)
+    raise AssertionError("the parser has found a long number")
+
+
 def _find_number(text: str, problem: str) -> tuple[int, int] | tuple[None, None]:
     """Return the place of a number that JSON does not have: the parser reports no place for it."""
-    for token in re.finditer(rf"{_TOKEN.pattern}|(?P<number>[^\s=,\[\]{{}}\"'#]+)", text, re.DOTALL):
-        number = token["number"]
-        if number and (number[:40] in problem) and (_NOT_FINITE.fullmatch(number) or number[:1] in "+-0123456789"):
+    for token in _VALUE.finditer(text):
+        number = token["number"] or ""
+        special = _NOT_FINITE.match(number)  # More characters may follow: the parser has not read them.
+        if problem.startswith(special[0]) if special is not None else number[:1] in _SIGNS and number[:40] in problem:
             return token.start("number"), token.end("number")
     return None, None
 

@@ -22,6 +22,7 @@ _KEY: Final = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s:#"'\[\]{},&*][^:#]*?):(?=[ 
 _KEY_WITHOUT_BLANK: Final = re.compile(r"([A-Za-z_][\w.-]*):(?=[^\s:/])(?!.*:(?:\s|$))")
 _KEY_WITHOUT_COLON: Final = re.compile(r"([A-Za-z_]\w*)(?:[ \t]*=[ \t]*|[ \t]+)([^\s=:#].*)?$")
 _ITEM_WITHOUT_BLANK: Final = re.compile(r"-([^\s\-].*)")
+_DOCUMENT_END: Final = re.compile(r"^\.\.\.(?=[ \t\r\n]|$)", re.MULTILINE)
 _DOCUMENT_START: Final = re.compile(r"^---(?=[ \t\r\n]|$)", re.MULTILINE)
 _HCL_START: Final = re.compile(r'(?:job|group|variable)[ \t]+"[^"\n]*"[ \t]*\{')
 _BLOCK_END: Final = "expected <block end>, but found "
@@ -46,16 +47,14 @@ def explain_yaml_error(text: str, error: Any, root: Any) -> MarkupError:  # ruam
     return MarkupError(f"this is not YAML: {detail}", fault.at)
 
 
-def explain_documents(text: str, first_end: int, count: int) -> MarkupError:
+def explain_documents(text: str, first_end: int) -> MarkupError:
     """Return the error of a text with several documents. `first_end` is where the value of the first one ends."""
-    second = _DOCUMENT_START.search(text, first_end)
-    start = second.start() if second is not None else None
+    second = _DOCUMENT_START.search(text, first_end) or _DOCUMENT_END.search(text, first_end)
+    start, end = second.span() if second is not None else (first_end, first_end + 1)
     return MarkupError(
-        f"expected one YAML document, got {count}",
-        start,
-        None if start is None else start + 3,
-        "write one file for each document, or delete the line ---",
-    )
+        "expected one YAML document, got several", start, end,
+        f"write one file for each document, or delete the line {text[start:end] or '---'}",
+    )  # fmt: skip
 
 
 def explain_text(text: str, start: int) -> tuple[str, str]:
@@ -192,7 +191,7 @@ def _explain_alias(fault: _Fault) -> MarkupError | None:
         return None
     end = fault.at + 1 + len(match[1])
     return MarkupError(
-        f"no anchor &{match[1]} is above this alias", fault.at, end,
+        f"no anchor &{shorten(match[1])} is above this alias", fault.at, end,
         f'if it is a text, write "*{shorten(match[1])}"; if not, mark the value that it repeats by &{shorten(match[1])}',
     )  # fmt: skip
 
@@ -204,7 +203,7 @@ def _explain_tag(fault: _Fault) -> MarkupError | None:
     tag = f"!!{match[1].removeprefix(_TAG_PREFIX)}" if match[1].startswith(_TAG_PREFIX) else match[1]
     end = fault.at + len(tag) if fault.text.startswith(tag, fault.at) else fault.at + 1
     return MarkupError(
-        f"the tag {tag} is unknown", fault.at, end, "delete it, or put the value in quotes if it is a text"
+        f"the tag {shorten(tag)} is unknown", fault.at, end, "delete it, or put the value in quotes if it is a text"
     )
 
 

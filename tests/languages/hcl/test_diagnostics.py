@@ -5,7 +5,14 @@ from functools import partial
 import pytest
 
 from tests.languages.hcl.evaluations import FREE_SCHEMA, find_errors, list_errors
-from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, DocumentErrors, SourceFile, SourceRange
+from wharf.languages.hcl.diagnostics import (
+    MAX_COLLECTED,
+    Diagnostic,
+    DiagnosticList,
+    DocumentErrors,
+    SourceFile,
+    SourceRange,
+)
 from wharf.languages.hcl.documents import parse_document
 
 
@@ -174,3 +181,9 @@ def test_a_reply_lists_how_many_errors_were_left_out() -> None:
     errors = find_errors(f'job "x" {{\n{text}}}\n')
 
     assert errors.endswith("and 10 more errors")
+
+
+def test_errors_that_are_not_stored_are_counted() -> None:
+    text = "".join(f" x{number} = 1\n" for number in range(MAX_COLLECTED + 500))
+
+    assert find_errors(f'job "x" {{\n{text}}}\n').endswith(f"and {MAX_COLLECTED + 480} more errors")

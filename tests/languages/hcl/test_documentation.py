@@ -17,7 +17,7 @@ from wharf.languages.hcl.functions import FUNCTIONS
 from wharf.languages.hcl.functions.hashes import BCRYPT_STEPS
 from wharf.languages.hcl.functions.lists import MAX_RANGE_ITEMS
 from wharf.languages.hcl.numerals import MAX_LITERAL_CHARS
-from wharf.languages.hcl.reader import MAX_NESTING
+from wharf.languages.hcl.reader import MAX_NESTING, MAX_NODES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "hcl.md").read_text()
 EXPRESSIONS = re.findall(
@@ -64,6 +64,7 @@ def test_the_page_states_the_limits() -> None:
 
     assert [
         MAX_FILE_BYTES,
+        MAX_NODES,
         MAX_NESTING,
         MAX_EXPRESSION_PARTS,
         MAX_LITERAL_CHARS,

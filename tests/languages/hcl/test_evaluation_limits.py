@@ -1,6 +1,8 @@
 """Limits of an evaluation: size, nesting, steps, built bytes, numbers. No input exhausts the stack."""
 
+import time
 import tracemalloc
+import unicodedata
 from contextlib import nullcontext
 
 import pytest
@@ -18,7 +20,8 @@ from tests.languages.hcl.evaluations import (
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.diagnostics import DocumentErrors
 from wharf.languages.hcl.documents import MAX_FILE_BYTES, parse_document
-from wharf.languages.hcl.reader import MAX_NESTING
+from wharf.languages.hcl.reader import MAX_NESTING, MAX_NODES
+from wharf.languages.hcl.values import MAX_ACCENTS, normalize_text
 
 
 def test_a_file_has_at_most_a_megabyte() -> None:
@@ -27,6 +30,42 @@ def test_a_file_has_at_most_a_megabyte() -> None:
     for text in ("#" * (MAX_FILE_BYTES + 1), "é" * (MAX_FILE_BYTES // 2 + 1), b"#" * (MAX_FILE_BYTES + 1)):
         with pytest.raises(DocumentErrors, match="more than 1,000,000"):
             parse_document(text)
+
+
+@pytest.mark.parametrize(
+    ("start", "part", "nodes_of_part"),
+    [("a = [", "[],", 1), ('a = "', "${x}", 2), ("", "b {\n}\n", 1), ('{"a": [', "[],", 1)],
+)
+def test_a_file_has_a_limit_of_blocks_and_expressions(start: str, part: str, nodes_of_part: int) -> None:
+    with pytest.raises(DocumentErrors) as raised:
+        parse_document(start + part * (MAX_NODES + 10))
+
+    (error,) = raised.value.diagnostics
+    assert error.message == "the file has more than 100,000 blocks and expressions"
+    assert abs(error.place.start - len(start) - MAX_NODES // nodes_of_part * len(part)) <= 3 * len(part)
+
+
+def test_plain_literals_in_lists_and_arguments_have_no_limit() -> None:
+    body = read_body("a = [" + "1, " * 150_000 + "]\n" + "".join(f"b{at} = 1\n" for at in range(50_000)))
+
+    assert len(body["a"]) == 150_000
+
+
+def test_long_sequences_of_accents_are_normalized_in_linear_time() -> None:
+    text = "e" + "\u0301\u0323" * 250_000
+
+    began_s = time.process_time()
+    normalized = normalize_text(text)
+
+    assert time.process_time() - began_s < 5.0
+    assert normalized.startswith("\u1eb9" + "\u0323")
+    assert len(normalized) == len(text) - 1
+
+
+def test_accents_up_to_the_limit_are_normalized_together() -> None:
+    text = ("e" + "\u0323\u0301" * (MAX_ACCENTS // 2)) * 5
+
+    assert normalize_text(text) == unicodedata.normalize("NFC", text)
 
 
 NESTED = [

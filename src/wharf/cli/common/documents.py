@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import click
 import msgspec
 
 from wharf.cli.common.errors import CliError
@@ -107,8 +106,6 @@ STDIN: Final = "-"
 """The path that stands for standard input."""
 MAX_FILE_BYTES: Final = 10_000_000
 """Limit of a file or of standard input; protects memory. Job files are far smaller."""
-LARGE_YAML_CHARS: Final = 1_000_000
-"""Above this size, a note says that reading takes seconds."""
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 
 
@@ -141,27 +138,20 @@ def read_utf8_text(path: str, name: str, *, max_bytes: int = MAX_FILE_BYTES) -> 
         raise CliError(f"{name}:{line}: the file is not UTF-8 text") from error
 
 
-def parse_json(name: str, text: str) -> Any:  # Any JSON value.
-    """Return the value of a JSON text.
+def parse_json(name: str, text: str, *, max_values: int | None = markup.MAX_JSON_VALUES) -> Any:  # Any JSON value.
+    """Return the value of a JSON text. `max_values` is `None` for a text that a program has written.
 
     Raises CliError with line and column, also for a value that cannot be sent exactly, such as `1e400`. Raises CliError
     for a key that occurs twice in one object.
     """
     with _locate_markup_errors(name, text):
-        return markup.parse_json(text)
+        return markup.parse_json(text, max_values=max_values)
 
 
 def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
     """Return the value of a YAML text that holds one document. Raises CliError with line and column."""
-    note_large_yaml(name, text)
     with _locate_markup_errors(name, text):
         return markup.parse_yaml(text).value
-
-
-def note_large_yaml(name: str, text: str) -> None:
-    """Print a note if reading a YAML text takes seconds."""
-    if len(text) > LARGE_YAML_CHARS:
-        click.echo(f"note: {name}: reading {len(text) / 1e6:.1f} MB of YAML takes seconds; JSON is faster", err=True)
 
 
 @contextmanager

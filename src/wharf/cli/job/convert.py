@@ -44,18 +44,16 @@ def convert(
     from wharf.cli.job.files import read_job_file
     from wharf.job_files.conversion import JobFormat, convert_data_job, convert_hcl_job
     from wharf.job_files.data_writer import UnwritableValue
-    from wharf.languages.hcl.documents import parse_document
-    from wharf.languages.markup import MarkupFormat, parse_markup
+    from wharf.languages.hcl.documents import ParsedDocument
 
     environment: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
     job = read_job_file(file, VariableOptions(values, value_files, is_strict), environment.world)
     try:
-        if job.format == JobFormat.HCL:
-            document = parse_document(job.source, job.name)
-            conversion = convert_hcl_job(job.source, document, job.parsed, JobFormat(target))
+        if isinstance(job.syntax, ParsedDocument):
+            conversion = convert_hcl_job(job.source, job.syntax, job.parsed, JobFormat(target))
         else:
-            data = parse_markup(job.source, MarkupFormat(job.format)).value
-            conversion = convert_data_job(job.source, JobFormat(job.format), data, job.parsed, JobFormat(target))
+            document = job.syntax.value
+            conversion = convert_data_job(job.source, JobFormat(job.format), document, job.parsed, JobFormat(target))
     except UnwritableValue as error:
         raise CliError(f"{job.name}: {error}") from error
     for warning in job.parsed.warnings:

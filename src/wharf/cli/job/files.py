@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from wharf.cli.common.documents import STDIN, note_large_yaml, read_utf8_text
+from wharf.cli.common.documents import STDIN, read_utf8_text
 from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_issues
 from wharf.cli.job.variables import VariableOptions, describe_submitted_variables, read_inputs
 from wharf.job_files.fields import explain_type, is_duration_field
@@ -24,7 +24,9 @@ from wharf.languages.markup import MarkupFormat
 if TYPE_CHECKING:
     from wharf.contract.wire.jobs.messages import JobSource
     from wharf.job_files.hcl.parsed_job import ParsedJob
+    from wharf.languages.hcl.documents import ParsedDocument
     from wharf.languages.hcl.variables import VariableInputs
+    from wharf.languages.markup import MarkupDocument
     from wharf.world import World
 
 HCL: Final = "hcl"
@@ -48,11 +50,12 @@ MIN_DURATION_NS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job file: `source` is its text, `parsed` the job with the field names of the API."""
+    """A job file: `source` is its text, `syntax` its document before the evaluation, `parsed` the job with the field names of the API."""
 
     name: str
     source: str
     format: str
+    syntax: "MarkupDocument | ParsedDocument"
     parsed: "ParsedJob"
     inputs: "VariableInputs"
 
@@ -150,21 +153,20 @@ def _parse(path: str, name: str, text: str, options: VariableOptions, world: "Wo
     format = detect_format(path, text)
     ports = FunctionPorts(_RandomBytes(world), LocalFiles())
     if format != HCL:
-        if format == MarkupFormat.YAML:
-            note_large_yaml(name, text)
         document = read_markup(text, name, MarkupFormat(format))
         if format != MarkupFormat.JSON or not is_hcl_in_json(document.value):
             needs_inputs = has_variables(document.value) or options.values or options.files
             secret_names = list_sensitive_variables(document.value)
             inputs = read_inputs(path, options, secret_names) if needs_inputs else VariableInputs()
-            return JobFile(name, text, format, map_markup_job(document, SourceFile(name, text), inputs, ports), inputs)
+            parsed = map_markup_job(document, SourceFile(name, text), inputs, ports)
+            return JobFile(name, text, format, document, parsed, inputs)
     from wharf.job_files.hcl.parsing import evaluate_hcl_job
     from wharf.languages.hcl.documents import list_sensitive_names, parse_document
 
     parsed_document = parse_document(text, name)
     inputs = read_inputs(path, options, list_sensitive_names(parsed_document))
     parsed = evaluate_hcl_job(parsed_document, inputs, ports, checks_tasks=True)
-    return JobFile(name, text, HCL, parsed, inputs)
+    return JobFile(name, text, HCL, parsed_document, parsed, inputs)
 
 
 class _RandomBytes:

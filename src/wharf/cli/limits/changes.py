@@ -233,7 +233,8 @@ def import_state(file: Path, reason: str, path: AdminAddress) -> None:
     """
     from wharf.cli.common.documents import parse_json, read_utf8_text
 
-    exported = parse_json(str(file), read_utf8_text(str(file), str(file), max_bytes=MAX_EXPORT_BYTES))
+    text = read_utf8_text(str(file), str(file), max_bytes=MAX_EXPORT_BYTES)
+    exported = parse_json(str(file), text, max_values=None)
     reply = post_action(path, "/import", told=exported, reason=reason)
     click.echo(f"imported {reply['grants']} grants, {reply['bans']} bans and {reply['counters']} counters")
 

@@ -5,11 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from wharf.contract.model import body_limits
+from wharf.job_files.data_writer import MAX_FORMATTED_CHARS, MAX_FORMATTED_NODES, MAX_WRITTEN_NODES
 from wharf.job_files.reference.document import describe_spelling
 from wharf.job_files.reference.examples import EXAMPLES
 from wharf.job_files.reference.rendering import format_hcl_value, render_hcl, render_yaml
 from wharf.job_files.schema import DRIVERS_KEY, JsonObject, format_schema_comment
-from wharf.languages.hcl.reader import NAME
+from wharf.languages import yaml_reader
+from wharf.languages.exact_values import MAX_DEPTH, MAX_NUMBER_CHARS
+from wharf.languages.hcl.documents import MAX_FILE_BYTES
+from wharf.languages.hcl.reader import MAX_NESTING, MAX_NODES, NAME
+from wharf.languages.markup import MAX_JSON_VALUES, MAX_SLOW_CHARS, MAX_TOML_VALUES
+from wharf.languages.toml_faults import MAX_KEY_PARTS
 
 FOLDER: Final = "docs/job-file"
 GENERATED_NOTE: Final = "<!-- Written by `python -m wharf.job_files.reference` from the model; do not edit. -->"
@@ -344,6 +350,8 @@ def _render_index(schema: JsonObject, names: list[str]) -> Iterator[str]:
     yield ""
     yield "[Limits of request bodies](../body-limits.md) lists all of them."
     yield ""
+    yield from _render_file_limits()
+    yield ""
     yield "## Editors"
     yield ""
     yield "Agents serve a JSON Schema of the job file at `/v1/schema/job.json`. Editors with the YAML language server, such as Visual Studio Code,"
@@ -354,6 +362,48 @@ def _render_index(schema: JsonObject, names: list[str]) -> Iterator[str]:
     yield "```"
     yield ""
     yield "`wharf job init` writes this line. The schema is part of the package too: `wharf/job_files/job.schema.json`."
+
+
+def _render_file_limits() -> Iterator[str]:
+    """Yield the limits of a file in each language, with their reasons."""
+    yield "## Limits of a file"
+    yield ""
+    yield "A file above a limit is refused at the place of the excess, after about a second of CPU time at most. `wharf job fmt` takes up to"
+    yield "3 s for the largest file in HCL."
+    yield ""
+    yield "| Limit | HCL | YAML | JSON | TOML | Reason |"
+    yield "|---|---|---|---|---|---|"
+    rows = (
+        (
+            "size", f"{MAX_FILE_BYTES:,} bytes", f"{MAX_SLOW_CHARS:,} characters", "10 MB; 1 MB with variables",
+            f"{MAX_SLOW_CHARS:,} characters", "the time to read a long text",
+        ),
+        (
+            "values", f"{MAX_NODES:,} blocks, expressions and templates", f"{yaml_reader.MAX_NODES:,} keys and values",
+            f"{MAX_JSON_VALUES:,}", f"{MAX_TOML_VALUES:,} values and parts of keys",
+            "the time to read a value: up to 13 µs in HCL, 50 µs in YAML, 10 µs in JSON and 20 µs in TOML",
+        ),
+        (
+            "values after aliases are expanded and maps are merged", "", f"{yaml_reader.MAX_EXPANDED_VALUES:,} keys and values",
+            "", "", "memory: a few nested aliases stand for millions of values",
+        ),
+        ("levels of blocks, lists and maps", MAX_NESTING, MAX_DEPTH, MAX_DEPTH, MAX_DEPTH, "the stack"),
+        ("parts of a key with dots", "", "", "", MAX_KEY_PARTS, "the parser takes time in the square of them"),
+        (
+            "characters of a number", f"{MAX_NUMBER_CHARS:,}", f"{MAX_NUMBER_CHARS:,}", f"{MAX_NUMBER_CHARS:,}; whole numbers 4,300",
+            f"{MAX_NUMBER_CHARS:,}", "the time to convert it",
+        ),
+        (
+            "keys and values of a file that `wharf job fmt` formats", "", f"{MAX_FORMATTED_NODES:,}, and {MAX_FORMATTED_CHARS:,} characters",
+            "", "", "formatting takes four times as long as reading",
+        ),
+        (
+            "keys and values that `wharf job convert` writes", "", f"{MAX_WRITTEN_NODES:,}", "", "",
+            "writing takes 60 µs for each, and the result is read again",
+        ),
+    )  # fmt: skip
+    for row in rows:
+        yield f"| {' | '.join(str(cell) or '—' for cell in row)} |"
 
 
 def _describe_driver(schema: JsonObject, name: str) -> str:

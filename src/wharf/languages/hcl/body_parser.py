@@ -385,6 +385,7 @@ class BodyParser(ExpressionParser):
         while header_end > start and self.text[header_end - 1] in " \t":
             header_end -= 1
         self.enter(self.pos)
+        self.count_node(start)
         self.pos += 1
         block = SyntaxBlock(name, labels, SyntaxBody(), start, name_end, header_end)
         body.blocks.append(block)

@@ -15,6 +15,8 @@ from wharf.languages.source_locations import SourceLocation
 
 MAX_DIAGNOSTICS: Final = 20
 """The diagnostics of one run. More would bury the first, which the author fixes first."""
+MAX_COLLECTED: Final = 1_000
+"""The diagnostics of one stage that are stored. Further ones are only counted, because an object for each takes memory and time."""
 MAX_EXCERPT_CHARS: Final = 120
 """The characters of a line that a diagnostic shows. A longer line is cut around the mark."""
 _SECRET_NAME: Final = re.compile(
@@ -229,7 +231,9 @@ class Diagnostic:
 class DocumentErrors(Exception):
     """The errors of one stage, sorted by place. At most `MAX_DIAGNOSTICS`; `omitted_count` were left out."""
 
-    def __init__(self, diagnostics: Iterable[Diagnostic], hidden: HiddenValues | None = None) -> None:
+    def __init__(
+        self, diagnostics: Iterable[Diagnostic], hidden: HiddenValues | None = None, omitted_count: int = 0
+    ) -> None:
         self._hidden = hidden
         in_order: dict[str, int] = {}
         found = list(diagnostics)
@@ -238,7 +242,7 @@ class DocumentErrors(Exception):
         unique = {(d.place.source.name, d.place.start, d.message): d for d in reversed(found)}
         ordered = sorted(unique.values(), key=lambda d: (in_order[d.place.source.name], d.place.start))
         self.diagnostics = tuple(ordered[:MAX_DIAGNOSTICS])
-        self.omitted_count = len(ordered) - len(self.diagnostics)
+        self.omitted_count = omitted_count + len(ordered) - len(self.diagnostics)
         super().__init__(self.diagnostics)
 
     def __str__(self) -> str:
@@ -300,6 +304,8 @@ class DiagnosticList:
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
     hidden: HiddenValues = field(default_factory=HiddenValues)
+    omitted_count: int = 0
+    """The diagnostics that are not stored."""
 
     def add(
         self,
@@ -313,6 +319,9 @@ class DiagnosticList:
         is_secret: bool = False,
     ) -> None:
         """Add a diagnostic for a part of a source."""
+        if len(self.diagnostics) >= MAX_COLLECTED:
+            self.omitted_count += 1
+            return
         self.diagnostics.append(Diagnostic(SourceRange(source, start, end), message, fix, related, is_secret))
 
     def add_evaluation_error(self, source: SourceFile, error: ExpressionError, *, is_secret: bool = False) -> None:
@@ -324,7 +333,7 @@ class DiagnosticList:
     def raise_if_any(self) -> None:
         """Raise `DocumentErrors` if a diagnostic was added."""
         if self.diagnostics:
-            raise DocumentErrors(self.diagnostics, self.hidden)
+            raise DocumentErrors(self.diagnostics, self.hidden, self.omitted_count)
 
 
 def is_secret_place(place: SourceRange) -> bool:

@@ -162,6 +162,7 @@ class ExpressionParser(TemplateParser):
         text = self.text
         start = self.pos
         self.node_count += 1
+        self.count_node(start)
         match = _OPERAND.match(text, start)
         node: SyntaxNode
         if match is None:

@@ -123,6 +123,7 @@ class JsonDocumentParser(SourceReader):
     def _parse_value(self) -> JsonNode:
         """Parse any JSON value."""
         start = self.pos
+        self.count_node(start)
         character = self.text[start : start + 1]
         if character == "{":
             return self._parse_object()

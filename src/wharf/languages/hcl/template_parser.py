@@ -199,6 +199,7 @@ class TemplateParser(SourceReader):
         """Parse an interpolation, a directive or an escape such as `$${`. Return whether to strip the text after it."""
         start = self.pos
         self.node_count += 1
+        self.count_node(start)
         marker = _MARKER.match(self.text, start)
         assert marker is not None, "text stops only before a marker"
         signs = marker[1]
