@@ -5,7 +5,7 @@ as they are (record 0236).
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,12 +13,25 @@ from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
 from wharf.job_files.fields import NormalizedJob, describe_type, explain_type, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath, format_path
+from wharf.job_files.hcl.places import FilePath, find_path_value, format_path, list_marked_paths, parse_path
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.calls import FunctionPorts
-from wharf.languages.hcl.diagnostics import Diagnostic, DiagnosticList, DocumentErrors, SourceFile, SourceRange
-from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
+from wharf.languages.hcl.diagnostics import (
+    Diagnostic,
+    DiagnosticList,
+    DocumentErrors,
+    SourceFile,
+    SourceRange,
+    hide_quoted,
+)
+from wharf.languages.hcl.documents import (
+    MAX_FILE_BYTES,
+    EvaluatedAttribute,
+    EvaluatedDocument,
+    ParsedDocument,
+    evaluate_document,
+)
 from wharf.languages.hcl.json_documents import JsonArray, JsonNode, JsonObject, JsonProperty, JsonScalar
 from wharf.languages.hcl.schemas import BodySchema
 from wharf.languages.hcl.values import to_plain
@@ -55,7 +68,6 @@ INHERITED_BLOCKS: Final = {
     re.compile(r"\.Checks\[\d+\]\.CheckRestart\."): ".CheckRestart.",
 }
 """Paths of blocks that inherit fields, each with the path of the block that they inherit from."""
-_PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
 
 
 def has_variables(document: Any) -> bool:
@@ -63,14 +75,16 @@ def has_variables(document: Any) -> bool:
     return isinstance(document, dict) and any(key in document for key in TEMPLATE_KEYS)
 
 
-def list_sensitive_variables(document: Any) -> frozenset[str]:
-    """Return the names of the variables that a document declares as sensitive."""
+def list_declared_variables(document: Any) -> dict[str, bool]:
+    """Return the variables whose declarations say whether they are sensitive, and what they say."""
     variables = document.get(VARIABLES) if isinstance(document, dict) else None
     if not isinstance(variables, dict):
-        return frozenset()
-    return frozenset(
-        name for name, part in variables.items() if isinstance(part, dict) and part.get("sensitive") is True
-    )
+        return {}
+    return {
+        name: part["sensitive"] is not False
+        for name, part in variables.items()
+        if isinstance(part, dict) and "sensitive" in part
+    }
 
 
 def is_hcl_in_json(document: Any) -> bool:
@@ -124,14 +138,25 @@ def map_markup_job(
         document.format,
     )
     places.set_origins(normalized, prefix)
+    if evaluated is not None:
+        places.set_sensitive_values(evaluated.body.attributes[_JOB])
     for problem in normalized.problems:
         place = places.get_range((*prefix, *problem.path), is_name=problem.is_name)
-        diagnostics.add(*place, problem.message, problem.fix)
-    warnings = list_warnings(evaluated, normalized.document) if evaluated is not None else []
-    parsed = ParsedJob(normalized.document, warnings, places, spell_path=places.spell_path)
+        is_sensitive = places.is_sensitive((*prefix, *problem.path))
+        diagnostics.add(
+            *place, *((hide_quoted(problem.message), "") if is_sensitive else (problem.message, problem.fix))
+        )
+    parsed = ParsedJob(normalized.document, [], places, spell_path=places.spell_path)
     if evaluated is not None:
         diagnostics.hidden = evaluated.diagnostics.hidden
-        parsed = replace(parsed, variables=evaluated.variables, hidden=diagnostics.hidden)
+        parsed = replace(
+            parsed,
+            warnings=[*evaluated.notes, *list_warnings(evaluated, normalized.document)],
+            variables=evaluated.variables,
+            hidden=diagnostics.hidden,
+            sensitive_paths=places.list_sensitive_paths(),
+        )
+        parsed.hide_sensitive_values()
     has_job_key = any(str(key).lower() == _JOB for key in job)
     if not normalized.document.get("ID") and not has_job_key:
         source, start, _ = places.get_range(prefix)
@@ -173,6 +198,8 @@ def _add_type_problems(
                 path = find_origin(parsed.document, problem.path)
                 place = parsed.find_place(path)
                 message, fix = explain_type(path, problem.message, find_value(parsed.document, path), format)
+                if parsed.is_sensitive(path):
+                    message, fix = hide_quoted(message), ""
                 diagnostics.add(place.source, place.start, place.end, f"{path}: {message}", fix)
 
 
@@ -205,8 +232,7 @@ def _iterate_texts(value: Any, path: FilePath) -> Iterator[tuple[FilePath, str]]
         if "${" in value:
             yield path, value
         return
-    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for step, item in entries:
+    for step, item in _iterate_items(value):
         yield from _iterate_texts(item, (*path, step))
 
 
@@ -222,13 +248,7 @@ def find_origin(document: Any, field_path: str) -> str:
 
 def find_value(document: Any, path: str) -> Any:
     """Return the value of a field of a document, or `None` if it has none."""
-    value = document
-    for step in parse_path(path):
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
+    return find_path_value(document, parse_path(path))
 
 
 class _Places(Mapping[str, SourceRange]):
@@ -240,6 +260,7 @@ class _Places(Mapping[str, SourceRange]):
         self._job: Mapping[str, Any] = {}
         self._origins: Mapping[FilePath, FilePath] = {}
         self._prefix: FilePath = ()
+        self._sensitive: set[FilePath] = set()
         self._tree: JsonNode | None = None
         self._has_tree = False
         self._indexes: dict[int, dict[str, JsonProperty]] = {}
@@ -265,6 +286,29 @@ class _Places(Mapping[str, SourceRange]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def set_sensitive_values(self, job: EvaluatedAttribute) -> None:
+        """Set which values of the file come from sensitive variables."""
+        self._sensitive = {()} if job.is_sensitive else set(list_marked_paths(job.value))
+
+    def is_sensitive(self, file_path: FilePath) -> bool:
+        """Return whether the value at a path of the file comes from a sensitive variable."""
+        return bool(self._sensitive) and any(file_path[:end] in self._sensitive for end in range(len(file_path) + 1))
+
+    def list_sensitive_paths(self) -> list[FilePath]:
+        """Return the paths in the document of the fields whose values come from sensitive variables."""
+        found: list[FilePath] = []
+        if self._sensitive:
+            self._collect_sensitive(self._job, (), found)
+        return found
+
+    def _collect_sensitive(self, value: Any, path: FilePath, found: list[FilePath]) -> None:
+        """Add the paths of a value and of the values inside it that are sensitive."""
+        if self.is_sensitive((*self._prefix, *self._get_file_path(path))):
+            found.append(path)
+            return
+        for step, item in _iterate_items(value):
+            self._collect_sensitive(item, (*path, step), found)
 
     def get_range(self, path: FilePath, *, is_name: bool = False) -> tuple[SourceFile, int, int]:
         """Return source and offsets of a value, or of the nearest value around it. With `is_name`, those of its key."""
@@ -345,19 +389,13 @@ class _Place:
 def _iterate_paths(value: Any, path: FilePath) -> Iterator[str]:
     """Yield the paths of a value and of all values inside it."""
     yield format_path(path)
-    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for step, item in entries:
+    for step, item in _iterate_items(value):
         yield from _iterate_paths(item, (*path, step))
 
 
-def parse_path(path: str) -> FilePath:
-    """Return the keys and positions of a path such as `TaskGroups[0].Count`, or `Meta[a.b]` for an unusual key."""
-    return tuple(
-        [
-            match[1] if match[1] is not None else int(match[2]) if match[2].isdecimal() else match[2]
-            for match in _PATH_STEP.finditer(path)
-        ]
-    )
+def _iterate_items(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the keys and values of a map, or the positions and items of a list."""
+    return value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
 
 
 # -- templates

@@ -31,10 +31,14 @@ def _add_option_problems(
     if not isinstance(driver, str) or not isinstance(config, dict):
         return
     for problem in find_option_problems(driver, config):
-        place = parsed.find_place(format_path((*path, "Config", *problem.path)))
+        field_path = format_path((*path, "Config", *problem.path))
+        place = parsed.find_place(field_path)
         if problem.is_unknown:
             place = _find_name_place(place, str(problem.path[-1]))
-        diagnostics.add(place.source, place.start, place.end, problem.message, problem.fix)
+        message, fix = problem.message, problem.fix
+        if not problem.is_unknown and parsed.is_sensitive(field_path):
+            message, fix = f"the driver {driver} refuses the value, which comes from a sensitive variable", ""
+        diagnostics.add(place.source, place.start, place.end, message, fix)
 
 
 def _add_template_problem(
@@ -46,8 +50,9 @@ def _add_template_problem(
         return
     problem = find_syntax_problem(text, left, right)
     if problem:
-        place = parsed.find_place(format_path((*path, "EmbeddedTmpl")))
-        diagnostics.add(place.source, place.start, place.end, problem)
+        field_path = format_path((*path, "EmbeddedTmpl"))
+        place = parsed.find_place(field_path)
+        diagnostics.add(place.source, place.start, place.end, parsed.hide_message(field_path, problem))
 
 
 def _find_name_place(place: SourceRange, name: str) -> SourceRange:

@@ -7,7 +7,7 @@ from wharf.job_files.conversion import JobFormat, convert_data_job, convert_hcl_
 from wharf.job_files.hcl import evaluate_hcl_job
 from wharf.job_files.markup_jobs import parse_markup_job
 from wharf.languages.hcl.diagnostics import HIDDEN, DocumentErrors, HiddenValues
-from wharf.languages.hcl.documents import list_sensitive_names, parse_document, parse_values
+from wharf.languages.hcl.documents import list_declared_names, parse_document, parse_values
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.languages.markup import MarkupFormat, parse_markup
 
@@ -74,7 +74,7 @@ def test_a_wrong_value_of_a_secret_from_outside_is_not_shown(name: str, value: s
 @pytest.mark.parametrize("values", [f'db = "{VALUE}', f'db = ["{VALUE}"]', f"db = {VALUE}(", f"db = [\n{VALUE}\n"])
 def test_no_error_of_a_values_file_contains_the_value(values: str) -> None:
     document = parse_document(f'{DECLARATION}job "j" {{\n}}\n')
-    names = list_sensitive_names(document)
+    names = list_declared_names(document)
 
     with pytest.raises(DocumentErrors) as caught:
         evaluate_hcl_job(document, VariableInputs(files=(parse_values(values, "values", names),)), PORTS)

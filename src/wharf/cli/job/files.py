@@ -14,7 +14,7 @@ from wharf.job_files.markup_jobs import (
     find_value,
     has_variables,
     is_hcl_in_json,
-    list_sensitive_variables,
+    list_declared_variables,
     map_markup_job,
     read_markup,
 )
@@ -154,14 +154,14 @@ def _parse(path: str, name: str, text: str, options: VariableOptions, world: "Wo
         document = read_markup(text, name, MarkupFormat(format))
         if format != MarkupFormat.JSON or not is_hcl_in_json(document.value):
             needs_inputs = has_variables(document.value) or options.values or options.files
-            secret_names = list_sensitive_variables(document.value)
-            inputs = read_inputs(path, options, secret_names) if needs_inputs else VariableInputs()
+            names = list_declared_variables(document.value)
+            inputs = read_inputs(path, options, names) if needs_inputs else VariableInputs()
             return JobFile(name, text, format, map_markup_job(document, SourceFile(name, text), inputs, ports), inputs)
     from wharf.job_files.hcl.parsing import evaluate_hcl_job
-    from wharf.languages.hcl.documents import list_sensitive_names, parse_document
+    from wharf.languages.hcl.documents import list_declared_names, parse_document
 
     parsed_document = parse_document(text, name)
-    inputs = read_inputs(path, options, list_sensitive_names(parsed_document))
+    inputs = read_inputs(path, options, list_declared_names(parsed_document))
     parsed = evaluate_hcl_job(parsed_document, inputs, ports, checks_tasks=True)
     return JobFile(name, text, HCL, parsed, inputs)
 

@@ -77,7 +77,7 @@ def plan(
     response = _hide_values(response, hidden)
     found_values, secrets = list_environment_values(job.inputs, job.parsed.variables, hidden.names)
     options = replace(options, values=(*found_values, *options.values))
-    words = [*session.connection_words, *options.list_words(hidden.names), file]
+    words = [*session.connection_words, *options.list_words(job.parsed.variables.keys() - hidden.names), file]
     session.print_result(response, lambda: "\n".join(render_plan(session, words, response, secrets)))
     if has_changes(response):
         raise click.exceptions.Exit(CHANGES_EXIT_CODE)

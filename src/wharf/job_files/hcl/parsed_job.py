@@ -1,11 +1,12 @@
 """The result of reading a job file: the JSON of the job, warnings, and the place of each field in the file."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wharf.languages.hcl.diagnostics import Diagnostic, HiddenValues, SourceRange
+from wharf.job_files.hcl.places import FilePath, find_path_value, parse_path
+from wharf.languages.hcl.diagnostics import Diagnostic, HiddenValues, SourceRange, hide_quoted
 from wharf.languages.hcl.values import Value
 
 _JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
@@ -32,6 +33,24 @@ class ParsedJob:
     """The values of sensitive variables. No text for users contains them."""
     spell_path: Callable[[str], str] = str
     """Returns the names that the file has for the path of a field."""
+    sensitive_paths: Sequence[FilePath] = ()
+    """The paths of the fields of the document whose values come from sensitive variables (record 0249)."""
+
+    def hide_sensitive_values(self) -> None:
+        """Hide the values of the sensitive fields in all texts, too."""
+        for path in self.sensitive_paths:
+            self.hidden.add_computed(find_path_value(self.document, path))
+
+    def is_sensitive(self, path: str) -> bool:
+        """Return whether the value of a field, or a part of it, comes from a sensitive variable."""
+        if not self.sensitive_paths:
+            return False
+        steps = parse_path(_UNUSUAL_NAME.sub(r"[\1]", path))
+        return any(all(map(_is_same_step, steps, sensitive)) for sensitive in self.sensitive_paths)
+
+    def hide_message(self, path: str, message: str) -> str:
+        """Return a message about a field without the values of sensitive variables."""
+        return hide_quoted(message) if self.is_sensitive(path) else self.hidden.hide(message)
 
     def find_place(self, path: str) -> SourceRange:
         """Return the place of a field, or of the nearest object around it that the file contains.
@@ -48,4 +67,10 @@ class ParsedJob:
 
     def render_problem(self, path: str, message: str, fix: str = "") -> str:
         """Return a problem of a field as text for users: its place and message, the line with a mark, and the fix."""
+        if self.is_sensitive(path):
+            message, fix = hide_quoted(message), hide_quoted(fix)
         return Diagnostic(self.find_place(path), message, fix).render(self.hidden)
+
+
+def _is_same_step(step: str | int, other: str | int) -> bool:
+    return step == other or (isinstance(step, str) and isinstance(other, str) and step.lower() == other.lower())

@@ -34,6 +34,8 @@ from wharf.languages.suggestions import find_nearest_name
 
 SPECIAL_FORMS: Final = ("try", "can", "convert")
 """Functions whose arguments are not evaluated first."""
+HIDDEN_REASON: Final = "no result; the reason may contain the value of a sensitive variable, so it is not shown"
+"""The error of a function with sensitive arguments. Messages of functions quote parts of their arguments."""
 
 
 class CallNode(SyntaxNode):
@@ -88,8 +90,12 @@ class CallNode(SyntaxNode):
             result = function.run(CallContext(scope.budget, scope.ports), *arguments)
         except FunctionError as error:
             place: SyntaxNode = places[error.argument] if 0 <= error.argument < len(places) else self
+            if scope.sensitive.has_read:
+                raise place.make_error(f"{self.name}: {HIDDEN_REASON}") from None
             raise place.make_error(f"{self.name}: {error.message}", error.fix) from None
         except (ConversionError, NumberError) as error:
+            if scope.sensitive.has_read:
+                raise self.make_error(f"{self.name}: {HIDDEN_REASON}") from None
             raise self.make_error(f"{self.name}: {error}", getattr(error, "fix", "")) from None
         if isinstance(result, str):
             result = normalize_text(result)
@@ -227,8 +233,8 @@ UNOFFERED_FUNCTIONS: Final[Mapping[str, str]] = {
     "matchkeys": "write [for ... : ... if ...]",
     "transpose": "write {for ... : ... => ...}",
     "setsubtract": "write [for v in a : v if !contains(b, v)]",
-    "sensitive": "remove it; variables with secret names are not shown in messages",
-    "nonsensitive": "remove it",
+    "sensitive": "write sensitive = true in the block of the variable",
+    "nonsensitive": "write sensitive = false in the block of the variable",
     "textencodebase64": "use base64encode",
     "textdecodebase64": "use base64decode",
     "base64gzip": "compress the data before and pass it as a variable",

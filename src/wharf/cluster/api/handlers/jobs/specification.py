@@ -37,7 +37,7 @@ from wharf.contract.wire.jobs.messages import (
 from wharf.job_files.hcl import evaluate_hcl_job
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DocumentErrors
-from wharf.languages.hcl.documents import list_sensitive_names, parse_document, parse_values
+from wharf.languages.hcl.documents import list_declared_names, parse_document, parse_values
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.world import World
 
@@ -178,8 +178,8 @@ class JobSpecificationActions:
             raise invalid_request("; ".join(["Job spec is empty", *map(_describe_unknown_key, decoded.unknown_fields)]))
         try:
             document = parse_document(body.job_hcl, JOB_FILE_NAME)
-            secret_names = list_sensitive_names(document)
-            values = (parse_values(body.variables, VALUES_FILE_NAME, secret_names),) if body.variables.strip() else ()
+            names = list_declared_names(document)
+            values = (parse_values(body.variables, VALUES_FILE_NAME, names),) if body.variables.strip() else ()
             ports = FunctionPorts(WorldRandomPort(self._server.world))
             parsed = evaluate_hcl_job(document, VariableInputs(files=values), ports)
         except DocumentErrors as errors:
