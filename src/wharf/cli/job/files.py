@@ -70,7 +70,20 @@ class JobFile:
 
         flags, variables = describe_submitted_variables(self.inputs, self.parsed.variables, self.parsed.hidden.names)
         stored_format = SUBMITTED_HCL_FORMAT if self.format == HCL else self.format
-        return JobSource(source=self.source, format=stored_format, variable_flags=flags, variables=variables)
+        return JobSource(
+            source=self.source,
+            format=stored_format,
+            variable_flags=flags,
+            variables=variables,
+            sensitive_fields=self.sensitive_fields or None,
+        )
+
+    @property
+    def sensitive_fields(self) -> tuple[str, ...]:
+        """The JSON pointers of the fields whose values come from sensitive variables."""
+        from wharf.contract.model.jobs.sensitive_fields import write_pointers
+
+        return write_pointers(self.parsed.sensitive_paths)
 
     def format_errors(self, text: str) -> str:
         """Return the server's validation errors with their places in this file."""
@@ -86,7 +99,8 @@ class JobFile:
         issues = parse_validation_issues(warning)
         if len(issues) != 1 or not issues[0].field_path:
             return warning
-        path, text = find_origin(self.document, issues[0].field_path), issues[0].text
+        path = find_origin(self.document, issues[0].field_path)
+        text = self.parsed.hide_message(path, issues[0].text)
         return f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {text}"
 
     def list_warnings(self) -> list[str]:
@@ -97,6 +111,7 @@ class JobFile:
                 f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {duration} without a unit means "
                 f'nanoseconds: write "{duration}s" for seconds'
                 for path, duration in _iter_tiny_durations(self.document)
+                if not self.parsed.is_sensitive(path)
             ),
         ]
 
@@ -106,7 +121,7 @@ class JobFile:
             located = self.format_warning(issue.text)
             return located if located != issue.text else f"{self.name}: {issue.text}"
         text, field_path, fix = issue.text, find_origin(self.document, issue.field_path), ""
-        if self.format != HCL:
+        if self.format != HCL and not self.parsed.is_sensitive(field_path):
             text, fix = explain_type(field_path, text, find_value(self.document, field_path), MarkupFormat(self.format))
         is_job = field_path == "Job"
         name = field_path if is_job else self.parsed.spell_path(field_path)
