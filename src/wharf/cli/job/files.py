@@ -125,7 +125,7 @@ class JobFile:
             text, fix = explain_type(field_path, text, find_value(self.document, field_path), MarkupFormat(self.format))
         is_job = field_path == "Job"
         name = field_path if is_job else self.parsed.spell_path(field_path)
-        return self.parsed.render_problem("" if is_job else field_path, f"{name}: {text}", fix)
+        return self.parsed.render_problem("" if is_job else field_path, name, text, fix)
 
 
 def read_job_file(path: str, options: VariableOptions, world: "World") -> JobFile:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from wharf.job_files.hcl.places import FilePath, find_path_value, parse_path
-from wharf.languages.hcl.diagnostics import Diagnostic, HiddenValues, SourceRange, hide_quoted
+from wharf.languages.hcl.diagnostics import HIDDEN, Diagnostic, HiddenValues, SourceRange, hide_quoted
 from wharf.languages.hcl.values import Value
 
 _JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
 """The policies that groups inherit, with their names in the job."""
 _INHERITED: Final = re.compile(rf"TaskGroups\[\d+\]\.({'|'.join(_JOB_POLICIES)})\b")
+_WORD: Final = re.compile(r"\w{3,}")
 _UNUSUAL_NAME: Final = re.compile(r"\.([^.\[\]]*[^\w.\[\]][^.\[\]]*)")
 """A name that places have in brackets, and that validation writes after a dot, such as that of the volume `my-data`."""
 
@@ -49,8 +50,12 @@ class ParsedJob:
         return any(all(map(_is_same_step, steps, sensitive)) for sensitive in self.sensitive_paths)
 
     def hide_message(self, path: str, message: str) -> str:
-        """Return a message about a field without the values of sensitive variables."""
-        return hide_quoted(message) if self.is_sensitive(path) else self.hidden.hide(message)
+        """Return a message about a field without the values of sensitive variables, also if it quotes only a word of one."""
+        message = self.hidden.hide(message)
+        if not self.is_sensitive(path):
+            return message
+        value = str(find_path_value(self.document, parse_path(path))).lower()
+        return _WORD.sub(lambda word: HIDDEN if word[0].lower() in value else word[0], hide_quoted(message))
 
     def find_place(self, path: str) -> SourceRange:
         """Return the place of a field, or of the nearest object around it that the file contains.
@@ -65,11 +70,10 @@ class ParsedJob:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.places[path]
 
-    def render_problem(self, path: str, message: str, fix: str = "") -> str:
-        """Return a problem of a field as text for users: its place and message, the line with a mark, and the fix."""
-        if self.is_sensitive(path):
-            message, fix = hide_quoted(message), hide_quoted(fix)
-        return Diagnostic(self.find_place(path), message, fix).render(self.hidden)
+    def render_problem(self, path: str, name: str, message: str, fix: str = "") -> str:
+        """Return a problem of a field as text for users: place, name and message, the line with a mark, and the fix."""
+        text = f"{name}: {self.hide_message(path, message)}" if name else self.hide_message(path, message)
+        return Diagnostic(self.find_place(path), text, self.hide_message(path, fix)).render(self.hidden)
 
 
 def _is_same_step(step: str | int, other: str | int) -> bool:

@@ -1,7 +1,7 @@
 """Calls of functions, and the special forms `try`, `can` and `convert`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from wharf.languages.hcl.calls import (
     CallContext,
@@ -24,6 +24,7 @@ from wharf.languages.hcl.numerals import NumberError
 from wharf.languages.hcl.values import (
     MAPPINGS,
     SEQUENCES,
+    HclObject,
     Value,
     ValueType,
     describe_value,
@@ -60,10 +61,37 @@ class CallNode(SyntaxNode):
         self.is_spread = is_spread
 
     def evaluate(self, scope: Scope) -> Value:
+        function = self._find_function(scope)
+        return self._run(function, evaluate_all(self.arguments, scope), scope)
+
+    def evaluate_parts(self, scope: Scope) -> Value:
+        """Return the result. That of `merge` has the marks of its arguments, because jobs often join maps with it."""
+        sensitive = scope.sensitive
+        if self.name != "merge" or self.is_spread or not sensitive.is_needed:
+            return self.evaluate(scope)
+        function = self._find_function(scope)
+        values = evaluate_all(self.arguments, scope, has_parts=True)
+        result = self._run(function, values, scope)
+        if sensitive.has_read:
+            return result
+        keys: set[Any] = set()
+        has_marks = False
+        for value in values:
+            if isinstance(value, MAPPINGS):
+                keys -= value.entries.keys()
+            if isinstance(value, HclObject) and value.sensitive_keys is not None:
+                keys |= value.sensitive_keys
+                has_marks = True
+        return HclObject(result.entries, frozenset(keys)) if has_marks and isinstance(result, MAPPINGS) else result
+
+    def _find_function(self, scope: Scope) -> FunctionSpec:
         function = scope.functions.get(self.name)
         if function is None:
             raise self._make_unknown_error(scope.functions)
-        values = evaluate_all(self.arguments, scope)
+        return function
+
+    def _run(self, function: FunctionSpec, values: list[Value], scope: Scope) -> Value:
+        """Return the result of the function for the values of the arguments. Raises `ExpressionError`."""
         places = list(self.arguments)
         if self.is_spread:
             last = values.pop()

@@ -109,11 +109,11 @@ class HiddenValues:
 
     def add(self, value: object) -> None:
         """Add a value: its text, and each text inside a list or map. Short texts and numbers hide nothing and are left out."""
-        _add_texts(value, self._texts, MIN_SENSITIVE_CHARS)
+        _add_texts(value, self._texts, MIN_SENSITIVE_CHARS, has_keys=True)
 
     def add_computed(self, value: object) -> None:
-        """Add a value that is computed from a sensitive variable. It is often a common word, so short texts are left out."""
-        _add_texts(value, self._texts, MIN_COMPUTED_CHARS)
+        """Add a value that is computed from a sensitive variable, without keys. It is often a common word, so short texts are left out."""
+        _add_texts(value, self._texts, MIN_COMPUTED_CHARS, has_keys=False)
 
     def hide(self, text: str) -> str:
         """Return a text without the values, also if it has only the start of a long value."""
@@ -122,8 +122,8 @@ class HiddenValues:
         return _hide_texts(text, self._ordered)
 
 
-def _add_texts(value: object, texts: set[str], min_chars: int) -> None:
-    """Add the text of a value, and each text and key inside a list or map."""
+def _add_texts(value: object, texts: set[str], min_chars: int, *, has_keys: bool) -> None:
+    """Add the text of a value, and each text inside a list or map; with `has_keys`, also each key."""
     if isinstance(value, str):
         for part in {value, *value.splitlines()}:
             text = part.strip()
@@ -131,11 +131,12 @@ def _add_texts(value: object, texts: set[str], min_chars: int) -> None:
                 texts.update((text, text.upper(), text.lower()))
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            _add_texts(key, texts, min_chars)
-            _add_texts(item, texts, min_chars)
+            if has_keys:
+                _add_texts(key, texts, min_chars, has_keys=True)
+            _add_texts(item, texts, min_chars, has_keys=has_keys)
     elif isinstance(value, list):
         for item in value:
-            _add_texts(item, texts, min_chars)
+            _add_texts(item, texts, min_chars, has_keys=has_keys)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= MIN_HIDDEN_NUMBER:
         texts.add(str(value))
 

@@ -173,13 +173,13 @@ class RelocatedNode(SyntaxNode):
         return error.map_offsets(self.find_offset)
 
 
-def evaluate_all(nodes: Iterable[SyntaxNode], scope: Scope) -> list[Value]:
-    """Return the values of all nodes. Raises the errors of all of them together."""
+def evaluate_all(nodes: Iterable[SyntaxNode], scope: Scope, *, has_parts: bool = False) -> list[Value]:
+    """Return the values of all nodes, with marks at sensitive parts if `has_parts`. Raises the errors of all of them together."""
     values: list[Value] = []
     errors: list[ExpressionError] = []
     for node in nodes:
         try:
-            values.append(node.evaluate(scope))
+            values.append(node.evaluate_parts(scope) if has_parts else node.evaluate(scope))
         except ExpressionError as error:
             errors.append(error)
     if errors:

@@ -192,7 +192,7 @@ class JobSpecificationActions:
         try:
             job = convert_object(Job, parsed.document).value
         except DecodingError as error:
-            problems = [parsed.render_problem(each.path, str(each)) for each in error.problems]
+            problems = [parsed.render_problem(each.path, each.path, each.message) for each in error.problems]
             raise invalid_request("\n".join(problems)) from error
         return ActionResult(canonicalize_job(job, self._server.job_settings))
 
