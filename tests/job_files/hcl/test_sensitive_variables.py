@@ -257,6 +257,15 @@ def test_the_sensitive_fields_of_a_file_in_yaml_are_known_by_their_paths() -> No
     }
 
 
+@pytest.mark.parametrize("place", ["job", "group"])
+def test_a_block_that_tasks_inherit_is_sensitive_in_each_task(place: str) -> None:
+    vault = "vault {\n  role = var.db\n}\n"
+    group = f'group "g" {{\n{vault if place == "group" else ""}task "a" {{\n}}\ntask "b" {{\n}}\n}}\n'
+    parsed = parse_file(f'{DECLARATION}job "j" {{\n{vault if place == "job" else ""}{group}}}\n', flags=[("db", VALUE)])
+
+    assert parsed.sensitive_paths == [("TaskGroups", 0, "Tasks", at, "Vault", "Role") for at in (0, 1)]
+
+
 def test_every_sensitive_path_leads_to_a_value_of_the_job() -> None:
     parsed = parse_file(HCL_JOB, flags=[("db", VALUE)])
 
@@ -317,6 +326,19 @@ def test_a_note_says_that_a_variable_is_sensitive_because_of_its_name() -> None:
         'job.hcl:1:10: the variable "api_key" is treated as sensitive because of its name: write sensitive = true, or '
         "sensitive = false to show its value"
     ]
+
+
+@pytest.mark.parametrize(
+    ("body", "warning"),
+    [
+        ("name = var.db", "6:8: name"),
+        ('dynamic "group" {\nfor_each = [var.db]\nlabels = [group.value]\ncontent {}\n}', "6:9: group.Name"),
+    ],
+)
+def test_a_name_that_comes_from_a_sensitive_variable_has_a_warning(body: str, warning: str) -> None:
+    parsed = parse_file(f'{DECLARATION}job "j" {{\n{body}\n}}\n', flags=[("db", VALUE)])
+
+    assert parsed.warnings == [f"job.hcl:{warning} comes from a sensitive variable, and names are not hidden"]
 
 
 @pytest.mark.parametrize(("argument", "is_shown"), [("", False), ("sensitive = false", True)])

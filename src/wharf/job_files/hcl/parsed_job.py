@@ -5,13 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from wharf.job_files.hcl.places import FilePath, find_path_value, parse_path
+from wharf.job_files.hcl.places import FilePath, find_path_value, format_path, parse_path
 from wharf.languages.hcl.diagnostics import HIDDEN, Diagnostic, HiddenValues, SourceRange, hide_quoted
 from wharf.languages.hcl.values import Value
 
 _JOB_POLICIES: Final[Mapping[str, str]] = {"Update": "Update", "Migrate": "Migrate", "ReschedulePolicy": "Reschedule"}
 """The policies that groups inherit, with their names in the job."""
 _INHERITED: Final = re.compile(rf"TaskGroups\[\d+\]\.({'|'.join(_JOB_POLICIES)})\b")
+_NAME_FIELDS: Final = frozenset(("ID", "Name", "Label", "Namespace", "NodePool", "Region"))
+"""Fields that every list of the command line tool and of the API shows."""
+MAX_NAME_WARNINGS: Final = 20
+"""The warnings about names of one file."""
 _WORD: Final = re.compile(r"\w{3,}")
 _UNUSUAL_NAME: Final = re.compile(r"\.([^.\[\]]*[^\w.\[\]][^.\[\]]*)")
 """A name that places have in brackets, and that validation writes after a dot, such as that of the volume `my-data`."""
@@ -38,9 +42,15 @@ class ParsedJob:
     """The paths of the fields of the document whose values come from sensitive variables (record 0249)."""
 
     def hide_sensitive_values(self) -> None:
-        """Hide the values of the sensitive fields in all texts, too."""
+        """Hide the values of the sensitive fields in all texts, too, and warn of names among them."""
         for path in self.sensitive_paths:
             self.hidden.add_computed(find_path_value(self.document, path))
+        names = [path for path in self.sensitive_paths if path and path[-1] in _NAME_FIELDS]
+        for path in names[:MAX_NAME_WARNINGS]:
+            text = format_path(path)
+            self.warnings.append(
+                f"{self.find_place(text)}: {self.spell_path(text)} comes from a sensitive variable, and names are not hidden"
+            )
 
     def is_sensitive(self, path: str) -> bool:
         """Return whether the value of a field, or a part of it, comes from a sensitive variable."""

@@ -54,7 +54,7 @@ def evaluate_hcl_job(
         evaluated.variables,
         diagnostics.hidden,
         spell_path,
-        list_sensitive_paths(job, mapper.origins) if evaluated.has_sensitive_values else (),
+        list_sensitive_paths(job, mapper.origins) if evaluated.body.has_sensitive_values else (),
     )
     parsed.hide_sensitive_values()
     if checks_tasks and job:

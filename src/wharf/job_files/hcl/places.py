@@ -10,7 +10,7 @@ from wharf.job_files.hcl.block_types import BlockType, BodyKind
 from wharf.job_files.hcl.blocks import JOB
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
-from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, HclObject, HclTuple, Value
+from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, HclObject, HclTuple, Value, has_sensitive_parts
 
 JsonObject = dict[str, Any]
 FilePath = tuple[str | int, ...]
@@ -122,6 +122,10 @@ def _add_value(attribute: EvaluatedAttribute, path: str, places: dict[str, Sourc
             places[join_path(path, key)] = attribute.get_item_place(key)
 
 
+_BLOCKS_WITH_COPIES: Final = frozenset(("job", "group", "task"))
+"""Blocks that may contain objects from blocks around them, such as the Vault block of a group in its tasks."""
+
+
 def list_sensitive_paths(document: JsonObject, origins: Mapping[int, ObjectOrigin]) -> list[FilePath]:
     """Return the paths of the fields of a job whose values come from sensitive variables (record 0249)."""
     found: list[FilePath] = []
@@ -141,17 +145,24 @@ def _collect_sensitive(
             return
         if source.has_sensitive_labels:
             found += [(*path, field) for field in block.label_fields]
-        if block.body is not BodyKind.FIELDS:
+        if not source.body.has_sensitive_values:
+            if block.name not in _BLOCKS_WITH_COPIES:
+                return
+        elif block.body is not BodyKind.FIELDS:
             _collect_free_form(source.body, path, found)
             return
-        for argument in block.arguments:
-            attribute = source.body.attributes.get(argument.name)
-            if attribute is not None:
-                found += _list_sensitive_values(attribute, (*path, argument.field))
+        else:
+            for name, attribute in source.body.attributes.items():
+                if attribute.is_sensitive or has_sensitive_parts(attribute.value):
+                    field = next((argument.field for argument in block.arguments if argument.name == name), "")
+                    found += _list_sensitive_values(attribute, (*path, field)) if field else []
     for name, value in item.items():
-        for key, element in enumerate(value) if isinstance(value, list) else ((None, value),):
-            if isinstance(element, dict):
-                _collect_sensitive(element, (*path, name) if key is None else (*path, name, key), origins, found)
+        if isinstance(value, dict):
+            _collect_sensitive(value, (*path, name), origins, found)
+        elif isinstance(value, list):
+            for position, element in enumerate(value):
+                if isinstance(element, dict):
+                    _collect_sensitive(element, (*path, name, position), origins, found)
 
 
 def _collect_free_form(body: EvaluatedBody, path: FilePath, found: list[FilePath]) -> None:

@@ -38,7 +38,15 @@ from wharf.languages.hcl.nodes import (
 from wharf.languages.hcl.reader import NAME, ParseError
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.schemas import MAP_BODY, BlockSchema, BodySchema, find_owners, list_item_names
-from wharf.languages.hcl.values import SEQUENCES, HclObject, HclTuple, Value, describe_value, measure_value
+from wharf.languages.hcl.values import (
+    SEQUENCES,
+    HclObject,
+    HclTuple,
+    Value,
+    describe_value,
+    has_sensitive_parts,
+    measure_value,
+)
 from wharf.languages.hcl.variables import ValuesDocument, VariableInputs, VariableReader
 from wharf.languages.suggestions import find_nearest_name
 
@@ -49,7 +57,7 @@ ATTRIBUTE_BYTES: Final = 64
 BLOCK_BYTES: Final = 256
 """What a dynamic block counts as, beside its attributes. Limits the number of blocks."""
 MAX_NOTES: Final = 20
-"""The notes about sensitive variables of one file."""
+"""The notes about variables of one file."""
 MAX_LISTED_OWNERS: Final = 3
 """The blocks that an error lists as right places of an argument."""
 TYPO_SIMILARITY: Final = 0.85
@@ -129,6 +137,8 @@ class EvaluatedBody:
     blocks: "list[EvaluatedBlock]" = field(default_factory=list)
     first_blocks: "dict[str, EvaluatedBlock]" = field(default_factory=dict)
     """The first block of each type."""
+    has_sensitive_values: bool = False
+    """Whether an attribute or a label in the body or in a block inside it is sensitive, or has sensitive parts."""
 
     def list_blocks(self, kind: str) -> "list[EvaluatedBlock]":
         """Return the blocks of a type."""
@@ -166,10 +176,8 @@ class EvaluatedDocument:
     diagnostics: DiagnosticList
     runtime_references: Mapping[int, RuntimeReference]
     """The references that stay as text for the node, by offset. A caller may warn of unknown roots."""
-    has_sensitive_values: bool = False
-    """Whether a variable is sensitive, so that attributes may be."""
     notes: list[str] = field(default_factory=list)
-    """Sentences about sensitive variables, with their places."""
+    """Sentences about variables that are sensitive because of their names, with their places."""
 
 
 def decode_source(data: str | bytes, name: str) -> SourceFile:
@@ -318,8 +326,7 @@ def evaluate_document(
         variables,
         diagnostics,
         evaluator.runtime_references,
-        has_sensitive_values=scope.sensitive.is_needed,
-        notes=_list_sensitivity_notes(reader) + evaluator.notes,
+        notes=_list_sensitivity_notes(reader),
     )
 
 
@@ -334,7 +341,6 @@ class _BodyEvaluator:
         self.place = SourceRange(source, 0, 0)
         """The place of the item that is evaluated."""
         self.runtime_references: dict[int, RuntimeReference] = {}
-        self.notes: list[str] = []
 
     def _add_error(
         self, start: int, end: int, message: str, fix: FixSource = "", related: tuple[SourceRange, str] | None = None
@@ -355,7 +361,9 @@ class _BodyEvaluator:
         result = EvaluatedBody()
         for argument in body.arguments.values():
             if schema.allows_argument(argument.name):
-                result.attributes[argument.name] = self._evaluate_argument(argument, scope)
+                attribute = result.attributes[argument.name] = self._evaluate_argument(argument, scope)
+                if attribute.is_sensitive or has_sensitive_parts(attribute.value):
+                    result.has_sensitive_values = True
             else:
                 self._report_unknown_argument(argument, schema, owner)
         for block in body.blocks:
@@ -436,6 +444,8 @@ class _BodyEvaluator:
         places = tuple([SourceRange(self._source, label.start, label.end) for label in block.labels])
         evaluated = EvaluatedBlock(name, texts, body, place, places, has_sensitive_labels)
         result.blocks.append(evaluated)
+        if has_sensitive_labels or body.has_sensitive_values:
+            result.has_sensitive_values = True
         result.first_blocks.setdefault(name, evaluated)
 
     def check_required_blocks(self, schema: BodySchema, body: EvaluatedBody) -> None:
@@ -497,11 +507,6 @@ class _BodyEvaluator:
             count = len(self._diagnostics.diagnostics)
             sensitive.has_read = False
             texts = self._evaluate_labels(labels, block_schema, inner) if labels is not None else ()
-            if sensitive.has_read and labels is not None and len(self.notes) < MAX_NOTES:
-                place = SourceRange(self._source, labels.start, labels.end)
-                self.notes.append(
-                    f"{place}: the label of {label.text[:80]} comes from a sensitive variable, and names are not hidden"
-                )
             if texts is not None:
                 self._add_block(
                     block, block_schema, inner, result, labels=texts, content=content.body, kind=label.text,

@@ -203,6 +203,8 @@ class TupleNode(SyntaxNode):
     def evaluate_parts(self, scope: Scope) -> Value:
         if not scope.sensitive.is_needed:
             return self.evaluate(scope)
+        if all(isinstance(node, LiteralNode) for node in self.items):
+            return self.evaluate(scope)
         scope.budget.use_bytes(8 * len(self.items))
         parts = _PartReader(scope)
         for position, node in enumerate(self.items):
