@@ -391,6 +391,27 @@ def test_the_mark_of_a_hidden_value_in_a_file_is_an_error_with_its_place(termina
     assert f"{file}:12:20: meta.zones: The value has (hidden), which outputs have in place of a secret" in result.err
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"${strrev(var.pw)}": 1',
+        'Env: {"${strrev(var.pw)}": [1]}',
+        'Env: {"${strrev(var.pw)}": "(hidden)"}',
+        'Env: {"]${strrev(var.pw)}": "(hidden)"}',
+        'Config: {"${strrev(var.pw)}": 1}',
+    ],
+)
+def test_no_error_shows_a_computed_key(terminal: Terminal, tmp_path: Path, field: str) -> None:
+    text = (
+        f"variables: {{pw: {{type: string, sensitive: true}}}}{WEB.replace('Driver: mock', f'Driver: mock, {field}')}"
+    )
+
+    result = terminal.run("job", "validate", "--var", "pw=correct-horse", write_file(tmp_path, text))
+
+    assert result.code == 1
+    assert "esroh" not in result.out + result.err
+
+
 def test_the_request_of_a_job_with_sensitive_values_has_a_note(terminal: Terminal, tmp_path: Path) -> None:
     file = write_file(tmp_path, COMPUTED, "web.hcl")
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.job_files.fields import NormalizedJob, describe_type, explain_type, normalize_job
+from wharf.job_files.fields import FieldProblem, NormalizedJob, describe_type, explain_type, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import FilePath, find_path_value, format_path, list_marked_paths, parse_path
 from wharf.job_files.hcl.warnings import list_warnings
@@ -21,6 +21,7 @@ from wharf.languages.hcl.diagnostics import (
     Diagnostic,
     DiagnosticList,
     DocumentErrors,
+    FixSource,
     SourceFile,
     SourceRange,
     hide_quoted,
@@ -142,10 +143,7 @@ def map_markup_job(
         places.set_sensitive_values(evaluated.body.attributes[_JOB])
     for problem in normalized.problems:
         place = places.get_range((*prefix, *problem.path), is_name=problem.is_name)
-        is_sensitive = places.is_sensitive((*prefix, *problem.path))
-        diagnostics.add(
-            *place, *((hide_quoted(problem.message), "") if is_sensitive else (problem.message, problem.fix))
-        )
+        diagnostics.add(*place, *places.hide_problem(problem, prefix))
     parsed = ParsedJob(normalized.document, [], places, spell_path=places.spell_path)
     if evaluated is not None:
         diagnostics.hidden = evaluated.diagnostics.hidden
@@ -200,7 +198,7 @@ def _add_type_problems(
                 message, fix = explain_type(path, problem.message, find_value(parsed.document, path), format)
                 if parsed.is_sensitive(path):
                     message, fix = hide_quoted(message), ""
-                diagnostics.add(place.source, place.start, place.end, f"{path}: {message}", fix)
+                diagnostics.add(place.source, place.start, place.end, f"{parsed.cut_path(path)}: {message}", fix)
 
 
 def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, places: "_Places") -> None:
@@ -294,6 +292,16 @@ class _Places(Mapping[str, SourceRange]):
     def is_sensitive(self, file_path: FilePath) -> bool:
         """Return whether the value at a path of the file comes from a sensitive variable."""
         return bool(self._sensitive) and any(file_path[:end] in self._sensitive for end in range(len(file_path) + 1))
+
+    def hide_problem(self, problem: FieldProblem, prefix: FilePath) -> tuple[str, FixSource]:
+        """Return message and fix of a problem, without parts of sensitive values and of their keys."""
+        ends = [end for end in range(len(problem.path) + 1) if (*prefix, *problem.path[:end]) in self._sensitive]
+        if not ends and not self.is_sensitive(prefix):
+            return problem.message, problem.fix
+        shown = format_path(problem.path[: min(ends, default=0)])
+        if problem.is_name:
+            return f"{shown}: a field has a wrong name, which comes from a sensitive variable", ""
+        return hide_quoted(problem.message.replace(format_path(problem.path), shown)), ""
 
     def list_sensitive_paths(self) -> list[FilePath]:
         """Return the paths in the document of the fields whose values come from sensitive variables."""

@@ -36,7 +36,8 @@ def _add_option_problems(
         if problem.is_unknown:
             place = _find_name_place(place, str(problem.path[-1]))
         message, fix = problem.message, problem.fix
-        if not problem.is_unknown and parsed.is_sensitive(field_path):
+        has_sensitive_name = parsed.cut_path(field_path) != field_path
+        if has_sensitive_name or (not problem.is_unknown and parsed.is_sensitive(field_path)):
             message, fix = f"the driver {driver} refuses the value, which comes from a sensitive variable", ""
         diagnostics.add(place.source, place.start, place.end, message, fix)
 

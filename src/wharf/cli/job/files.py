@@ -101,7 +101,7 @@ class JobFile:
             return warning
         path = find_origin(self.document, issues[0].field_path)
         text = self.parsed.hide_message(path, issues[0].text)
-        return f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {text}"
+        return f"{self.parsed.find_place(path)}: {self.parsed.spell_path(self.parsed.cut_path(path))}: {text}"
 
     def list_warnings(self) -> list[str]:
         """Return the warnings that need no server: of the parser, and durations that probably lack a unit."""
@@ -119,12 +119,12 @@ class JobFile:
         """Return one validation problem with its place; a number error of a duration field names the format."""
         if not issue.field_path:
             located = self.format_warning(issue.text)
-            return located if located != issue.text else f"{self.name}: {issue.text}"
+            return located if located != issue.text else f"{self.name}: {self.parsed.hide_keys(issue.text)}"
         text, field_path, fix = issue.text, find_origin(self.document, issue.field_path), ""
         if self.format != HCL and not self.parsed.is_sensitive(field_path):
             text, fix = explain_type(field_path, text, find_value(self.document, field_path), MarkupFormat(self.format))
         is_job = field_path == "Job"
-        name = field_path if is_job else self.parsed.spell_path(field_path)
+        name = field_path if is_job else self.parsed.spell_path(self.parsed.cut_path(field_path))
         return self.parsed.render_problem("" if is_job else field_path, name, text, fix)
 
 

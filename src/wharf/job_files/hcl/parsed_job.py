@@ -1,7 +1,7 @@
 """The result of reading a job file: the JSON of the job, warnings, and the place of each field in the file."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -54,10 +54,21 @@ class ParsedJob:
 
     def is_sensitive(self, path: str) -> bool:
         """Return whether the value of a field, or a part of it, comes from a sensitive variable."""
-        if not self.sensitive_paths:
-            return False
-        steps = parse_path(_UNUSUAL_NAME.sub(r"[\1]", path))
-        return any(all(map(_is_same_step, steps, sensitive)) for sensitive in self.sensitive_paths)
+        return any(all(map(_is_same_step, steps, sensitive)) for steps, sensitive in self._pair_paths(path))
+
+    def cut_path(self, path: str) -> str:
+        """Return the path of a field, or of the sensitive field around it, whose keys may be parts of a secret."""
+        for steps, sensitive in self._pair_paths(path):
+            if len(sensitive) < len(steps) and all(map(_is_same_step, steps, sensitive)):
+                return format_path(sensitive)
+        return path
+
+    def _pair_paths(self, path: str) -> Iterator[tuple[FilePath, FilePath]]:
+        """Yield the steps of a path with those of each sensitive path."""
+        if self.sensitive_paths:
+            steps = parse_path(_UNUSUAL_NAME.sub(r"[\1]", path))
+            for sensitive in self.sensitive_paths:
+                yield steps, sensitive
 
     def hide_message(self, path: str, message: str) -> str:
         """Return a message about a field without the values of sensitive variables, also if it quotes only a word of one."""
@@ -79,6 +90,13 @@ class ParsedJob:
         while path and path not in self.places:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.places[path]
+
+    def hide_keys(self, text: str) -> str:
+        """Return a text without the keys of sensitive maps, for a text whose field is unknown."""
+        keys = HiddenValues()
+        for path in self.sensitive_paths:
+            keys.add(find_path_value(self.document, path))
+        return keys.hide(text)
 
     def render_problem(self, path: str, name: str, message: str, fix: str = "") -> str:
         """Return a problem of a field as text for users: place, name and message, the line with a mark, and the fix."""
