@@ -76,7 +76,9 @@ class ParsedJob:
         if not self.is_sensitive(path):
             return message
         value = str(find_path_value(self.document, parse_path(path))).lower()
-        return _WORD.sub(lambda word: HIDDEN if word[0].lower() in value else word[0], hide_quoted(message))
+        return _WORD.sub(
+            lambda word: HIDDEN if word[0] != "hidden" and word[0].lower() in value else word[0], hide_quoted(message)
+        )
 
     def find_place(self, path: str) -> SourceRange:
         """Return the place of a field, or of the nearest object around it that the file contains.
