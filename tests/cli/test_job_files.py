@@ -334,6 +334,92 @@ def test_an_error_of_the_server_does_not_show_a_sensitive_value(terminal: Termin
     assert "correct-horse" not in result.err
 
 
+COMPUTED: Final = SENSITIVE_HCL.replace(
+    'meta = { zones = join(",", var.zones) }',
+    'meta = { half = substr(var.zones[0], 0, 7), other = title(var.zones[0]), plain = "x" }',
+)
+
+
+def test_a_computed_value_is_not_shown_in_plans_and_histories(terminal: Terminal, tmp_path: Path) -> None:
+    file = write_file(tmp_path, COMPUTED, "web.hcl")
+    terminal.run_ok(*DETACHED_RUN, "--var", 'zones=["correct-horse"]', file)
+
+    planned = terminal.run("job", "plan", "--verbose", "--var", 'zones=["battery-staple"]', file)
+    terminal.run_ok(*DETACHED_RUN, "--var", 'zones=["battery-staple"]', file)
+    terminal.run_ok(*DETACHED_RUN, write_file(tmp_path, WEB, "web.yaml"))
+    history = terminal.run_ok("job", "history", "-p", "web")
+
+    shown = (planned.out + planned.err + history).lower()
+    assert [word for word in ("correct", "horse", "battery", "staple") if word in shown] == []
+    assert '± Meta[half]   "(hidden)" → "(hidden)"' in planned.out
+    assert '- Meta[half]   "(hidden)"' in history
+    assert '- Meta[plain]  "x"' in history
+
+
+def test_environment_variables_with_the_name_of_a_secret_are_not_shown_in_differences(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    for value in ("first-value", "second-value"):
+        text = WEB.replace("Driver: mock,", f"Driver: mock, Env: {{API_KEY: {value}, MODE: {value}}},")
+        file = write_file(tmp_path, text)
+        planned = terminal.run("job", "plan", "--verbose", file)
+        terminal.run_ok(*DETACHED_RUN, file)
+
+    history = terminal.run_ok("job", "history", "-p", "web")
+
+    for shown in (planned.out, history):
+        assert 'Env[API_KEY]  "(hidden)" → "(hidden)"' in shown
+        assert 'Env[MODE]     "first-value" → "second-value"' in shown
+
+
+def test_errors_as_json_do_not_show_a_sensitive_value(terminal: Terminal, tmp_path: Path) -> None:
+    text = SENSITIVE_HCL.replace('job "web" {\n', 'job "web" {\n  type = strrev(var.zones[0])\n')
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run("job", "validate", "--json", "--var", 'zones=["correct-horse"]', file)
+
+    assert "Invalid job type" in result.out
+    assert "esroh" not in result.out + result.err
+
+
+def test_the_mark_of_a_hidden_value_in_a_file_is_an_error_with_its_place(terminal: Terminal, tmp_path: Path) -> None:
+    file = write_file(tmp_path, HCL_WEB.replace('join(",", var.zones)', '"pg://(hidden)@host"'), "web.hcl")
+
+    result = terminal.run("job", "validate", file)
+
+    assert result.code == 1
+    assert f"{file}:12:20: meta.zones: The value has (hidden), which outputs have in place of a secret" in result.err
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        '"${strrev(var.pw)}": 1',
+        'Env: {"${strrev(var.pw)}": [1]}',
+        'Env: {"${strrev(var.pw)}": "(hidden)"}',
+        'Env: {"]${strrev(var.pw)}": "(hidden)"}',
+        'Config: {"${strrev(var.pw)}": 1}',
+    ],
+)
+def test_no_error_shows_a_computed_key(terminal: Terminal, tmp_path: Path, field: str) -> None:
+    text = (
+        f"variables: {{pw: {{type: string, sensitive: true}}}}{WEB.replace('Driver: mock', f'Driver: mock, {field}')}"
+    )
+
+    result = terminal.run("job", "validate", "--var", "pw=correct-horse", write_file(tmp_path, text))
+
+    assert result.code == 1
+    assert "esroh" not in result.out + result.err
+
+
+def test_the_request_of_a_job_with_sensitive_values_has_a_note(terminal: Terminal, tmp_path: Path) -> None:
+    file = write_file(tmp_path, COMPUTED, "web.hcl")
+
+    result = terminal.run("job", "run", "--output", "--var", 'zones=["correct-horse"]', file)
+
+    assert "note: the request contains the values of sensitive variables" in result.err
+
+
 # -- notes
 
 

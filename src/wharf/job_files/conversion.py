@@ -9,6 +9,7 @@ from wharf.contract.model.decoding import list_submitted_fields
 from wharf.contract.model.jobs.job import Job
 from wharf.job_files.data_writer import (
     UnstableYaml,
+    UnwritableValue,
     format_yaml,
     list_yaml_comments,
     simplify_job,
@@ -16,6 +17,7 @@ from wharf.job_files.data_writer import (
 )
 from wharf.job_files.fields import normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.hcl.places import format_path
 from wharf.job_files.hcl_formatter import format_hcl, has_comments
 from wharf.job_files.hcl_writer import write_hcl_job
 from wharf.job_files.markup_jobs import (
@@ -27,7 +29,7 @@ from wharf.job_files.markup_jobs import (
     name_markup_errors,
 )
 from wharf.languages.hcl.bodies import SyntaxBody
-from wharf.languages.hcl.diagnostics import HIDDEN, DocumentErrors
+from wharf.languages.hcl.diagnostics import DocumentErrors
 from wharf.languages.hcl.documents import ParsedDocument
 from wharf.languages.markup import MarkupFormat
 from wharf.languages.toml_locations import TOML_TEXT
@@ -69,14 +71,14 @@ def format_job_file(text: str, format: JobFormat, name: str) -> str:
 
 
 def convert_hcl_job(text: str, document: ParsedDocument, parsed: ParsedJob, target: JobFormat) -> Conversion:
-    """Return a job file in HCL in another language: the job after the evaluation. Raises `UnwritableValue`."""
+    """Return a job file in HCL in another language: the job after the evaluation.
+
+    Raises `UnwritableValue`, also if the text would contain the value of a sensitive variable.
+    """
     if target is JobFormat.HCL and not document.is_json:
         return Conversion(format_hcl(text))
-    job = parsed.hidden.hide_in(parsed.document)
-    conversion = _write_job(job, target)
-    if job != parsed.document:
-        names = ", ".join(sorted(parsed.hidden.names))
-        conversion.losses.append(f"{HIDDEN} stands for values of sensitive variables ({names}): write them yourself")
+    _refuse_sensitive_values(parsed)
+    conversion = _write_job(parsed.document, target)
     if not document.is_json and has_comments(text):
         conversion.losses.append("comments are left out")
     if _has_declarations(document):
@@ -111,6 +113,17 @@ def convert_data_job(
         conversion = Conversion(written.text, _describe_lost_paths(written.lost_paths))
     conversion.losses += losses
     return conversion
+
+
+def _refuse_sensitive_values(parsed: ParsedJob) -> None:
+    """Raise `UnwritableValue` if a field of the job comes from a sensitive variable: a file must not contain its value."""
+    if parsed.sensitive_paths:
+        path = parsed.spell_path(format_path(parsed.sensitive_paths[0]))
+        names = ", ".join(sorted(parsed.hidden.names))
+        raise UnwritableValue(
+            f"{path} comes from a sensitive variable ({names}), and the result would contain its value: set the field from "
+            "a variable of the cluster with a template, or declare sensitive = false"
+        )
 
 
 def has_data_comments(text: str, format: JobFormat) -> bool:

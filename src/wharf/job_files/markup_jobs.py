@@ -5,16 +5,16 @@ as they are (record 0236).
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.job_files.fields import NormalizedJob, describe_type, explain_type, normalize_job
+from wharf.job_files.fields import FieldProblem, NormalizedJob, describe_type, explain_type, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath, format_path
+from wharf.job_files.hcl.places import FilePath, find_path_value, format_path, list_marked_paths, parse_path
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.job_files.runtime_names import add_name_warnings
 from wharf.job_files.task_problems import add_task_problems
@@ -24,10 +24,18 @@ from wharf.languages.hcl.diagnostics import (
     Diagnostic,
     DiagnosticList,
     DocumentErrors,
+    FixSource,
     SourceFile,
     SourceRange,
+    hide_quoted,
 )
-from wharf.languages.hcl.documents import MAX_FILE_BYTES, EvaluatedDocument, ParsedDocument, evaluate_document
+from wharf.languages.hcl.documents import (
+    MAX_FILE_BYTES,
+    EvaluatedAttribute,
+    EvaluatedDocument,
+    ParsedDocument,
+    evaluate_document,
+)
 from wharf.languages.hcl.json_documents import JsonArray, JsonExpression, JsonNode, JsonObject, JsonProperty, JsonScalar
 from wharf.languages.hcl.schemas import BodySchema
 from wharf.languages.hcl.values import to_plain
@@ -81,7 +89,6 @@ INHERITED_BLOCKS: Final = {
     re.compile(r"\.Checks\[\d+\]\.CheckRestart\."): ".CheckRestart.",
 }
 """Paths of blocks that inherit fields, each with the path of the block that they inherit from."""
-_PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
 
 
 def has_variables(document: Any) -> bool:
@@ -89,14 +96,16 @@ def has_variables(document: Any) -> bool:
     return isinstance(document, dict) and any(key in document for key in TEMPLATE_KEYS)
 
 
-def list_sensitive_variables(document: Any) -> frozenset[str]:
-    """Return the names of the variables that a document declares as sensitive."""
+def list_declared_variables(document: Any) -> dict[str, bool]:
+    """Return the variables whose declarations say whether they are sensitive, and what they say."""
     variables = document.get(VARIABLES) if isinstance(document, dict) else None
     if not isinstance(variables, dict):
-        return frozenset()
-    return frozenset(
-        name for name, part in variables.items() if isinstance(part, dict) and part.get("sensitive") is True
-    )
+        return {}
+    return {
+        name: part["sensitive"] is not False
+        for name, part in variables.items()
+        if isinstance(part, dict) and "sensitive" in part
+    }
 
 
 def is_hcl_in_json(document: Any) -> bool:
@@ -164,16 +173,24 @@ def map_markup_job(
         document.format,
     )
     places.set_origins(normalized, prefix)
+    if evaluated is not None:
+        places.set_sensitive_values(evaluated.body.attributes[_JOB])
     # The problems are in the order of the file. To locate all of 80,000 takes a second.
     diagnostics.omitted_count += max(0, len(normalized.problems) - MAX_DIAGNOSTICS)
     for problem in normalized.problems[:MAX_DIAGNOSTICS]:
         place = places.get_range((*prefix, *problem.path), is_name=problem.is_name)
-        diagnostics.add(*place, problem.message, problem.fix)
-    warnings = list_warnings(evaluated, normalized.document) if evaluated is not None else []
-    parsed = ParsedJob(normalized.document, warnings, places, spell_path=places.spell_path)
+        diagnostics.add(*place, *places.hide_problem(problem, prefix))
+    parsed = ParsedJob(normalized.document, [], places, spell_path=places.spell_path)
     if evaluated is not None:
         diagnostics.hidden = evaluated.diagnostics.hidden
-        parsed = replace(parsed, variables=evaluated.variables, hidden=diagnostics.hidden)
+        parsed = replace(
+            parsed,
+            warnings=[*evaluated.notes, *list_warnings(evaluated, normalized.document)],
+            variables=evaluated.variables,
+            hidden=diagnostics.hidden,
+            sensitive_paths=places.list_sensitive_paths(),
+        )
+        parsed.hide_sensitive_values()
     has_job_key = any(str(key).lower() == _JOB for key in job)
     if not normalized.document.get("ID") and not has_job_key:
         source, start, _ = places.get_range(prefix)
@@ -230,8 +247,10 @@ def _add_type_problems(
                 if not is_template and isinstance(value, str) and _DECLARED_REFERENCE.search(value):
                     continue  # The reference is an error already. Its value may have the right type.
                 place = parsed.find_place(path)
-                name = parsed.spell_path(path)
+                name = parsed.spell_path(parsed.cut_path(path))
                 message, fix = explain_type(path, problem.message, value, format, file_path=name)
+                if parsed.is_sensitive(path):
+                    message, fix = hide_quoted(message), ""
                 diagnostics.add(place.source, place.start, place.end, f"{name}: {message}", fix)
 
 
@@ -267,8 +286,7 @@ def _iterate_texts(value: Any, path: FilePath) -> Iterator[tuple[FilePath, str]]
         if "${" in value:
             yield path, value
         return
-    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for step, item in entries:
+    for step, item in _iterate_items(value):
         yield from _iterate_texts(item, (*path, step))
 
 
@@ -284,13 +302,7 @@ def find_origin(document: Any, field_path: str) -> str:
 
 def find_value(document: Any, path: str) -> Any:
     """Return the value of a field of a document, or `None` if it has none."""
-    value = document
-    for step in parse_path(path):
-        try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
+    return find_path_value(document, parse_path(path))
 
 
 class _Places(Mapping[str, SourceRange]):
@@ -302,6 +314,7 @@ class _Places(Mapping[str, SourceRange]):
         self._job: Mapping[str, Any] = {}
         self._origins: Mapping[FilePath, FilePath] = {}
         self._prefix: FilePath = ()
+        self._sensitive: set[FilePath] = set()
         self._tree: JsonNode | None = None
         self._has_tree = False
         self._indexes: dict[int, dict[str, JsonProperty]] = {}
@@ -327,6 +340,39 @@ class _Places(Mapping[str, SourceRange]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def set_sensitive_values(self, job: EvaluatedAttribute) -> None:
+        """Set which values of the file come from sensitive variables."""
+        self._sensitive = {()} if job.is_sensitive else set(list_marked_paths(job.value))
+
+    def is_sensitive(self, file_path: FilePath) -> bool:
+        """Return whether the value at a path of the file comes from a sensitive variable."""
+        return bool(self._sensitive) and any(file_path[:end] in self._sensitive for end in range(len(file_path) + 1))
+
+    def hide_problem(self, problem: FieldProblem, prefix: FilePath) -> tuple[str, FixSource]:
+        """Return message and fix of a problem, without parts of sensitive values and of their keys."""
+        ends = [end for end in range(len(problem.path) + 1) if (*prefix, *problem.path[:end]) in self._sensitive]
+        if not ends and not self.is_sensitive(prefix):
+            return problem.message, problem.fix
+        shown = format_path(problem.path[: min(ends, default=0)])
+        if problem.is_name:
+            return f"{shown}: a field has a wrong name, which comes from a sensitive variable", ""
+        return hide_quoted(problem.message.replace(format_path(problem.path), shown)), ""
+
+    def list_sensitive_paths(self) -> list[FilePath]:
+        """Return the paths in the document of the fields whose values come from sensitive variables."""
+        found: list[FilePath] = []
+        if self._sensitive:
+            self._collect_sensitive(self._job, (), found)
+        return found
+
+    def _collect_sensitive(self, value: Any, path: FilePath, found: list[FilePath]) -> None:
+        """Add the paths of a value and of the values inside it that are sensitive."""
+        if self.is_sensitive((*self._prefix, *self._get_file_path(path))):
+            found.append(path)
+            return
+        for step, item in _iterate_items(value):
+            self._collect_sensitive(item, (*path, step), found)
 
     def get_range(self, path: FilePath, *, is_name: bool = False) -> tuple[SourceFile, int, int]:
         """Return source and offsets of a value, or of the nearest value around it. With `is_name`, those of its key."""
@@ -407,19 +453,13 @@ class _Place:
 def _iterate_paths(value: Any, path: FilePath) -> Iterator[str]:
     """Yield the paths of a value and of all values inside it."""
     yield format_path(path)
-    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for step, item in entries:
+    for step, item in _iterate_items(value):
         yield from _iterate_paths(item, (*path, step))
 
 
-def parse_path(path: str) -> FilePath:
-    """Return the keys and positions of a path such as `TaskGroups[0].Count`, or `Meta[a.b]` for an unusual key."""
-    return tuple(
-        [
-            match[1] if match[1] is not None else int(match[2]) if match[2].isdecimal() else match[2]
-            for match in _PATH_STEP.finditer(path)
-        ]
-    )
+def _iterate_items(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the keys and values of a map, or the positions and items of a list."""
+    return value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
 
 
 # -- templates

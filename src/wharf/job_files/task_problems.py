@@ -44,10 +44,15 @@ def _add_option_problems(
         if problem.path in reported or (problem.missing and broken.explains(path, problem.missing)):
             continue
         reported.add(problem.path)
-        place = parsed.find_place(format_path((*path, "Config", *problem.path)))
+        field_path = format_path((*path, "Config", *problem.path))
+        place = parsed.find_place(field_path)
         if problem.is_unknown:
             place = _find_name_place(place, str(problem.path[-1]))
-        diagnostics.add(place.source, place.start, place.end, problem.message, problem.fix)
+        message, fix = problem.message, problem.fix
+        has_sensitive_name = parsed.cut_path(field_path) != field_path
+        if has_sensitive_name or (not problem.is_unknown and parsed.is_sensitive(field_path)):
+            message, fix = f"the driver {driver} refuses the value, which comes from a sensitive variable", ""
+        diagnostics.add(place.source, place.start, place.end, message, fix)
 
 
 def _add_template_problems(
@@ -58,12 +63,14 @@ def _add_template_problems(
     if not (isinstance(text, str) and isinstance(left, str) and isinstance(right, str)):
         return
     value: SourceRange | None = None
+    field_path = format_path((*path, "EmbeddedTmpl"))
     for error in find_syntax_errors(text, left, right, max_errors=MAX_DIAGNOSTICS):
-        value = value or parsed.find_place(format_path((*path, "EmbeddedTmpl")))
+        value = value or parsed.find_place(field_path)
         place = find_text_place(text, error.offset, left or LEFT_DELIMITER, value)
         message = error.problem if place is not None else f"{describe_template_place(error)}: {error.problem}"
         place = place or value
-        diagnostics.add(place.source, place.start, place.end, message, error.fix)
+        message, fix = parsed.hide_message(field_path, message), parsed.hide_message(field_path, error.fix)
+        diagnostics.add(place.source, place.start, place.end, message, fix)
 
 
 class _BrokenParts:

@@ -113,6 +113,91 @@ async def test_a_source_is_stored_and_read_by_its_version() -> None:
 
 
 @in_virtual_time
+async def test_sensitive_fields_are_stored_with_a_source_and_hidden_in_differences() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        source = {"Source": "job {}", "Format": "hcl2", "SensitiveFields": ["/Meta/key"]}
+        await client.put("/v1/jobs", {"Job": {**SHOP, "Meta": {"key": "old-secret", "b": "1"}}, "Submission": source})
+        new = {**SHOP, "Meta": {"key": "new-secret", "b": "2"}}
+
+        plan = await client.put("/v1/job/shop/plan", {"Job": new, "Diff": True})
+        removal = await client.put("/v1/job/shop/plan", {"Job": SHOP, "Diff": True})
+        other = await client.put("/v1/job/shop/plan", {"Job": new, "Diff": True, "SensitiveFields": ["/Meta/b"]})
+        await client.put("/v1/jobs", {"Job": new})
+        versions = await client.get("/v1/job/shop/versions", diffs="true")
+
+        assert (await client.get("/v1/job/shop/submission", version=0))["SensitiveFields"] == ["/Meta/key"]
+        assert list_texts(plan["Diff"]) == [("Meta[b]", "1", "2"), ("Meta[key]", "(hidden)", "(hidden)")]
+        assert list_texts(removal["Diff"]) == [("Meta[b]", "1", ""), ("Meta[key]", "(hidden)", "")]
+        assert list_texts(other["Diff"]) == [
+            ("Meta[b]", "(hidden)", "(hidden)"), ("Meta[key]", "(hidden)", "(hidden)"),
+        ]  # fmt: skip
+        assert [list_texts(diff) for diff in versions["Diffs"]] == [list_texts(plan["Diff"])]
+
+
+def list_texts(diff: Any) -> list[tuple[str, str, str]]:
+    """Return the names of the changed fields of a job itself, with their texts."""
+    return [(field["Name"], field["Old"], field["New"]) for field in diff["Fields"] or ()]
+
+
+@in_virtual_time
+async def test_a_version_that_is_reverted_to_has_its_sensitive_fields_again() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        source = {"Source": "job {}", "Format": "hcl2", "SensitiveFields": ["/Meta/key"]}
+        await client.put("/v1/jobs", {"Job": {**SHOP, "Meta": {"key": "secret"}}, "Submission": source})
+        await client.put("/v1/jobs", {"Job": SHOP})
+
+        await client.put("/v1/job/shop/revert", {"JobID": "shop", "JobVersion": 0})
+
+        assert (await client.get("/v1/job/shop/submission", version=2))["SensitiveFields"] == ["/Meta/key"]
+
+
+@in_virtual_time
+async def test_the_sensitive_fields_of_a_source_that_is_too_large_are_stored_without_it() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        source = {"Source": "x" * 2_000_000, "Format": "hcl2", "SensitiveFields": ["/Meta/key"]}
+        await client.put("/v1/jobs", {"Job": {**SHOP, "Meta": {"key": "old-secret"}}, "Submission": source})
+        plan = await client.put("/v1/job/shop/plan", {"Job": SHOP, "Diff": True})
+
+        assert list_texts(plan["Diff"]) == [("Meta[key]", "(hidden)", "")]
+        assert await client.refusal("GET", "/v1/job/shop/submission", version=0) == (404, "job source not found")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/jobs", {"Submission": {"SensitiveFields": ["Meta.key"]}}, "Submission.SensitiveFields[0]"),
+        ("/v1/job/shop/plan", {"SensitiveFields": ["/Meta", "x"]}, "SensitiveFields[1]"),
+    ],
+)
+@in_virtual_time
+async def test_a_sensitive_field_that_is_no_pointer_is_refused(path: str, body: dict[str, Any], field: str) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        refusal = await ApiClient(server).refusal("PUT", path, {"Job": SHOP, **body})
+
+        assert refusal == (400, f"{field}: expected a JSON pointer such as /TaskGroups/0/Tasks/0/Env/PASSWORD")
+        assert list(server.replica.iter_all(JOBS)) == []
+
+
+@in_virtual_time
+async def test_a_job_with_the_mark_of_a_hidden_value_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        status, text = await ApiClient(server).refusal(
+            "PUT", "/v1/jobs", {"Job": {**SHOP, "Meta": {"url": "pg://(hidden)"}}}
+        )
+
+        assert status == 400
+        assert "The value has (hidden), which outputs have in place of a secret (Meta.url): write the value" in text
+        assert list(server.replica.iter_all(JOBS)) == []
+
+
+@in_virtual_time
 async def test_reading_a_source_requires_a_version() -> None:
     async with ACluster() as cluster:
         client = ApiClient(await cluster.a_server())

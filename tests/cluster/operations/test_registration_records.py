@@ -91,6 +91,16 @@ def test_registering_an_unchanged_job_keeps_the_stored_source() -> None:
     assert [each.source for each in state.replica.list_by_index(SUBMISSIONS_OF_JOB, "default", "shop")] == ["old"]
 
 
+def test_registering_an_unchanged_job_updates_its_sensitive_fields() -> None:
+    state = AState()
+    state.register(a_job(), submission=make_source("old"))
+
+    state.register(a_job(), submission=replace(make_source("new"), sensitive_fields=("/Meta/a",)))
+
+    stored = state.replica.list_by_index(SUBMISSIONS_OF_JOB, "default", "shop")
+    assert [(each.version, each.source, each.sensitive_fields) for each in stored] == [(0, "old", ("/Meta/a",))]
+
+
 # -- scaling policies
 
 

@@ -100,7 +100,7 @@ def check_file(text: str) -> None:
     for path, place in result.places.items():
         assert result.find_place(path) == place
     for problem in list_problems(result):
-        assert result.render_problem(problem.path, problem.message).startswith("job.hcl:")
+        assert result.render_problem(problem.path, problem.path, problem.message).startswith("job.hcl:")
 
 
 def apply_changes(text: str, changes: list[tuple[float, int, str]]) -> str:

@@ -98,10 +98,10 @@ def test_a_field_that_the_file_does_not_set_has_the_place_of_its_block(path: str
 
 
 def test_a_problem_is_shown_with_its_line() -> None:
-    text = parse_file(FILE).render_problem("TaskGroups[1].Count", "must not be negative", "write 1")
+    text = parse_file(FILE).render_problem("TaskGroups[1].Count", "count", "must not be negative", "write 1")
 
     assert text == (
-        "job.hcl:12:13: must not be negative\n   12 |     count = var.count\n      |             ^^^^^^^^^\n   write 1"
+        "job.hcl:12:13: count: must not be negative\n   12 |     count = var.count\n      |             ^^^^^^^^^\n   write 1"
     )
 
 

@@ -138,10 +138,10 @@ def report_startup_errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-_PATH_FIRST: Final = re.compile(r"Job((?:\.\w+|\[\d+\])*): (.*)")
+_PATH_FIRST: Final = re.compile(r"Job((?:\.\w+|\[[^\]]*\])*): (.*)")
 _ITEM: Final = re.compile(r"\n\s*\* ")
 _COUNT: Final = re.compile(r"\b\d+ errors? occurred:$")
-_PATH_LAST: Final = re.compile(r"(.*) \(([A-Z]\w*(?:\[\d+\]|\.\w+)*)\)(: .*)?")
+_PATH_LAST: Final = re.compile(r"(.*) \(([A-Z]\w*(?:\[[^\]]*\]|\.\w+)*)\)(: .*)?")
 
 
 class ValidationIssue(NamedTuple):

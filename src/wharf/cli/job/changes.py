@@ -72,6 +72,8 @@ def run(
     if output:
         import msgspec
 
+        if job.parsed.sensitive_paths:
+            click.echo("note: the request contains the values of sensitive variables", err=True)
         click.echo(msgspec.json.format(msgspec.json.encode({"Job": job.document}), indent=2).decode())
         return
     namespace = choose_namespace(session, job.document)

@@ -14,7 +14,7 @@ from wharf.job_files.markup_jobs import (
     find_value,
     has_variables,
     is_hcl_in_json,
-    list_sensitive_variables,
+    list_declared_variables,
     map_markup_job,
     read_markup,
 )
@@ -73,7 +73,20 @@ class JobFile:
 
         flags, variables = describe_submitted_variables(self.inputs, self.parsed.variables, self.parsed.hidden.names)
         stored_format = SUBMITTED_HCL_FORMAT if self.format == HCL else self.format
-        return JobSource(source=self.source, format=stored_format, variable_flags=flags, variables=variables)
+        return JobSource(
+            source=self.source,
+            format=stored_format,
+            variable_flags=flags,
+            variables=variables,
+            sensitive_fields=self.sensitive_fields or None,
+        )
+
+    @property
+    def sensitive_fields(self) -> tuple[str, ...]:
+        """The JSON pointers of the fields whose values come from sensitive variables."""
+        from wharf.contract.model.jobs.sensitive_fields import write_pointers
+
+        return write_pointers(self.parsed.sensitive_paths)
 
     def format_errors(self, text: str) -> str:
         """Return the server's validation errors with their places in this file."""
@@ -89,8 +102,9 @@ class JobFile:
         issues = parse_validation_issues(warning)
         if len(issues) != 1 or not issues[0].field_path:
             return warning
-        path, text = find_origin(self.document, issues[0].field_path), issues[0].text
-        return f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {text}"
+        path = find_origin(self.document, issues[0].field_path)
+        text = self.parsed.hide_message(path, issues[0].text)
+        return f"{self.parsed.find_place(path)}: {self.parsed.spell_path(self.parsed.cut_path(path))}: {text}"
 
     def list_warnings(self) -> list[str]:
         """Return the warnings that need no server: of the parser, and durations that probably lack a unit."""
@@ -100,6 +114,7 @@ class JobFile:
                 f"{self.parsed.find_place(path)}: {self.parsed.spell_path(path)}: {duration} without a unit means "
                 f'nanoseconds: write "{duration}s" for seconds'
                 for path, duration in _iter_tiny_durations(self.document)
+                if not self.parsed.is_sensitive(path)
             ),
         ]
 
@@ -107,14 +122,14 @@ class JobFile:
         """Return one validation problem with its place; a number error of a duration field names the format."""
         if not issue.field_path:
             located = self.format_warning(issue.text)
-            return located if located != issue.text else f"{self.name}: {issue.text}"
+            return located if located != issue.text else f"{self.name}: {self.parsed.hide_keys(issue.text)}"
         text, field_path, fix = issue.text, find_origin(self.document, issue.field_path), ""
         is_job = field_path == "Job"
-        name = field_path if is_job else self.parsed.spell_path(field_path)
-        if self.format != HCL:
+        name = field_path if is_job else self.parsed.spell_path(self.parsed.cut_path(field_path))
+        if self.format != HCL and not self.parsed.is_sensitive(field_path):
             value, format = find_value(self.document, field_path), MarkupFormat(self.format)
             text, fix = explain_type(field_path, text, value, format, file_path=name)
-        return self.parsed.render_problem("" if is_job else field_path, f"{name}: {text}", fix)
+        return self.parsed.render_problem("" if is_job else field_path, name, text, fix)
 
 
 def read_job_file(path: str, options: VariableOptions, world: "World") -> JobFile:
@@ -156,15 +171,15 @@ def _parse(path: str, name: str, text: str, options: VariableOptions, world: "Wo
         document = read_markup(text, name, MarkupFormat(format))
         if format != MarkupFormat.JSON or not is_hcl_in_json(document.value):
             needs_inputs = has_variables(document.value) or options.values or options.files
-            secret_names = list_sensitive_variables(document.value)
-            inputs = read_inputs(path, options, secret_names) if needs_inputs else VariableInputs()
+            names = list_declared_variables(document.value)
+            inputs = read_inputs(path, options, names) if needs_inputs else VariableInputs()
             parsed = map_markup_job(document, SourceFile(name, text), inputs, ports)
             return JobFile(name, text, format, document, parsed, inputs)
     from wharf.job_files.hcl.parsing import evaluate_hcl_job
-    from wharf.languages.hcl.documents import list_sensitive_names, parse_document
+    from wharf.languages.hcl.documents import list_declared_names, parse_document
 
     parsed_document = parse_document(text, name)
-    inputs = read_inputs(path, options, list_sensitive_names(parsed_document))
+    inputs = read_inputs(path, options, list_declared_names(parsed_document))
     parsed = evaluate_hcl_job(parsed_document, inputs, ports, checks_tasks=True)
     return JobFile(name, text, HCL, parsed_document, parsed, inputs)
 

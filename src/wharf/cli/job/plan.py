@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from wharf.contract.model.jobs.plan import FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
     from wharf.contract.wire.jobs.messages import JobPlanResponse
     from wharf.languages.hcl.diagnostics import HiddenValues
+
+T = TypeVar("T")
 
 CHANGES_EXIT_CODE: Final = 1
 UNKNOWN_EXIT_CODE: Final = 255
@@ -70,13 +72,15 @@ def plan(
     job = read_job_file(file, options, session.world)
     namespace = choose_namespace(session, job.document)
     with locate_errors(session, job):
-        response = session.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
+        response = session.client.jobs.plan(
+            job.id, job.document, diff=diff, sensitive_fields=job.sensitive_fields or None, namespace=namespace
+        )
     print_warnings(response.warnings, job)
     hidden = job.parsed.hidden
-    response = _hide_values(response, hidden)
+    response = hide_values(response, hidden)
     found_values, secrets = list_environment_values(job.inputs, job.parsed.variables, hidden.names)
     options = replace(options, values=(*found_values, *options.values))
-    words = [*session.connection_words, *options.list_words(hidden.names), file]
+    words = [*session.connection_words, *options.list_words(job.parsed.variables.keys() - hidden.names), file]
     session.print_result(response, lambda: "\n".join(render_plan(session, words, response, secrets)))
     if has_changes(response):
         raise click.exceptions.Exit(CHANGES_EXIT_CODE)
@@ -101,33 +105,51 @@ def validate(
     print_warnings(response.warnings, job)
     if response.validation_errors or response.error:
         if session.is_machine_readable:
-            session.print_result(response, str)
+            session.print_result(hide_values(response, job.parsed.hidden), str)
         errors = response.validation_errors or (response.error,)
         raise CliError("\n".join(job.format_errors(error) for error in errors))
     session.print_result(response, lambda: f"{job.name} is valid (job {job.id})")
 
 
-def _hide_values(response: "JobPlanResponse", hidden: "HiddenValues") -> "JobPlanResponse":
-    """Return a plan whose diff does not show the values of sensitive variables. A changed field shows neither of its values then."""
+def hide_values(reply: T, hidden: "HiddenValues | None" = None) -> T:
+    """Return a reply without the values of sensitive variables, and of environment variables with the names of secrets.
+
+    A changed field that contains one shows neither its old nor its new value: the old one is often the earlier secret.
+    """
     import msgspec
 
     from wharf.contract.model.jobs.plan import FieldDiff
-    from wharf.languages.hcl.diagnostics import HIDDEN
+    from wharf.contract.model.jobs.sensitive_fields import hide_text
 
-    def hide(value: Any) -> Any:  # Any part of a diff.
-        if isinstance(value, tuple):
-            return tuple([hide(item) for item in value])
-        if isinstance(value, FieldDiff):
-            is_hidden = hidden.hide(value.old) != value.old or hidden.hide(value.new) != value.new
-            texts = {name: HIDDEN for name in ("old", "new") if getattr(value, name)} if is_hidden else {}
-            return msgspec.structs.replace(value, **texts)
+    def hide_text_part(text: str) -> str:
+        return hidden.hide(text) if hidden is not None else text
+
+    def hide(value: Any) -> Any:  # Any part of a reply.
+        if isinstance(value, tuple | list):
+            return type(value)([hide(item) for item in value])
+        if isinstance(value, dict):
+            return {hide(key): hide(item) for key, item in value.items()}
+        if isinstance(value, FieldDiff) and (
+            _is_secret_environment(value.name)
+            or hide_text_part(value.old) != value.old
+            or hide_text_part(value.new) != value.new
+        ):
+            return msgspec.structs.replace(value, old=hide_text(value.old), new=hide_text(value.new))
         if isinstance(value, msgspec.Struct):
             return msgspec.structs.replace(
                 value, **{name: hide(getattr(value, name)) for name in value.__struct_fields__}
             )
-        return hidden.hide(value) if type(value) is str else value
+        return hide_text_part(value) if type(value) is str else value
 
-    return msgspec.structs.replace(response, diff=hide(response.diff))
+    result: T = hide(reply)
+    return result
+
+
+def _is_secret_environment(name: str) -> bool:
+    """Return whether a field of a difference is an environment variable with the name of a secret, such as `Env[API_KEY]`."""
+    from wharf.languages.hcl.diagnostics import is_secret_name
+
+    return name.startswith("Env[") and is_secret_name(name)
 
 
 def has_changes(response: "JobPlanResponse") -> bool:

@@ -36,14 +36,10 @@ class VariableOptions:
     files: tuple[str, ...] = ()
     is_strict: bool = True
 
-    def list_words(self, sensitive_names: "Set[str]" = frozenset()) -> list[str]:
-        """Return the options as arguments of a command. The values of sensitive variables, and of names of secrets, are left out."""
-        from wharf.languages.hcl.diagnostics import is_secret_name
-
+    def list_words(self, shown_names: "Set[str]") -> list[str]:
+        """Return the options as arguments of a command. Only the values of `shown_names` are not left out."""
         words = [
-            word
-            for name, text in self.values
-            for word in ("--var", f"{name}={'...' if name in sensitive_names or is_secret_name(name) else text}")
+            word for name, text in self.values for word in ("--var", f"{name}={text if name in shown_names else '...'}")
         ]
         words += [word for file in self.files for word in ("--var-file", file)]
         return words if self.is_strict else [*words, "--hcl2-strict=false"]
@@ -56,7 +52,6 @@ def list_environment_values(
 
     A value that a file or a flag replaces is not among them. The texts of secrets are not returned.
     """
-    from wharf.languages.hcl.diagnostics import is_secret_name
     from wharf.languages.hcl.variables import ENVIRONMENT_PREFIXES
 
     replaced = {name for name, _ in inputs.flags}
@@ -70,7 +65,7 @@ def list_environment_values(
         )
         if not label or name in replaced:
             continue
-        if name in sensitive_names or is_secret_name(name):
+        if name in sensitive_names:
             secrets.append(label)
         else:
             values.append((name, inputs.environment[label]))
@@ -109,12 +104,10 @@ def variable_options(command: F) -> F:
     return command
 
 
-def read_inputs(
-    job_path: str, options: VariableOptions, secret_names: frozenset[str] = frozenset()
-) -> "VariableInputs":
+def read_inputs(job_path: str, options: VariableOptions, declared_names: Mapping[str, bool]) -> "VariableInputs":
     """Return the values for the variables of a job file. A note names the automatic files. Raises CliError.
 
-    Errors do not show the values of `secret_names`.
+    `declared_names` are the variables whose declarations say whether they are sensitive: errors show no values of those.
     """
     from wharf.languages.hcl.variables import ENVIRONMENT_PREFIXES, VariableInputs
 
@@ -123,8 +116,8 @@ def read_inputs(
         click.echo(f"note: read variables from {', '.join(automatic_paths)}", err=True)
     return VariableInputs(
         environment={name: text for name, text in os.environ.items() if name.startswith(ENVIRONMENT_PREFIXES)},
-        automatic_files=tuple([_read_values(path, secret_names) for path in automatic_paths]),
-        files=tuple([_read_values(path, secret_names) for path in options.files]),
+        automatic_files=tuple([_read_values(path, declared_names) for path in automatic_paths]),
+        files=tuple([_read_values(path, declared_names) for path in options.files]),
         flags=options.values,
         is_strict=options.is_strict,
     )
@@ -153,14 +146,14 @@ def find_automatic_files(job_path: str) -> list[str]:
     return sorted(found)
 
 
-def _read_values(path: str, secret_names: frozenset[str]) -> "ValuesDocument":
+def _read_values(path: str, declared_names: Mapping[str, bool]) -> "ValuesDocument":
     """Return a values file. Raises CliError with all errors of its syntax."""
     from wharf.languages.hcl.diagnostics import DocumentErrors
     from wharf.languages.hcl.documents import parse_values
 
     text = read_utf8_text(path, path, max_bytes=MAX_VALUES_BYTES)
     try:
-        return parse_values(text, path, secret_names)
+        return parse_values(text, path, declared_names)
     except DocumentErrors as errors:
         raise CliError(errors.text) from errors
 

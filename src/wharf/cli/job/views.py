@@ -76,7 +76,7 @@ def history(session: Session, job_id: str, diffs: bool, version: int | None) -> 
     """
     from wharf.cli.common.lookup import find_job
     from wharf.cli.common.rendering import render_heading, render_table, style_dim
-    from wharf.cli.job.plan import render_job_diff
+    from wharf.cli.job.plan import hide_values, render_job_diff
 
     found = find_job(session, job_id)
     response = session.client.jobs.versions(found.id, diffs=diffs, namespace=found.namespace).value
@@ -88,7 +88,8 @@ def history(session: Session, job_id: str, diffs: bool, version: int | None) -> 
             titles = ("Version", "Stable", "Submitted", "Tag", "Description")
             return render_table(titles, [_build_version_row(session, job) for job in versions])
         # The server returns the diff of each version from the one before it, in the order of the versions.
-        changes = {response.versions[position].version: diff for position, diff in enumerate(response.diffs or ())}
+        diffs_of_versions = hide_values(response.diffs or ())
+        changes = {response.versions[position].version: diff for position, diff in enumerate(diffs_of_versions)}
         lines: list[str] = []
         for job in versions:
             lines += [f"{render_heading(f'Version {job.version}')}  {style_dim(session.format_time(job.submit_time))}"]

@@ -96,6 +96,8 @@ LIMITS_BY_FIELD: Final[Mapping[str, FieldLimits]] = {
     "Affinity.RTarget": FieldLimits(_COMPARED_TEXT, max_text_chars=_COMPARED_CHARS),
     "JobSource.Source": FieldLimits("a source above `job_max_source_size` is not stored", max_text_chars=_SOURCE_CHARS),
     "JobSource.Variables": FieldLimits("part of the source of the job", max_text_chars=_SOURCE_CHARS),
+    "JobSource.SensitiveFields": FieldLimits("stored with each version", max_items=1_000, max_text_chars=1_024),
+    "JobPlanRequest.SensitiveFields": FieldLimits("as in `JobSource`", max_items=1_000, max_text_chars=1_024),
     "JobParseRequest.JobHCL": FieldLimits("a whole job file", max_text_chars=_DOCUMENT_CHARS),
     "JobParseRequest.Variables": FieldLimits("a whole file of variables", max_text_chars=_DOCUMENT_CHARS),
     "Template.EmbeddedTmpl": FieldLimits("a whole template", max_text_chars=_DOCUMENT_CHARS),

@@ -130,7 +130,8 @@ def describe_mismatch(
     expected = describe_argument(argument)
     if isinstance(error, ItemError):
         place = attribute.get_item_place(error.position)
-        return place, f'"{argument.name}" takes {expected}, and {error.message}', ""
+        reason = "a part of the value is of another type" if attribute.is_sensitive else error.message
+        return place, f'"{argument.name}" takes {expected}, and {reason}', ""
     fix = _find_fix(argument, attribute) or error.fix
     return attribute.place, f'"{argument.name}" takes {expected}, not {describe_found(attribute)}', fix
 

@@ -17,7 +17,7 @@ from wharf.job_files.hcl.block_types import Argument, BlockType, BodyKind, Stora
 from wharf.job_files.hcl.places import JsonObject, ObjectOrigin
 from wharf.languages.hcl.budget import Budget
 from wharf.languages.hcl.conversions import ConversionError, to_text
-from wharf.languages.hcl.diagnostics import DiagnosticList, SourceRange
+from wharf.languages.hcl.diagnostics import HIDDEN, DiagnosticList, SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
 from wharf.languages.hcl.values import MAPPINGS, describe_value, to_plain
 
@@ -241,7 +241,7 @@ class JobMapper:
                 place = source.label_places[0] if source.label_places else source.place
                 self._add_error(
                     place,
-                    f'the label of scaling in a task is "cpu" or "mem", not "{label[:80]}"',
+                    f'the label of scaling in a task is "cpu" or "mem", not "{HIDDEN if source.has_sensitive_labels else label[:80]}"',
                     'write scaling "cpu" {',
                 )
                 return
@@ -309,7 +309,8 @@ class JobMapper:
             try:
                 result[key] = to_text(item)
             except ConversionError:
-                self._report_map_value(attribute.get_item_place(key), key, describe_value(item))
+                name = HIDDEN if attribute.is_sensitive else key
+                self._report_map_value(attribute.get_item_place(key), name, describe_value(item))
         self.origins[id(result)] = ObjectOrigin(result, block, attribute)
         return result
 

@@ -6,7 +6,7 @@ from wharf.job_files.hcl.block_types import build_block_schema
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.mapper import JobMapper
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import JsonObject, PlaceIndex, spell_path
+from wharf.job_files.hcl.places import JsonObject, PlaceIndex, list_sensitive_paths, spell_path
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.job_files.runtime_names import add_name_warnings
 from wharf.job_files.task_problems import add_task_problems
@@ -51,12 +51,14 @@ def evaluate_hcl_job(
             diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
     parsed = ParsedJob(
         job,
-        list_warnings(evaluated, job),
+        [*evaluated.notes, *list_warnings(evaluated, job)],
         PlaceIndex(job, mapper.origins),
         evaluated.variables,
         diagnostics.hidden,
         spell_path,
+        list_sensitive_paths(job, mapper.origins) if evaluated.body.has_sensitive_values else (),
     )
+    parsed.hide_sensitive_values()
     if checks_tasks and job:
         add_task_problems(diagnostics, parsed)
     diagnostics.raise_if_any()

@@ -10,12 +10,13 @@ from wharf.job_files.hcl.block_types import BlockType, BodyKind
 from wharf.job_files.hcl.blocks import JOB
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
-from wharf.languages.hcl.values import MAPPINGS, SEQUENCES
+from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, HclObject, HclTuple, Value, has_sensitive_parts
 
 JsonObject = dict[str, Any]
 FilePath = tuple[str | int, ...]
 """The path of a value: keys and positions."""
 _PATH_STEP: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[[^\]]*\]")
+_PATH_PART: Final = re.compile(r"\.?([A-Za-z_]\w*)|\[([^\]]*)\]")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -121,6 +122,82 @@ def _add_value(attribute: EvaluatedAttribute, path: str, places: dict[str, Sourc
             places[join_path(path, key)] = attribute.get_item_place(key)
 
 
+_BLOCKS_WITH_COPIES: Final = frozenset(("job", "group", "task"))
+"""Blocks that may contain objects from blocks around them, such as the Vault block of a group in its tasks."""
+
+
+def list_sensitive_paths(document: JsonObject, origins: Mapping[int, ObjectOrigin]) -> list[FilePath]:
+    """Return the paths of the fields of a job whose values come from sensitive variables (record 0249)."""
+    found: list[FilePath] = []
+    _collect_sensitive(document, (), origins, found)
+    return found
+
+
+def _collect_sensitive(
+    item: JsonObject, path: FilePath, origins: Mapping[int, ObjectOrigin], found: list[FilePath]
+) -> None:
+    """Add the sensitive fields of an object, and of the objects inside it."""
+    origin = origins.get(id(item))
+    if origin is not None:
+        source, block = origin.source, origin.block
+        if isinstance(source, EvaluatedAttribute):
+            found += _list_sensitive_values(source, path)
+            return
+        if source.has_sensitive_labels:
+            found += [(*path, field) for field in block.label_fields]
+        if not source.body.has_sensitive_values:
+            if block.name not in _BLOCKS_WITH_COPIES:
+                return
+        elif block.body is not BodyKind.FIELDS:
+            _collect_free_form(source.body, path, found)
+            return
+        else:
+            for name, attribute in source.body.attributes.items():
+                if attribute.is_sensitive or has_sensitive_parts(attribute.value):
+                    field = next((argument.field for argument in block.arguments if argument.name == name), "")
+                    found += _list_sensitive_values(attribute, (*path, field)) if field else []
+    for name, value in item.items():
+        if isinstance(value, dict):
+            _collect_sensitive(value, (*path, name), origins, found)
+        elif isinstance(value, list):
+            for position, element in enumerate(value):
+                if isinstance(element, dict):
+                    _collect_sensitive(element, (*path, name, position), origins, found)
+
+
+def _collect_free_form(body: EvaluatedBody, path: FilePath, found: list[FilePath]) -> None:
+    """Add the sensitive arguments of a body with any content. A block is an item of a list, below its labels."""
+    for attribute in body.attributes.values():
+        is_item = attribute.is_object_literal and not attribute.is_sensitive
+        found += _list_sensitive_values(attribute, (*path, attribute.name, 0) if is_item else (*path, attribute.name))
+    counts: Counter[str] = Counter()
+    for block in body.blocks:
+        item_path: FilePath = (*path, block.type, counts[block.type])
+        counts[block.type] += 1
+        for label in block.labels:
+            item_path = (*item_path, label, 0)
+        _collect_free_form(block.body, item_path, found)
+
+
+def _list_sensitive_values(attribute: EvaluatedAttribute, path: FilePath) -> list[FilePath]:
+    """Return the path of a sensitive argument, or those of its sensitive parts."""
+    if attribute.is_sensitive:
+        return [path]
+    return [(*path, *inner) for inner in list_marked_paths(attribute.value)]
+
+
+def list_marked_paths(value: Value) -> Iterator[FilePath]:
+    """Yield the paths of the sensitive parts of a value."""
+    if not isinstance(value, HclObject | HclTuple) or value.sensitive_keys is None:
+        return
+    for key, item in value.entries.items() if isinstance(value, HclObject) else enumerate(value.items):
+        if key in value.sensitive_keys:
+            yield (key,)
+        else:
+            for inner in list_marked_paths(item):
+                yield (key, *inner)
+
+
 def join_path(path: str, name: str) -> str:
     """Return the path of a field. Unusual names are in brackets, as in the messages of the API."""
     if not _PLAIN_NAME.match(name):
@@ -154,6 +231,27 @@ def spell_path(path: str) -> str:
         elif block is None or block.body is not BodyKind.FIELDS:
             names[-1:] = [f"{names[-1] if names else ''}{match[0]}"]
     return ".".join(names)
+
+
+def parse_path(path: str) -> FilePath:
+    """Return the keys and positions of a path such as `TaskGroups[0].Count`, or `Meta[a.b]` for an unusual key."""
+    return tuple(
+        [
+            match[1] if match[1] is not None else int(match[2]) if match[2].isdecimal() else match[2]
+            for match in _PATH_PART.finditer(path)
+        ]
+    )
+
+
+def find_path_value(document: Any, path: FilePath) -> Any:
+    """Return the value at a path of a document, or `None` if it has none."""
+    value = document
+    for step in path:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
 
 
 def iterate_tasks(document: Mapping[str, Any]) -> Iterator[tuple[FilePath, Mapping[str, Any]]]:

@@ -1,7 +1,7 @@
 """Calls of functions, and the special forms `try`, `can` and `convert`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from wharf.languages.hcl.calls import (
     CallContext,
@@ -24,6 +24,7 @@ from wharf.languages.hcl.numerals import NumberError
 from wharf.languages.hcl.values import (
     MAPPINGS,
     SEQUENCES,
+    HclObject,
     Value,
     ValueType,
     describe_value,
@@ -34,6 +35,8 @@ from wharf.languages.suggestions import find_nearest_name
 
 SPECIAL_FORMS: Final = ("try", "can", "convert")
 """Functions whose arguments are not evaluated first."""
+HIDDEN_REASON: Final = "no result; the reason may contain the value of a sensitive variable, so it is not shown"
+"""The error of a function with sensitive arguments. Messages of functions quote parts of their arguments."""
 
 
 class CallNode(SyntaxNode):
@@ -58,10 +61,37 @@ class CallNode(SyntaxNode):
         self.is_spread = is_spread
 
     def evaluate(self, scope: Scope) -> Value:
+        function = self._find_function(scope)
+        return self._run(function, evaluate_all(self.arguments, scope), scope)
+
+    def evaluate_parts(self, scope: Scope) -> Value:
+        """Return the result. That of `merge` has the marks of its arguments, because jobs often join maps with it."""
+        sensitive = scope.sensitive
+        if self.name != "merge" or self.is_spread or not sensitive.is_needed:
+            return self.evaluate(scope)
+        function = self._find_function(scope)
+        values = evaluate_all(self.arguments, scope, has_parts=True)
+        result = self._run(function, values, scope)
+        if sensitive.has_read:
+            return result
+        keys: set[Any] = set()
+        has_marks = False
+        for value in values:
+            if isinstance(value, MAPPINGS):
+                keys -= value.entries.keys()
+            if isinstance(value, HclObject) and value.sensitive_keys is not None:
+                keys |= value.sensitive_keys
+                has_marks = True
+        return HclObject(result.entries, frozenset(keys)) if has_marks and isinstance(result, MAPPINGS) else result
+
+    def _find_function(self, scope: Scope) -> FunctionSpec:
         function = scope.functions.get(self.name)
         if function is None:
             raise self._make_unknown_error(scope.functions)
-        values = evaluate_all(self.arguments, scope)
+        return function
+
+    def _run(self, function: FunctionSpec, values: list[Value], scope: Scope) -> Value:
+        """Return the result of the function for the values of the arguments. Raises `ExpressionError`."""
         places = list(self.arguments)
         if self.is_spread:
             last = values.pop()
@@ -88,8 +118,12 @@ class CallNode(SyntaxNode):
             result = function.run(CallContext(scope.budget, scope.ports), *arguments)
         except FunctionError as error:
             place: SyntaxNode = places[error.argument] if 0 <= error.argument < len(places) else self
+            if scope.sensitive.has_read:
+                raise place.make_error(f"{self.name}: {HIDDEN_REASON}") from None
             raise place.make_error(f"{self.name}: {error.message}", error.fix) from None
         except (ConversionError, NumberError) as error:
+            if scope.sensitive.has_read:
+                raise self.make_error(f"{self.name}: {HIDDEN_REASON}") from None
             raise self.make_error(f"{self.name}: {error}", getattr(error, "fix", "")) from None
         if isinstance(result, str):
             result = normalize_text(result)
@@ -227,8 +261,8 @@ UNOFFERED_FUNCTIONS: Final[Mapping[str, str]] = {
     "matchkeys": "write [for ... : ... if ...]",
     "transpose": "write {for ... : ... => ...}",
     "setsubtract": "write [for v in a : v if !contains(b, v)]",
-    "sensitive": "remove it; variables with secret names are not shown in messages",
-    "nonsensitive": "remove it",
+    "sensitive": "write sensitive = true in the block of the variable",
+    "nonsensitive": "write sensitive = false in the block of the variable",
     "textencodebase64": "use base64encode",
     "textdecodebase64": "use base64decode",
     "base64gzip": "compress the data before and pass it as a variable",

@@ -6,9 +6,9 @@ A parser and an evaluator collect `Diagnostic`s and raise them together as `Docu
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from wharf.languages.graphemes import count_graphemes, split_graphemes
 from wharf.languages.source_locations import SourceLocation
@@ -28,6 +28,9 @@ FixSource: TypeAlias = str | Callable[[], str]
 HIDDEN: Final = "(hidden)"
 MIN_SENSITIVE_CHARS: Final = 3
 """A shorter value of a sensitive variable is no secret, and hiding it would hide parts of other words."""
+MIN_COMPUTED_CHARS: Final = 6
+"""A shorter text that is computed from a sensitive variable is hidden only in the fields that contain it."""
+_COMMON_TEXTS: Final = frozenset(("true", "false", "null"))
 MIN_HIDDEN_NUMBER: Final = 1_000
 """A smaller number of a sensitive variable is not hidden: it would hide line numbers."""
 MIN_SHOWN_START_CHARS: Final = 16
@@ -42,27 +45,34 @@ _ASSIGNED_NAME: Final = re.compile(
     r'(?:"([^"\n]*+)"|(?<![\w\-])([\w\-]++))[ \t]*+[=:](?![=>])[ \t]*+((?:var|local)\.[\w.\-]++[ \t]*+$)?'
 )
 _NAME: Final = re.compile(r"[A-Za-z_][\w\-]*")
+_QUOTED: Final = re.compile(r"""\".*\"|'.*'|\b\d[\d.,]*\b""", re.DOTALL)
 _ITEM_LINE: Final = re.compile(r'[ \t]*+(?:[\w\-]++[ \t]*+(?:"[^"\n]*+"[ \t]*+)*+\{|\}|$)')
-_SENSITIVE: Final = re.compile(r'\bsensitive"?[ \t]*+[=:][ \t]*+"?true\b')
+_SENSITIVE: Final = re.compile(r'\bsensitive"?[ \t]*+[=:][ \t]*+"?(true|false)\b')
 _DECLARATION_END: Final = re.compile(r"^\}|\bvariable\b", re.MULTILINE)
 _VARIABLE_HEADER: Final = re.compile(r'variable"?[\s:{]*"?([\w\-]+)')
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable of this name probably holds a secret. No message shows its value."""
+    """Return whether a variable of this name probably holds a secret. It is sensitive, unless its declaration says otherwise."""
     return _SECRET_NAME.search(name) is not None
+
+
+NO_NAMES: Final[Mapping[str, bool]] = {}
+"""The declared names of a source without variables."""
 
 
 class SourceFile:
     """The text of one source under the name that messages show. `is_file` is false for an argument without lines.
 
-    Messages show no values of `secret_names`, beside those of names that hint at secrets.
+    Messages show no values of names that hint at secrets. `declared_names` says of variables whether they are sensitive.
     """
 
-    __slots__ = ("_line_starts", "is_file", "name", "secret_names", "text")
+    __slots__ = ("_line_starts", "declared_names", "is_file", "name", "text")
 
-    def __init__(self, name: str, text: str, *, is_file: bool = True, secret_names: Set[str] = frozenset()) -> None:
-        self.secret_names = secret_names
+    def __init__(
+        self, name: str, text: str, *, is_file: bool = True, declared_names: Mapping[str, bool] = NO_NAMES
+    ) -> None:
+        self.declared_names = declared_names
         self.name = name
         self.text = text
         self.is_file = is_file
@@ -89,66 +99,53 @@ class SourceFile:
 
 
 class HiddenValues:
-    """The values of sensitive variables, which no text for users may contain, and the names of these variables.
+    """The values of sensitive variables and all values that are computed from them, and the names of these variables.
 
-    Values of variables with the name of a secret, such as `db_password`, are hidden in errors only.
+    No text for users may contain them. This is a second net: fields of the job are hidden by their paths (record 0249).
     """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self.secret_names: set[str] = set()
-        """The variables whose values only errors may not contain."""
         self._texts: set[str] = set()
-        self._texts_in_errors: set[str] = set()
+        self._ordered: list[str] = []
 
     def add(self, value: object) -> None:
         """Add a value: its text, and each text inside a list or map. Short texts and numbers hide nothing and are left out."""
-        _add_texts(value, self._texts)
+        _add_texts(value, self._texts, MIN_SENSITIVE_CHARS, has_keys=True)
 
-    def add_in_errors(self, value: object) -> None:
-        """Add a value that only errors may not contain."""
-        _add_texts(value, self._texts_in_errors)
+    def add_computed(self, value: object) -> None:
+        """Add a value that is computed from a sensitive variable, without keys. It is often a common word, so short texts are left out."""
+        _add_texts(value, self._texts, MIN_COMPUTED_CHARS, has_keys=False)
 
     def hide(self, text: str) -> str:
         """Return a text without the values, also if it has only the start of a long value."""
-        return _hide_texts(text, self._texts)
-
-    def hide_in_error(self, text: str) -> str:
-        """Return the text of an error without the values, and without those of variables with the name of a secret."""
-        return _hide_texts(text, self._texts | self._texts_in_errors)
-
-    def hide_in(self, value: Any) -> Any:  # Any value of a document.
-        """Return a value of a document with the hidden values replaced in all of its texts."""
-        if isinstance(value, str):
-            return self.hide(value)
-        if isinstance(value, dict):
-            return {key: self.hide_in(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self.hide_in(item) for item in value]
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return HIDDEN if is_number and str(value) in self._texts else value
+        if len(self._ordered) != len(self._texts):
+            self._ordered = sorted(self._texts, key=len, reverse=True)
+        return _hide_texts(text, self._ordered)
 
 
-def _add_texts(value: object, texts: set[str]) -> None:
-    """Add the text of a value, and each text inside a list or map."""
+def _add_texts(value: object, texts: set[str], min_chars: int, *, has_keys: bool) -> None:
+    """Add the text of a value, and each text inside a list or map; with `has_keys`, also each key."""
     if isinstance(value, str):
         for part in {value, *value.splitlines()}:
             text = part.strip()
-            if len(text) >= MIN_SENSITIVE_CHARS and len(texts) < MAX_HIDDEN_TEXTS:
+            if len(text) >= min_chars and len(texts) < MAX_HIDDEN_TEXTS and text.lower() not in _COMMON_TEXTS:
                 texts.update((text, text.upper(), text.lower()))
     elif isinstance(value, Mapping):
-        for item in value.values():
-            _add_texts(item, texts)
+        for key, item in value.items():
+            if has_keys:
+                _add_texts(key, texts, min_chars, has_keys=True)
+            _add_texts(item, texts, min_chars, has_keys=has_keys)
     elif isinstance(value, list):
         for item in value:
-            _add_texts(item, texts)
+            _add_texts(item, texts, min_chars, has_keys=has_keys)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) >= MIN_HIDDEN_NUMBER:
         texts.add(str(value))
 
 
-def _hide_texts(text: str, texts: Set[str]) -> str:
-    """Return a text without the others, also if it has only the start of a long one."""
-    for hidden in sorted(texts, key=len, reverse=True):
+def _hide_texts(text: str, texts: Iterable[str]) -> str:
+    """Return a text without the others, which begin with the longest, also if it has only the start of a long one."""
+    for hidden in texts:
         start = text.find(hidden[:MIN_SHOWN_START_CHARS])
         while start >= 0:
             length = _count_common_chars(text[start : start + len(hidden)], hidden)
@@ -208,7 +205,7 @@ class Diagnostic:
 
         Lines of the source that contain a hidden value are left out.
         """
-        hide = (hidden or HiddenValues()).hide_in_error
+        hide = (hidden or HiddenValues()).hide
         message, fix = hide(self.message), hide(self.fix)
         is_secret = self.is_secret or is_secret_place(self.place)
         if is_secret:
@@ -271,12 +268,20 @@ class ExpressionError(Exception):
         self.start = start
         self.end = end
         self.fix_source = fix
+        self.is_sensitive = False
+        """Whether the message or the fix may contain parts of a sensitive value."""
         self.errors: list[ExpressionError] = [self]
 
     @property
     def fix(self) -> str:
         """How to fix the error."""
         return self.fix_source if isinstance(self.fix_source, str) else self.fix_source()
+
+    def mark_sensitive(self) -> "ExpressionError":
+        """Mark all errors as those of an expression that has read a sensitive value, and return this one."""
+        for error in self.errors:
+            error.is_sensitive = True
+        return self
 
     @classmethod
     def join(cls, errors: list["ExpressionError"]) -> "ExpressionError":
@@ -289,13 +294,18 @@ class ExpressionError(Exception):
 
     def relocate(self, start: int, end: int) -> "ExpressionError":
         """Return the same errors at another place."""
-        return ExpressionError.join([ExpressionError(e.message, start, end, e.fix_source) for e in self.errors])
+        return ExpressionError.join([error._move(start, end) for error in self.errors])
 
     def map_offsets(self, find_offset: Callable[[int], int]) -> "ExpressionError":
         """Return the same errors at the places to which their offsets lead."""
         return ExpressionError.join(
-            [ExpressionError(e.message, find_offset(e.start), find_offset(e.end), e.fix_source) for e in self.errors]
+            [error._move(find_offset(error.start), find_offset(error.end)) for error in self.errors]
         )
+
+    def _move(self, start: int, end: int) -> "ExpressionError":
+        moved = ExpressionError(self.message, start, end, self.fix_source)
+        moved.is_sensitive = self.is_sensitive
+        return moved
 
 
 @dataclass(slots=True)
@@ -324,11 +334,19 @@ class DiagnosticList:
             return
         self.diagnostics.append(Diagnostic(SourceRange(source, start, end), message, fix, related, is_secret))
 
-    def add_evaluation_error(self, source: SourceFile, error: ExpressionError, *, is_secret: bool = False) -> None:
-        """Add the errors of an expression of this source, without consequences of other errors."""
+    def add_evaluation_error(
+        self, source: SourceFile, error: ExpressionError, *, is_secret: bool = False, is_sensitive: bool = False
+    ) -> None:
+        """Add the errors of an expression of this source, without consequences of other errors.
+
+        `is_sensitive`: the expression has read a sensitive value. The messages then show no values.
+        """
         for single in error.errors:
-            if single.message:
-                self.add(source, single.start, single.end, single.message, single.fix_source, is_secret=is_secret)
+            message, fix = single.message, single.fix_source
+            if is_sensitive or single.is_sensitive:
+                message, fix = hide_quoted(message), hide_quoted(fix) if isinstance(fix, str) else ""
+            if message:
+                self.add(source, single.start, single.end, message, fix, is_secret=is_secret)
 
     def raise_if_any(self) -> None:
         """Raise `DocumentErrors` if a diagnostic was added."""
@@ -336,18 +354,23 @@ class DiagnosticList:
             raise DocumentErrors(self.diagnostics, self.hidden, self.omitted_count)
 
 
+def hide_quoted(message: str) -> str:
+    """Return the message of an error without the texts and numbers that it quotes: they may be parts of a sensitive value."""
+    return _QUOTED.sub(HIDDEN, message)
+
+
 def is_secret_place(place: SourceRange) -> bool:
     """Return whether the line at a place may show the value of a name that hints at a secret."""
     source = place.source
     if not source.is_file:
-        return is_secret_name(source.name)
+        return any(source.declared_names.values()) if source.declared_names else is_secret_name(source.name)
     offset = place.start
     for count in range(MAX_SECRET_LINES):
         _, start = source.get_line_start(offset)
         line = source.get_line_text(offset)[:10_000]
         names = [(match[1] or match[2] or "", match[3] is not None) for match in _ASSIGNED_NAME.finditer(line)]
-        is_secret = any(is_secret_name(name) or name in source.secret_names for name, is_ref in names if not is_ref)
-        if is_secret:
+        declared = source.declared_names
+        if any(declared[name] if name in declared else is_secret_name(name) for name, is_ref in names if not is_ref):
             return True
         if any(name in ("default", '"default"') for name, _ in names):
             return _is_in_secret_variable(source.text, start + len(line))
@@ -358,12 +381,13 @@ def is_secret_place(place: SourceRange) -> bool:
 
 
 def _is_in_secret_variable(text: str, offset: int) -> bool:
-    """Return whether the nearest variable that is declared before an offset has the name of a secret."""
+    """Return whether the nearest variable that is declared before an offset is sensitive, or has the name of a secret."""
     header = text.rfind("variable", max(0, offset - 10_000), offset)
     match = _VARIABLE_HEADER.match(text, header) if header >= 0 else None
     if match is None:
         return False
-    return is_secret_name(match[1]) or _SENSITIVE.search(text[header : _find_declaration_end(text, offset)]) is not None
+    declared = _SENSITIVE.search(text[header : _find_declaration_end(text, offset)])
+    return is_secret_name(match[1]) if declared is None else declared[1] == "true"
 
 
 def _find_declaration_end(text: str, offset: int) -> int:

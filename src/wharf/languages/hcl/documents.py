@@ -3,7 +3,7 @@
 The package docstring shows how the parts work together.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -13,6 +13,7 @@ from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts, FunctionTable
 from wharf.languages.hcl.conversions import ConversionError, to_text
 from wharf.languages.hcl.diagnostics import (
+    NO_NAMES,
     DiagnosticList,
     DocumentErrors,
     ExpressionError,
@@ -37,7 +38,15 @@ from wharf.languages.hcl.nodes import (
 from wharf.languages.hcl.reader import NAME, ParseError
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.schemas import MAP_BODY, BlockSchema, BodySchema, find_owners, list_item_names
-from wharf.languages.hcl.values import SEQUENCES, HclObject, Value, describe_value, measure_value, to_plain
+from wharf.languages.hcl.values import (
+    SEQUENCES,
+    HclObject,
+    HclTuple,
+    Value,
+    describe_value,
+    has_sensitive_parts,
+    measure_value,
+)
 from wharf.languages.hcl.variables import ValuesDocument, VariableInputs, VariableReader
 from wharf.languages.suggestions import find_nearest_name
 
@@ -47,6 +56,8 @@ ATTRIBUTE_BYTES: Final = 64
 """What an attribute of a dynamic block counts as, beside its value. Limits the number of attributes."""
 BLOCK_BYTES: Final = 256
 """What a dynamic block counts as, beside its attributes. Limits the number of blocks."""
+MAX_NOTES: Final = 20
+"""The notes about variables of one file."""
 MAX_LISTED_OWNERS: Final = 3
 """The blocks that an error lists as right places of an argument."""
 TYPO_SIMILARITY: Final = 0.85
@@ -84,6 +95,8 @@ class EvaluatedAttribute:
     name_start: int
     name_end: int
     is_failed: bool = False
+    is_sensitive: bool = False
+    """Whether the whole value comes from sensitive variables. Marks in the value name its sensitive parts."""
 
     @property
     def name_place(self) -> SourceRange:
@@ -124,6 +137,8 @@ class EvaluatedBody:
     blocks: "list[EvaluatedBlock]" = field(default_factory=list)
     first_blocks: "dict[str, EvaluatedBlock]" = field(default_factory=dict)
     """The first block of each type."""
+    has_sensitive_values: bool = False
+    """Whether an attribute or a label in the body or in a block inside it is sensitive, or has sensitive parts."""
 
     def list_blocks(self, kind: str) -> "list[EvaluatedBlock]":
         """Return the blocks of a type."""
@@ -139,6 +154,7 @@ class EvaluatedBlock:
     body: EvaluatedBody
     place: SourceRange
     label_places: tuple[SourceRange, ...] = ()
+    has_sensitive_labels: bool = False
 
 
 class RuntimeReference(NamedTuple):
@@ -160,6 +176,8 @@ class EvaluatedDocument:
     diagnostics: DiagnosticList
     runtime_references: Mapping[int, RuntimeReference]
     """The references that stay as text for the node, by offset. A caller may warn of unknown roots."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences about variables that are sensitive because of their names, with their places."""
 
 
 def decode_source(data: str | bytes, name: str) -> SourceFile:
@@ -211,37 +229,38 @@ def _parse_json(source: SourceFile) -> JsonObject:
         raise DocumentErrors(diagnostics.diagnostics) from None
 
 
-def list_sensitive_names(document: ParsedDocument) -> frozenset[str]:
-    """Return the names of the variables that a document declares as sensitive."""
+def list_declared_names(document: ParsedDocument) -> dict[str, bool]:
+    """Return the variables whose declarations say whether they are sensitive, and what they say.
+
+    A value of a wrong type counts as true, so that the message about it shows no secret.
+    """
     if isinstance(document.tree, SyntaxBody):
         blocks = [block for block in document.tree.blocks if block.type == "variable" and block.labels]
-        return frozenset(
-            block.labels[0].text
+        return {
+            block.labels[0].text: not (isinstance(argument.value, LiteralNode) and argument.value.value is False)
             for block in blocks
             if (argument := block.body.arguments.get("sensitive")) is not None
-            and isinstance(argument.value, LiteralNode)
-            and argument.value.value is True
-        )
-    return frozenset(
-        declared.key
+        }
+    return {
+        declared.key: not (isinstance(part.value, JsonScalar) and part.value.value is False)
         for entry in document.tree.properties
         if entry.key == "variable" and isinstance(entry.value, JsonObject)
         for declared in entry.value.properties
         if isinstance(declared.value, JsonObject)
         for part in declared.value.properties
-        if part.key == "sensitive" and isinstance(part.value, JsonScalar) and part.value.value is True
-    )
+        if part.key == "sensitive"
+    }
 
 
 def parse_values(
-    data: str | bytes, name: str = "variables", secret_names: frozenset[str] = frozenset()
+    data: str | bytes, name: str = "variables", declared_names: Mapping[str, bool] = NO_NAMES
 ) -> ValuesDocument:
     """Parse a values file in the native or the JSON form. Raises `DocumentErrors` with all errors of its syntax.
 
-    Messages do not show the values of `secret_names`.
+    Messages do not show the values of variables that `declared_names` declares as sensitive, or whose names hint at secrets.
     """
     source = decode_source(data, name)
-    source.secret_names = secret_names
+    source.declared_names = declared_names
     diagnostics = DiagnosticList()
     if is_json(source.text):
         body = JsonBodyBuilder(source, diagnostics).build_body([_parse_json(source)], MAP_BODY)
@@ -288,7 +307,6 @@ def evaluate_document(
         scope.variables = variables
         local_values = collect_local_values(body, source, diagnostics)
         evaluate_local_values(local_values, source, scope, diagnostics)
-        _hide_local_values(local_values, scope, diagnostics)
         # The body is evaluated also if a variable or local value has an error, so that the author sees all errors in one run.
         evaluator = _BodyEvaluator(source, root, diagnostics, is_json=document.is_json)
         for argument in local_values.values():
@@ -303,38 +321,13 @@ def evaluate_document(
     except BudgetExceeded as error:
         diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
         raise DocumentErrors(diagnostics.diagnostics, diagnostics.hidden, diagnostics.omitted_count) from None
-    return EvaluatedDocument(evaluated, variables, diagnostics, evaluator.runtime_references)
-
-
-def _hide_local_values(arguments: Mapping[str, SyntaxArgument], scope: Scope, diagnostics: DiagnosticList) -> None:
-    """Hide the local values that are computed from sensitive variables, also by way of other local values.
-
-    Those that are computed from variables with the name of a secret are hidden in errors.
-    """
-    hidden = diagnostics.hidden
-    for names, add in ((hidden.names, hidden.add), (hidden.secret_names, hidden.add_in_errors)):
-        for value in _iterate_computed_values(arguments, scope, names):
-            add(to_plain(value))
-
-
-def _iterate_computed_values(arguments: Mapping[str, SyntaxArgument], scope: Scope, names: Set[str]) -> Iterator[Value]:
-    """Yield the local values that are computed from variables of these names."""
-    if not names:
-        return
-    sensitive = {("var", name) for name in names} | {("var", None), ("local", None)}
-    while True:
-        found = [
-            name
-            for name, argument in arguments.items()
-            if ("local", name) not in sensitive
-            and any((reference.root, reference.name) in sensitive for reference in argument.references)
-        ]
-        if not found:
-            return
-        sensitive.update(("local", name) for name in found)
-        for name in found:
-            if name in scope.locals:
-                yield scope.locals[name]
+    return EvaluatedDocument(
+        evaluated,
+        variables,
+        diagnostics,
+        evaluator.runtime_references,
+        notes=_list_sensitivity_notes(reader),
+    )
 
 
 class _BodyEvaluator:
@@ -368,7 +361,9 @@ class _BodyEvaluator:
         result = EvaluatedBody()
         for argument in body.arguments.values():
             if schema.allows_argument(argument.name):
-                result.attributes[argument.name] = self._evaluate_argument(argument, scope)
+                attribute = result.attributes[argument.name] = self._evaluate_argument(argument, scope)
+                if attribute.is_sensitive or has_sensitive_parts(attribute.value):
+                    result.has_sensitive_values = True
             else:
                 self._report_unknown_argument(argument, schema, owner)
         for block in body.blocks:
@@ -394,13 +389,16 @@ class _BodyEvaluator:
             return attribute
         self.place = SourceRange(self._source, node.start, node.end)
         self.record_references(argument, scope)
+        sensitive = scope.sensitive
+        sensitive.has_read = False
         try:
-            attribute.value = node.evaluate(scope)
+            attribute.value = node.evaluate_parts(scope)
         except ExpressionError as error:
             attribute.is_failed = True
-            self._diagnostics.add_evaluation_error(self._source, error)
+            self._diagnostics.add_evaluation_error(self._source, error, is_sensitive=sensitive.has_read)
         else:
             scope.budget.use_result(measure_value(attribute.value))
+        attribute.is_sensitive = sensitive.has_read
         return attribute
 
     def _add_block(
@@ -413,6 +411,7 @@ class _BodyEvaluator:
         labels: Sequence[str] | None = None,
         content: SyntaxBody | None = None,
         kind: str | None = None,
+        has_sensitive_labels: bool = False,
     ) -> None:
         """Add an evaluated block. A dynamic block passes its computed labels, its content and its type."""
         name = kind or block.type
@@ -443,8 +442,10 @@ class _BodyEvaluator:
         body = self.evaluate_body(content if content is not None else block.body, body_schema, scope, name)
         texts = tuple(labels) if labels is not None else tuple([label.text for label in block.labels])
         places = tuple([SourceRange(self._source, label.start, label.end) for label in block.labels])
-        evaluated = EvaluatedBlock(name, texts, body, place, places)
+        evaluated = EvaluatedBlock(name, texts, body, place, places, has_sensitive_labels)
         result.blocks.append(evaluated)
+        if has_sensitive_labels or body.has_sensitive_values:
+            result.has_sensitive_values = True
         result.first_blocks.setdefault(name, evaluated)
 
     def check_required_blocks(self, schema: BodySchema, body: EvaluatedBody) -> None:
@@ -489,19 +490,28 @@ class _BodyEvaluator:
             return
         for_each, iterator, labels, content = parts
         self.place = SourceRange(self._source, for_each.start, for_each.end)
+        sensitive = scope.sensitive
+        sensitive.has_read = False
         try:
-            entries = list_entries(for_each, scope, "for_each")
+            collection = for_each.evaluate_parts(scope)
+            entries = list_entries(for_each, collection, scope, "for_each")
         except ExpressionError as error:
-            self._diagnostics.add_evaluation_error(self._source, error)
+            self._diagnostics.add_evaluation_error(self._source, error, is_sensitive=sensitive.has_read)
             return
+        is_sensitive = sensitive.has_read
         inner = scope.with_names({})
         for key, value in entries:
             scope.budget.use_steps(10)
-            inner.names[iterator] = HclObject({"key": key, "value": value})
+            keys = _ITERATOR_KEYS if is_sensitive else _find_sensitive_keys(collection, key)
+            inner.names[iterator] = HclObject({"key": key, "value": value}, keys)
             count = len(self._diagnostics.diagnostics)
+            sensitive.has_read = False
             texts = self._evaluate_labels(labels, block_schema, inner) if labels is not None else ()
             if texts is not None:
-                self._add_block(block, block_schema, inner, result, labels=texts, content=content.body, kind=label.text)
+                self._add_block(
+                    block, block_schema, inner, result, labels=texts, content=content.body, kind=label.text,
+                    has_sensitive_labels=sensitive.has_read,
+                )  # fmt: skip
             if len(self._diagnostics.diagnostics) > count:
                 return  # Further items would repeat the errors.
 
@@ -575,7 +585,7 @@ class _BodyEvaluator:
         try:
             value = node.evaluate(scope)
         except ExpressionError as error:
-            self._diagnostics.add_evaluation_error(self._source, error)
+            self._diagnostics.add_evaluation_error(self._source, error, is_sensitive=scope.sensitive.has_read)
             return None
         if not isinstance(value, SEQUENCES):
             self._add_error(
@@ -677,6 +687,26 @@ class _BodyEvaluator:
             f"a {name[:80]} needs a label: its {missing}",
             f"write {name[:80]}{labels} {{",
         )
+
+
+_ITERATOR_KEYS: Final = frozenset(("key", "value"))
+
+
+def _find_sensitive_keys(collection: Value, key: Value) -> frozenset[str] | None:
+    """Return the sensitive keys of the iterator of a dynamic block for one entry of its collection."""
+    if not isinstance(collection, HclObject | HclTuple) or collection.sensitive_keys is None:
+        return None
+    return frozenset(("value",)) if key in collection.sensitive_keys else frozenset()
+
+
+def _list_sensitivity_notes(reader: VariableReader) -> list[str]:
+    """Return a note for each variable that is sensitive because of its name only."""
+    return [
+        f'{each.place}: the variable "{each.name[:80]}" is treated as sensitive because of its name: write sensitive = true, or '
+        "sensitive = false to show its value"
+        for each in reader.declarations.values()
+        if each.declared_sensitivity is None and each.is_sensitive
+    ][:MAX_NOTES]
 
 
 def _unwrap(node: SyntaxNode) -> SyntaxNode:

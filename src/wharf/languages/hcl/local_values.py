@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBody
 from wharf.languages.hcl.diagnostics import DiagnosticList, ExpressionError, SourceFile, SourceRange
 from wharf.languages.hcl.nodes import Scope
-from wharf.languages.hcl.values import Value
+from wharf.languages.hcl.values import Value, list_sensitive_parts
 
 
 def collect_local_values(
@@ -52,15 +52,21 @@ def evaluate_local_values(
             "remove one of the references",
         )  # fmt: skip
     failed.update(f"local.{name}" for name in arguments.keys() - set(order))
+    sensitive = scope.sensitive
     for name in order:
         argument = arguments[name]
         scope.budget.use_steps(2)
+        sensitive.has_read = False
         try:
-            values[name] = argument.value.evaluate(scope)
+            values[name] = argument.value.evaluate_parts(scope)
         except ExpressionError as error:
             failed.add(f"local.{name}")
             # The values that are not evaluated yet are known too.
-            diagnostics.add_evaluation_error(source, error)
+            diagnostics.add_evaluation_error(source, error, is_sensitive=sensitive.has_read)
+        if sensitive.has_read:
+            sensitive.locals.add(name)
+        for value in list_sensitive_parts(values.get(name), is_sensitive=sensitive.has_read):
+            diagnostics.hidden.add_computed(value)
 
 
 def _list_dependencies(argument: SyntaxArgument, arguments: dict[str, SyntaxArgument]) -> Sequence[str]:

@@ -25,9 +25,8 @@ from wharf.languages.hcl.values import (
 )
 
 
-def list_entries(node: SyntaxNode, scope: Scope, context: str) -> list[tuple[Value, Value]]:
-    """Return the keys and values over which a loop runs. Raises `ExpressionError`."""
-    value = node.evaluate(scope)
+def list_entries(node: SyntaxNode, value: Value, scope: Scope, context: str) -> list[tuple[Value, Value]]:
+    """Return the keys and values of the value of a node, over which a loop runs. Raises `ExpressionError`."""
     if isinstance(value, MAPPINGS):
         scope.budget.use_steps(len(value.entries))
         return [(key, value.entries[key]) for key in sorted(value.entries)]
@@ -56,7 +55,7 @@ class Loop:
 
     def run(self, scope: Scope, visit: Callable[[Scope], None]) -> None:
         """Call `visit` for each entry, with a scope that has the names of the loop."""
-        entries = list_entries(self.collection, scope, "for")
+        entries = list_entries(self.collection, self.collection.evaluate(scope), scope, "for")
         inner = scope.with_names({})
         for key, value in entries:
             scope.budget.use_steps(self.cost)

@@ -4,7 +4,7 @@ The evaluation walks the tree. Every node has the offsets of its source text. Ch
 `a ? b : c ? d : e` are one node, so the walk is only as deep as brackets and templates nest, and the parser limits that.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,12 +28,28 @@ from wharf.languages.hcl.values import (
     Value,
     ValueType,
     get_type,
+    has_sensitive_parts,
     measure_value,
 )
 from wharf.languages.suggestions import find_nearest_name
 
 MAX_LISTED_NAMES: Final = 8
 """The known names that an error lists."""
+
+
+class SensitiveReads:
+    """The sensitive variables and local values, and whether the expression that is evaluated has read one (record 0249).
+
+    All scopes of an evaluation share one object. `is_needed` is false if no value is sensitive.
+    """
+
+    __slots__ = ("has_read", "is_needed", "locals", "variables")
+
+    def __init__(self) -> None:
+        self.variables: set[str] = set()
+        self.locals: set[str] = set()
+        self.is_needed = False
+        self.has_read = False
 
 
 @dataclass(slots=True)
@@ -50,6 +66,7 @@ class Scope:
     locals: Mapping[str, Value] = field(default_factory=dict)
     names: dict[str, Value] = field(default_factory=dict)
     failed: frozenset[str] | set[str] = frozenset()
+    sensitive: SensitiveReads = field(default_factory=SensitiveReads)
 
     def with_names(self, names: Mapping[str, Value]) -> "Scope":
         """Return a scope with further names."""
@@ -61,11 +78,15 @@ class Scope:
             self.locals,
             {**self.names, **names},
             self.failed,
+            self.sensitive,
         )
 
 
 class SyntaxNode:
-    """An expression. `evaluate` returns its value or raises `ExpressionError`."""
+    """An expression. `evaluate` returns its value or raises `ExpressionError`.
+
+    `evaluate` sets `has_read` of `SensitiveReads` if any part of the value comes from a sensitive variable.
+    """
 
     __slots__ = ("end", "start")
 
@@ -76,6 +97,13 @@ class SyntaxNode:
     def evaluate(self, scope: Scope) -> Value:
         """Return the value of the expression. Raises `ExpressionError` and `BudgetExceeded`."""
         raise NotImplementedError
+
+    def evaluate_parts(self, scope: Scope) -> Value:
+        """Return the value, with marks at its sensitive parts if the expression is a literal or leads to one.
+
+        Sets `has_read` only if the whole value is sensitive. Callers that do not read the marks call `evaluate`.
+        """
+        return self.evaluate(scope)
 
     def make_error(self, message: str, fix: str = "") -> ExpressionError:
         """Return an error at this expression."""
@@ -108,6 +136,9 @@ class ParenthesizedNode(SyntaxNode):
     def evaluate(self, scope: Scope) -> Value:
         return self.inner.evaluate(scope)
 
+    def evaluate_parts(self, scope: Scope) -> Value:
+        return self.inner.evaluate_parts(scope)
+
 
 class RelocatedNode(SyntaxNode):
     """An expression whose offsets belong to another text, such as a JSON string without its escapes.
@@ -128,18 +159,27 @@ class RelocatedNode(SyntaxNode):
         try:
             return self.inner.evaluate(scope)
         except ExpressionError as error:
-            if self.find_offset is None:
-                raise error.relocate(self.start, self.end) from None
-            raise error.map_offsets(self.find_offset) from None
+            raise self._relocate(error) from None
+
+    def evaluate_parts(self, scope: Scope) -> Value:
+        try:
+            return self.inner.evaluate_parts(scope)
+        except ExpressionError as error:
+            raise self._relocate(error) from None
+
+    def _relocate(self, error: ExpressionError) -> ExpressionError:
+        if self.find_offset is None:
+            return error.relocate(self.start, self.end)
+        return error.map_offsets(self.find_offset)
 
 
-def evaluate_all(nodes: Iterable[SyntaxNode], scope: Scope) -> list[Value]:
-    """Return the values of all nodes. Raises the errors of all of them together."""
+def evaluate_all(nodes: Iterable[SyntaxNode], scope: Scope, *, has_parts: bool = False) -> list[Value]:
+    """Return the values of all nodes, with marks at sensitive parts if `has_parts`. Raises the errors of all of them together."""
     values: list[Value] = []
     errors: list[ExpressionError] = []
     for node in nodes:
         try:
-            values.append(node.evaluate(scope))
+            values.append(node.evaluate_parts(scope) if has_parts else node.evaluate(scope))
         except ExpressionError as error:
             errors.append(error)
     if errors:
@@ -159,6 +199,17 @@ class TupleNode(SyntaxNode):
     def evaluate(self, scope: Scope) -> Value:
         scope.budget.use_bytes(8 * len(self.items))
         return HclTuple(tuple(evaluate_all(self.items, scope)))
+
+    def evaluate_parts(self, scope: Scope) -> Value:
+        if not scope.sensitive.is_needed:
+            return self.evaluate(scope)
+        if all(isinstance(node, LiteralNode) for node in self.items):
+            return self.evaluate(scope)
+        scope.budget.use_bytes(8 * len(self.items))
+        parts = _PartReader(scope)
+        for position, node in enumerate(self.items):
+            parts.read(position, node)
+        return HclTuple(tuple(parts.values.values()), parts.finish())
 
 
 class ObjectNode(SyntaxNode):
@@ -185,6 +236,50 @@ class ObjectNode(SyntaxNode):
         if errors:
             raise ExpressionError.join(errors)
         return HclObject(entries)
+
+    def evaluate_parts(self, scope: Scope) -> Value:
+        if not scope.sensitive.is_needed:
+            return self.evaluate(scope)
+        scope.budget.use_bytes(16 * len(self.entries))
+        parts = _PartReader(scope)
+        for key, node in self.entries:
+            parts.read(key, node)
+        return HclObject(parts.values, parts.finish())
+
+
+class _PartReader:
+    """Evaluates the parts of a literal one by one, and collects the keys of those that are sensitive."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.values: dict[Any, Value] = {}
+        self._scope = scope
+        self._keys: set[str | int] = set()
+        self._errors: list[ExpressionError] = []
+        self._has_parts = False
+        self._had_read = scope.sensitive.has_read
+
+    def read(self, key: str | int | SyntaxNode, node: SyntaxNode) -> None:
+        """Add the value of a part. The name of a sensitive key is sensitive, so the whole literal is."""
+        sensitive = self._scope.sensitive
+        sensitive.has_read = False
+        try:
+            if isinstance(key, SyntaxNode):
+                key = evaluate_key(key, self._scope)
+                self._had_read = self._had_read or sensitive.has_read
+            value = self.values[key] = node.evaluate_parts(self._scope)
+        except ExpressionError as error:
+            self._errors.append(error.mark_sensitive() if sensitive.has_read else error)
+            return
+        if sensitive.has_read:
+            self._keys.add(key)
+        self._has_parts = self._has_parts or has_sensitive_parts(value)
+
+    def finish(self) -> Set[str | int] | None:
+        """Return the keys of the sensitive parts, or `None` if no part is sensitive. Raises `ExpressionError`."""
+        self._scope.sensitive.has_read = self._had_read
+        if self._errors:
+            raise ExpressionError.join(self._errors)
+        return frozenset(self._keys) if self._keys or self._has_parts else None
 
 
 def evaluate_key(node: SyntaxNode, scope: Scope) -> str:
@@ -242,10 +337,9 @@ class ConditionalNode(SyntaxNode):
                 continue
             unified = unify_types(kind, common)
             if unified is None:
-                raise self.make_error(
-                    f"the values of a conditional need one type, but they are {describe_pair(kind, common)}",
-                    "convert one of them",
-                )
+                # The types contain the names of attributes.
+                types = "" if scope.sensitive.has_read else f", but they are {describe_pair(kind, common)}"
+                raise self.make_error(f"the values of a conditional need one type{types}", "convert one of them")
             common = unified
         if common is None or common == chosen_type:
             return chosen

@@ -1,6 +1,6 @@
 """References with attributes, indexes and splats: variables, local values, and text that the node replaces."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from wharf.languages.hcl.conversions import (
@@ -23,6 +23,7 @@ from wharf.languages.hcl.values import (
     HclTuple,
     Value,
     describe_value,
+    has_sensitive_parts,
     normalize_text,
 )
 
@@ -57,15 +58,18 @@ class Step:
     def apply(self, value: Value, scope: Scope) -> Value:
         """Return the attribute or item. Raises `ExpressionError`."""
         if self.key is None:
+            _note_sensitive_part(value, self.name, scope)
             return self._get_attribute(value)
         key = self.key.evaluate(scope)
         if isinstance(value, MAPPINGS):
             text = self._convert_key(key, to_text)
+            _note_sensitive_part(value, text, scope)
             return self._get_entry(value.entries, text)
         if not isinstance(value, HclTuple | HclList):
             fix = "use substr for a part of a text" if isinstance(value, str) else ""
             raise ExpressionError(f"{describe_value(value)} has no items to index", self.start, self.end, fix)
         index: int = self._convert_key(key, to_whole)
+        _note_sensitive_part(value, index, scope)
         if not 0 <= index < len(value.items):
             count = len(value.items)
             message = f"index {index} is outside the list, which has {count} item{'s' if count != 1 else ''}"
@@ -94,6 +98,12 @@ class Step:
         )
 
 
+def _note_sensitive_part(value: Value, key: str | int, scope: Scope) -> None:
+    """Note that a part of a value is read. A key that does not exist may be in the message of an error."""
+    if isinstance(value, HclObject | HclTuple) and value.sensitive_keys is not None and key in value.sensitive_keys:
+        scope.sensitive.has_read = True
+
+
 def apply_steps(value: Value, steps: Sequence[Step], position: int, scope: Scope) -> Value:
     """Apply the steps from a position to a value. Raises `ExpressionError`."""
     while position < len(steps):
@@ -110,6 +120,8 @@ def apply_steps(value: Value, steps: Sequence[Step], position: int, scope: Scope
                 end += 1
         each_steps = steps[:end]
         items: Sequence[Value] = value.items if isinstance(value, SEQUENCES) else () if value is None else (value,)
+        if has_sensitive_parts(value):
+            scope.sensitive.has_read = True
         scope.budget.use_steps(len(items) * (1 + end - position))
         scope.budget.use_bytes(8 * len(items))
         value = HclTuple(tuple([apply_steps(item, each_steps, position, scope) for item in items]))
@@ -157,13 +169,19 @@ class ReferenceNode(SyntaxNode):
         return first.key.value if isinstance(first.key, LiteralNode) and isinstance(first.key.value, str) else None
 
     def evaluate(self, scope: Scope) -> Value:
+        value = self.evaluate_parts(scope)
+        if scope.sensitive.is_needed and has_sensitive_parts(value):
+            scope.sensitive.has_read = True
+        return value
+
+    def evaluate_parts(self, scope: Scope) -> Value:
         root = self.root
         if root in scope.names:
             return apply_steps(scope.names[root], self.steps, 0, scope)
         if root == "var":
-            return self._read(scope, scope.variables, "variable")
+            return self._read(scope, scope.variables, scope.sensitive.variables, "variable")
         if root == "local":
-            return self._read(scope, scope.locals, "local value")
+            return self._read(scope, scope.locals, scope.sensitive.locals, "local value")
         for step in self.steps:
             if not step.is_plain:
                 raise ExpressionError(
@@ -175,7 +193,7 @@ class ReferenceNode(SyntaxNode):
         scope.budget.use_bytes(len(self.text) + 3)
         return f"${{{normalize_text(self.text)}}}"
 
-    def _read(self, scope: Scope, values: Mapping[str, Value], kind: str) -> Value:
+    def _read(self, scope: Scope, values: Mapping[str, Value], sensitive_names: Set[str], kind: str) -> Value:
         """Return a variable or local value. Raises `ExpressionError`, without a message if its error is reported."""
         name = self.name
         root = self.root
@@ -183,7 +201,10 @@ class ReferenceNode(SyntaxNode):
             if any(failed.startswith(f"{root}.") for failed in scope.failed):
                 raise self.make_error("")
             scope.budget.use_steps(len(values))
-            return apply_steps(HclObject(dict(values)), self.steps, 0, scope)
+            keys = frozenset(sensitive_names) if scope.sensitive.is_needed else None
+            return apply_steps(HclObject(dict(values), keys), self.steps, 0, scope)
+        if name in sensitive_names:
+            scope.sensitive.has_read = True
         if name in values:
             value = values[name]
             return value if len(self.steps) == 1 else apply_steps(value, self.steps, 1, scope)

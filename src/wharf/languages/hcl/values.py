@@ -6,7 +6,7 @@ type. Objects and maps differ in the same way.
 """
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final, TypeAlias
@@ -69,12 +69,17 @@ MIXED: Final = PrimitiveType("object")
 
 
 class HclTuple:
-    """A tuple, such as the list literal `[1, "a"]`."""
+    """A tuple, such as the list literal `[1, "a"]`.
 
-    __slots__ = ("depth", "items", "size")
+    `sensitive_keys` are the positions of the items that come from sensitive variables. `None`: no part of the tuple does. An
+    item that is not among them may have sensitive parts of its own.
+    """
 
-    def __init__(self, items: Sequence["Value"]) -> None:
+    __slots__ = ("depth", "items", "sensitive_keys", "size")
+
+    def __init__(self, items: Sequence["Value"], sensitive_keys: Set[Any] | None = None) -> None:
         self.items = items
+        self.sensitive_keys = sensitive_keys
         self.size, self.depth = _measure_items(items)
 
 
@@ -101,12 +106,13 @@ class HclSet:
 
 
 class HclObject:
-    """An object, such as the literal `{ a = 1, b = "x" }`."""
+    """An object, such as the literal `{ a = 1, b = "x" }`. `sensitive_keys` are those of a tuple, with names for positions."""
 
-    __slots__ = ("depth", "entries", "size")
+    __slots__ = ("depth", "entries", "sensitive_keys", "size")
 
-    def __init__(self, entries: Mapping[str, "Value"]) -> None:
+    def __init__(self, entries: Mapping[str, "Value"], sensitive_keys: Set[Any] | None = None) -> None:
         self.entries = entries
+        self.sensitive_keys = sensitive_keys
         self.size, self.depth = _measure_items(entries.values())
         self.size += sum(map(len, entries))
 
@@ -129,6 +135,20 @@ Value: TypeAlias = str | bool | int | Fraction | HclTuple | HclList | HclSet | H
 SEQUENCES: Final = (HclTuple, HclList, HclSet)
 MAPPINGS: Final = (HclObject, HclMap)
 COLLECTIONS: Final = (*SEQUENCES, *MAPPINGS)
+
+
+def has_sensitive_parts(value: Value) -> bool:
+    """Return whether a value is a literal with parts that come from sensitive variables."""
+    return isinstance(value, HclObject | HclTuple) and value.sensitive_keys is not None
+
+
+def list_sensitive_parts(value: Value, *, is_sensitive: bool) -> Iterator[Any]:
+    """Yield the sensitive parts of a value as JSON has them: all of it, or those that its marks name."""
+    if is_sensitive:
+        yield to_plain(value)
+    elif isinstance(value, HclObject | HclTuple) and value.sensitive_keys is not None:
+        for key, item in value.entries.items() if isinstance(value, HclObject) else enumerate(value.items):
+            yield from list_sensitive_parts(item, is_sensitive=key in value.sensitive_keys)
 
 
 def measure_value(value: Value) -> int:

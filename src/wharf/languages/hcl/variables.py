@@ -91,12 +91,13 @@ class VariableDeclaration:
     default: SyntaxArgument | None = None
     validations: list[Validation] = field(default_factory=list)
     is_valid: bool = True
-    is_sensitive: bool = False
+    declared_sensitivity: bool | None = None
+    """The argument `sensitive`, if the declaration has it."""
 
     @property
-    def is_secret(self) -> bool:
-        """Whether messages do not show the value: the variable is sensitive, or its name hints at a secret."""
-        return self.is_sensitive or is_secret_name(self.name)
+    def is_sensitive(self) -> bool:
+        """Whether no output shows the value. Without an argument, the name decides (record 0250)."""
+        return is_secret_name(self.name) if self.declared_sensitivity is None else self.declared_sensitivity
 
 
 @dataclass(slots=True)
@@ -132,6 +133,10 @@ class VariableReader:
                 self._read_variable(block)
             elif block.type == "variables":
                 self._read_short_form(block)
+        sensitive = self._scope.sensitive
+        sensitive.variables = {name for name, each in self.declarations.items() if each.is_sensitive}
+        sensitive.is_needed = bool(sensitive.variables)
+        self._diagnostics.hidden.names = sensitive.variables
 
     def _add_error(
         self, start: int, end: int, message: str, fix: str = "", related: tuple[SourceRange, str] | None = None
@@ -252,9 +257,7 @@ class VariableReader:
         if not isinstance(value, bool):
             self._add_error(node.start, node.end, "sensitive is true or false", "write sensitive = true")
         # A wrong value hides too, so that the message about it shows no secret.
-        declaration.is_sensitive = value is not False
-        if declaration.is_sensitive:
-            self._diagnostics.hidden.names.add(declaration.name)
+        declaration.declared_sensitivity = value is not False
 
     def _report_names(
         self, argument: SyntaxArgument, description: str, source: SourceFile | None = None, *, is_secret: bool = False
@@ -387,7 +390,7 @@ class VariableReader:
                 text = inputs.environment.get(f"{prefix}{name}")
                 if text is not None:
                     label = f"environment variable {prefix}{name}"
-                    candidates[name] = _OutsideValue(SourceFile(label, text, is_file=False))
+                    candidates[name] = _OutsideValue(self._make_source(name, label, text))
         files = [(file, False) for file in inputs.automatic_files]
         files += [(file, inputs.is_strict) for file in inputs.files]
         for document, is_strict in files:
@@ -396,10 +399,16 @@ class VariableReader:
                 if self._accept_name(argument.name, place, is_strict=is_strict):
                     candidates[argument.name] = _OutsideValue(document.source, argument)
         for name, text in inputs.flags:
-            source = SourceFile(f"--var {name[:80]}", text, is_file=False)
+            source = self._make_source(name, f"--var {name[:80]}", text)
             if self._accept_name(name, SourceRange(source, 0, 0), is_strict=inputs.is_strict):
                 candidates[name] = _OutsideValue(source)
         return candidates
+
+    def _make_source(self, name: str, label: str, text: str) -> SourceFile:
+        """Return the source of the value of one variable."""
+        declaration = self.declarations.get(name)
+        declared = {name: declaration.is_sensitive} if declaration is not None else {}
+        return SourceFile(label, text, is_file=False, declared_names=declared)
 
     def _accept_name(self, name: str, place: SourceRange, *, is_strict: bool) -> bool:
         """Return whether a variable of this name is declared. In strict mode, an unknown name is an error."""
@@ -421,7 +430,7 @@ class VariableReader:
         """Add the value of a variable. Return whether it has one without an error."""
         name = declaration.name
         default: Value = None
-        is_secret = declaration.is_secret
+        is_secret = declaration.is_sensitive
         if declaration.default is not None:
             count = len(self._diagnostics.diagnostics)
             default = self._evaluate(declaration.default.value, self._source, is_secret=is_secret)
@@ -457,7 +466,7 @@ class VariableReader:
         kind = declaration.kind
         if kind is None:
             kind = get_type(default) if declaration.default is not None else ANY
-        is_secret = declaration.is_secret
+        is_secret = declaration.is_sensitive
         if candidate.argument is None:
             self._hide(declaration, candidate.source.text)
         count = len(self._diagnostics.diagnostics)
@@ -511,7 +520,7 @@ class VariableReader:
             self._diagnostics.add(
                 place.source, place.start, place.end,
                 f'{description} of variable "{declaration.name[:80]}" is not of type {describe_type(kind)}: {error.message}',
-                error.fix, related=related, is_secret=declaration.is_secret,
+                error.fix, related=related, is_secret=declaration.is_sensitive,
             )  # fmt: skip
             return _FAILED
 
@@ -526,14 +535,14 @@ class VariableReader:
         if not declaration.validations:
             return True
         scope = Scope(self._scope.budget, self._scope.functions, self._scope.ports, variables={declaration.name: value})
-        is_secret = declaration.is_secret
+        is_secret = declaration.is_sensitive
         is_right = True
         for validation in declaration.validations:
             try:
                 holds = evaluate_condition(validation.condition.value, scope)
                 message = to_text(validation.message.value.evaluate(scope)) if not holds else ""
             except ExpressionError as error:
-                self._diagnostics.add_evaluation_error(self._source, error, is_secret=is_secret)
+                self._diagnostics.add_evaluation_error(self._source, error, is_secret=is_secret, is_sensitive=is_secret)
                 is_right = False
                 continue
             except ConversionError as error:
@@ -554,13 +563,9 @@ class VariableReader:
         return is_right
 
     def _hide(self, declaration: VariableDeclaration, value: Value) -> None:
-        """Hide the value of a sensitive variable in all texts, and that of one with the name of a secret in errors."""
-        hidden = self._diagnostics.hidden
+        """Hide the value of a sensitive variable in all texts."""
         if declaration.is_sensitive:
-            hidden.add(to_plain(value))
-        elif declaration.is_secret:
-            hidden.secret_names.add(declaration.name)
-            hidden.add_in_errors(to_plain(value))
+            self._diagnostics.hidden.add(to_plain(value))
 
 
 def _render_value(value: Value) -> str:

@@ -14,6 +14,7 @@ from wharf.cluster.operations.explanations.shortages import explain_plan
 from wharf.cluster.operations.jobs.admission import admit_job
 from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.operations.jobs.registration import inherit_server_fields
+from wharf.cluster.operations.jobs.submissions import find_hidden_fields, list_sensitive_versions
 from wharf.cluster.operations.jobs.versions import has_same_specification, make_next_version
 from wharf.cluster.operations.scaling import assign_policy_ids
 from wharf.cluster.scheduling.cache import SchedulerCache
@@ -57,18 +58,25 @@ def dry_run_job(
     should_include_diff: bool,
     parser_warnings: tuple[str, ...] = (),
     max_launches: int,
+    sensitive_fields: tuple[str, ...] = (),
     cache: SchedulerCache | None = None,
 ) -> DryRun:
     """Return what a registration of the job would change, without writing anything.
 
     Raises the same errors as a registration.
 
+    `sensitive_fields` are those of the submitted job: the difference shows no values of them, nor of those of stored versions.
     `cache` is the scheduler's view of the nodes at this snapshot; it is built if it is `None`.
     """
     stored = snapshot.get(JOBS, submitted.namespace, submitted.id)
     admitted = admit_job(snapshot, inherit_server_fields(submitted, stored), settings, parser_warnings=parser_warnings)
     job = assign_policy_ids(snapshot, admitted.job, context)
-    diff = compare_jobs(stored, job) if should_include_diff else None
+    diff = None
+    if should_include_diff:
+        sensitive = list_sensitive_versions(snapshot, job.namespace, job.id)
+        if sensitive_fields:
+            sensitive.append((sensitive_fields, job))
+        diff = compare_jobs(stored, job, hidden=find_hidden_fields(sensitive))
     result = DryRun(
         job_modify_index=stored.job_modify_index if stored is not None else 0,
         warnings=admitted.warnings,

@@ -123,6 +123,7 @@ def register_job(
     else:
         job, job_modify_index = stored, stored.modify_index
         builder.require_unchanged_key(JOBS, job.namespace, job.id)
+        _update_sensitive_fields(builder, source, job)
     evaluation = make_job_evaluation(job, context, EvaluationTrigger.JOB_REGISTER, priority=request.eval_priority)
     if evaluation is not None:
         builder.put(EVALUATIONS, evaluation)
@@ -138,6 +139,17 @@ def register_job(
             warnings=admitted.warnings,
         ),
     )
+
+
+def _update_sensitive_fields(builder: WriteBuilder, source: Submission | None, job: Job) -> None:
+    """Store the sensitive fields of a job that did not change otherwise: a variable of its file has become sensitive."""
+    if source is None or not source.sensitive_fields:
+        return
+    stored = builder.snapshot.get(JOB_SUBMISSIONS, job.namespace, job.id, job.version)
+    if stored is None:
+        builder.put(JOB_SUBMISSIONS, make_submission(source, job))
+    elif stored.sensitive_fields != source.sensitive_fields:
+        builder.put(JOB_SUBMISSIONS, replace(stored, sensitive_fields=source.sensitive_fields))
 
 
 def _add_first_summary(builder: WriteBuilder, job: Job) -> None:

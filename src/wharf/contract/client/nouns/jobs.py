@@ -117,14 +117,16 @@ class JobMethods(MethodGroup[M]):
         job: JobDocument,
         *,
         diff: bool = True,
+        sensitive_fields: tuple[str, ...] | None = None,
         policy_override: bool = False,
         **options: Unpack[CallOptions],
     ) -> CallSpec[messages.JobPlanResponse]:
         """Show what registering a job would change, without registering it.
 
-        `diff`: include the differences to the stored version.
+        `diff`: include the differences to the stored version. `sensitive_fields`: JSON pointers of fields whose values the
+        differences do not show.
         """
-        body = messages.JobPlanRequest(diff=diff, policy_override=policy_override)
+        body = messages.JobPlanRequest(diff=diff, sensitive_fields=sensitive_fields, policy_override=policy_override)
         return CallSpec(options, job_id, body=_add_job(body, job))
 
     @read_method("job.read")

@@ -29,6 +29,8 @@ from wharf.contract.model.jobs.plan import (
     TaskDiff,
     TaskGroupDiff,
 )
+from wharf.contract.model.jobs.sensitive_fields import HiddenFields, hide_text
+from wharf.languages.hcl.diagnostics import HIDDEN
 
 # Fields that are never compared, by record type. Indexes are ignored in all records.
 _INDEXES: Final = frozenset({"CreateIndex", "ModifyIndex", "JobModifyIndex"})
@@ -59,18 +61,24 @@ _IRREGULAR_NAMES: Final[Mapping[str, str]] = {
 ListMember = TypeVar("ListMember", bound=msgspec.Struct)
 
 
-def compare_jobs(old: Job | None, new: Job | None, should_stop: Callable[[], bool] = lambda: False) -> JobDiff:
+def compare_jobs(
+    old: Job | None,
+    new: Job | None,
+    should_stop: Callable[[], bool] = lambda: False,
+    hidden: HiddenFields | None = None,
+) -> JobDiff:
     """Return the difference from the old job to the new one.
 
     If `old` is `None`, all of the new job is added; if `new` is `None`, all of the old job is deleted. Once `should_stop`
-    returns true, the remaining groups and tasks are left out.
+    returns true, the remaining groups and tasks are left out. Of `hidden` fields, the difference says only how they changed.
     """
     present = new if new is not None else old
-    fields, objects = _compare_members(old, new, include_unchanged=False)
+    fields, objects = _compare_members(old, new, hidden, include_unchanged=False)
+    hidden_groups = _find_hidden(hidden, "TaskGroups")
     groups = tuple(
         sorted(
             (
-                _compare_groups(old_group, new_group, should_stop)
+                _compare_groups(old_group, new_group, should_stop, hidden_groups)
                 for old_group, new_group in _pair_members(_list_groups(old), _list_groups(new))
                 if not should_stop()
             ),
@@ -91,18 +99,27 @@ def _list_groups(job: Job | None) -> Sequence[TaskGroup]:
     return (job.task_groups or ()) if job is not None else ()
 
 
-def _compare_groups(old: TaskGroup | None, new: TaskGroup | None, should_stop: Callable[[], bool]) -> TaskGroupDiff:
+def _find_hidden(hidden: HiddenFields | None, step: str) -> HiddenFields | None:
+    """Return the hidden fields inside a field, group, task or entry of a map."""
+    return hidden.find(step) if hidden is not None else None
+
+
+def _compare_groups(
+    old: TaskGroup | None, new: TaskGroup | None, should_stop: Callable[[], bool], hidden_groups: HiddenFields | None
+) -> TaskGroupDiff:
     """Return the difference between two versions of a group.
 
     `None` stands for a group that exists in only one version.
     """
-    fields, objects = _compare_members(old, new, include_unchanged=False)
+    hidden = _find_hidden(hidden_groups, _get_name(old, new))
+    fields, objects = _compare_members(old, new, hidden, include_unchanged=False)
+    hidden_tasks = _find_hidden(hidden, "Tasks")
     old_tasks = (old.tasks or ()) if old is not None else ()
     new_tasks = (new.tasks or ()) if new is not None else ()
     tasks = tuple(
         sorted(
             (
-                _compare_tasks(old_task, new_task)
+                _compare_tasks(old_task, new_task, _find_hidden(hidden_tasks, _get_name(old_task, new_task)))
                 for old_task, new_task in _pair_members(old_tasks, new_tasks)
                 if not should_stop()
             ),
@@ -118,12 +135,12 @@ def _compare_groups(old: TaskGroup | None, new: TaskGroup | None, should_stop: C
     )
 
 
-def _compare_tasks(old: Task | None, new: Task | None) -> TaskDiff:
+def _compare_tasks(old: Task | None, new: Task | None, hidden: HiddenFields | None) -> TaskDiff:
     """Return the difference between two versions of a task.
 
     `None` stands for a task that exists in only one version.
     """
-    fields, objects = _compare_members(old, new, include_unchanged=False)
+    fields, objects = _compare_members(old, new, hidden, include_unchanged=False)
     return TaskDiff(
         type=_get_diff_type(old, new, changed=bool(fields or objects)),
         name=_get_name(old, new),
@@ -215,7 +232,7 @@ _MemberDiffs = tuple[tuple[FieldDiff, ...], tuple[ObjectDiff, ...]]
 
 
 def _compare_members(
-    old: msgspec.Struct | None, new: msgspec.Struct | None, *, include_unchanged: bool
+    old: msgspec.Struct | None, new: msgspec.Struct | None, hidden: HiddenFields | None, *, include_unchanged: bool
 ) -> _MemberDiffs:
     """Return the differences between two records of one type: those of its fields, and those of the objects in it.
 
@@ -229,30 +246,56 @@ def _compare_members(
     objects: list[ObjectDiff] = []
     for field in _list_compared_fields(type(present)):
         old_value, new_value = getattr(old, field.attribute, None), getattr(new, field.attribute, None)
+        inside = _find_hidden(hidden, field.wire)
         match field.kind:
             case _FieldKind.SCALAR:
-                fields.append(_compare_texts(field.wire, _format_scalar(old_value), _format_scalar(new_value)))
+                scalar = _compare_texts(field.wire, _format_scalar(old_value), _format_scalar(new_value))
+                fields.append(scalar if inside is None else _hide_field(scalar))
             case _FieldKind.SCALAR_MAP:
-                fields.extend(_compare_leaves(_flatten_map(field.wire, old_value), _flatten_map(field.wire, new_value)))
+                leaves = _compare_leaves(_flatten_map(field.wire, old_value), _flatten_map(field.wire, new_value))
+                fields.extend(leaves if inside is None else _hide_map(field.wire, leaves, inside))
             case _FieldKind.OBJECT:
-                objects.append(_compare_objects(field.wire, old_value, new_value))
+                objects.append(_compare_objects(field.wire, old_value, new_value, inside))
             case _FieldKind.OBJECTS:
                 objects.extend(
                     _compare_lists(
-                        _IRREGULAR_NAMES.get(field.wire) or singularize(field.wire), old_value or (), new_value or ()
+                        _IRREGULAR_NAMES.get(field.wire) or singularize(field.wire),
+                        old_value or (),
+                        new_value or (),
+                        inside.join_items() if inside is not None else None,
                     )
                 )
             case _FieldKind.OBJECT_MAP:
-                objects.extend(_compare_maps(singularize(field.wire), old_value or {}, new_value or {}))
+                objects.extend(_compare_maps(singularize(field.wire), old_value or {}, new_value or {}, inside))
             case _FieldKind.SCALARS:
-                objects.append(_compare_scalar_lists(field.wire, old_value or (), new_value or ()))
+                part = _compare_scalar_lists(field.wire, old_value or (), new_value or ())
+                objects.append(part if inside is None else _hide_fields(part))
             case _FieldKind.OPAQUE:
-                objects.append(_compare_opaque(field.wire, old_value, new_value))
+                objects.append(_compare_opaque(field.wire, old_value, new_value, inside))
     changed = [part for part in objects if _is_changed(part)]
     shown_fields = [part for part in fields if _is_changed(part)]
     if include_unchanged and old is not None and new is not None and (shown_fields or changed):
         shown_fields = fields
     return _sort_fields(shown_fields), _sort_objects(changed)
+
+
+def _hide_field(field: FieldDiff, name: str = "") -> FieldDiff:
+    """Return the difference of a field without its texts, and with another name if it is given."""
+    return msgspec.structs.replace(field, name=name or field.name, old=hide_text(field.old), new=hide_text(field.new))
+
+
+def _hide_fields(part: ObjectDiff) -> ObjectDiff:
+    return msgspec.structs.replace(part, fields=tuple(map(_hide_field, part.fields)) if part.fields else None)
+
+
+def _hide_map(name: str, leaves: Sequence[FieldDiff], hidden: HiddenFields) -> Iterator[FieldDiff]:
+    """Yield the differences of the entries of a map. If the whole map is hidden, its keys are hidden too."""
+    for leaf in leaves:
+        if hidden.is_whole:
+            yield _hide_field(leaf, f"{name}[{HIDDEN}]")
+        else:
+            is_hidden = hidden.find(leaf.name.removeprefix(f"{name}[").removesuffix("]")) is not None
+            yield _hide_field(leaf) if is_hidden else leaf
 
 
 def _sort_fields(fields: Sequence[FieldDiff]) -> tuple[FieldDiff, ...]:
@@ -298,12 +341,14 @@ def _compare_texts(name: str, old: str, new: str) -> FieldDiff:
     return FieldDiff(type=type_, name=name, old=old, new=new)
 
 
-def _compare_objects(name: str, old: msgspec.Struct | None, new: msgspec.Struct | None) -> ObjectDiff:
+def _compare_objects(
+    name: str, old: msgspec.Struct | None, new: msgspec.Struct | None, hidden: HiddenFields | None = None
+) -> ObjectDiff:
     """Return the difference between two records. If they differ, it includes their unchanged fields as context.
 
     `None` stands for a missing record.
     """
-    fields, objects = _compare_members(old, new, include_unchanged=True)
+    fields, objects = _compare_members(old, new, hidden, include_unchanged=True)
     return ObjectDiff(
         type=_get_diff_type(old, new, changed=bool(fields or objects)),
         name=name,
@@ -313,23 +358,25 @@ def _compare_objects(name: str, old: msgspec.Struct | None, new: msgspec.Struct 
 
 
 def _compare_maps(
-    name: str, old: Mapping[str, msgspec.Struct], new: Mapping[str, msgspec.Struct]
+    name: str, old: Mapping[str, msgspec.Struct], new: Mapping[str, msgspec.Struct], hidden: HiddenFields | None
 ) -> Iterator[ObjectDiff]:
     """Yield the differences between two maps of records, compared by key and in the order of the keys.
 
     Each has the name `name`.
     """
     for key in sorted({*old, *new}):
-        yield _compare_objects(name, old.get(key), new.get(key))
+        yield _compare_objects(name, old.get(key), new.get(key), _find_hidden(hidden, key))
 
 
-def _compare_lists(name: str, old: Sequence[msgspec.Struct], new: Sequence[msgspec.Struct]) -> Iterator[ObjectDiff]:
+def _compare_lists(
+    name: str, old: Sequence[msgspec.Struct], new: Sequence[msgspec.Struct], hidden: HiddenFields | None
+) -> Iterator[ObjectDiff]:
     """Yield the differences between two lists of records.
 
     Records with the same name or other identity are compared. Each difference has the name `name`.
     """
     for old_member, new_member in _pair_members(old, new):
-        yield _compare_objects(name, old_member, new_member)
+        yield _compare_objects(name, old_member, new_member, hidden)
 
 
 def _pair_members(
@@ -400,12 +447,14 @@ def _compare_scalar_lists(name: str, old: Sequence[object], new: Sequence[object
     )
 
 
-def _compare_opaque(name: str, old: object, new: object) -> ObjectDiff:
+def _compare_opaque(name: str, old: object, new: object, hidden: HiddenFields | None) -> ObjectDiff:
     """Return the difference between two nested values for a driver or an autoscaler.
 
     Each plain value in them is compared under its path, such as `port_map[0][db]`.
     """
     fields = _compare_leaves(_flatten_value("", old), _flatten_value("", new))
+    if hidden is not None:
+        fields = [_hide_leaf(field, hidden) for field in fields]
     changed = [field for field in fields if _is_changed(field)]
     shown = fields if changed and old and new else changed
     return ObjectDiff(
@@ -413,6 +462,17 @@ def _compare_opaque(name: str, old: object, new: object) -> ObjectDiff:
         name=name,
         fields=_sort_fields(shown) or None,
     )
+
+
+def _hide_leaf(field: FieldDiff, hidden: HiddenFields) -> FieldDiff:
+    """Return the difference of a plain value. The path inside a hidden list or map is hidden too: it may have keys of the map."""
+    steps = field.name.removesuffix("]").replace("][", "[").split("[")
+    for length in range(len(steps) + 1):
+        if hidden.hides_part(steps[:length]):
+            shown = "".join(f"[{step}]" for step in steps[1:length])
+            rest = f"[{HIDDEN}]" if length < len(steps) else ""
+            return _hide_field(field, f"{steps[0]}{shown}{rest}" if length else HIDDEN)
+    return field
 
 
 def _flatten_map(name: str, values: Mapping[str, str] | None) -> dict[str, str]:
@@ -530,6 +590,8 @@ def _annotate_count(field: FieldDiff) -> FieldDiff:
     If it is a changed count, it has a note that allocations are created or destroyed.
     """
     if field.name != "Count" or field.type is DiffType.NONE:
+        return field
+    if HIDDEN in (field.old, field.new):
         return field
     forces = _FORCES_CREATE if int(field.new or 0) > int(field.old or 0) else _FORCES_DESTROY
     return msgspec.structs.replace(field, annotations=(forces,))

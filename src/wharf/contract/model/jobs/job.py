@@ -655,6 +655,8 @@ class Submission(Record):
     format: str = ""  # "hcl2" or "json"
     variable_flags: dict[str, str] | None = None  # Variables from the command line.
     variables: str = ""  # The text of the variables file.
+    # JSON pointers of the fields of the job whose values come from sensitive variables.
+    sensitive_fields: tuple[str, ...] | None = None
     create_index: int = 0
     modify_index: int = 0
 

@@ -53,6 +53,7 @@ class JobPlanRequest(Record):
 
     job: Job | None = None
     diff: bool = False  # Whether the reply includes the difference to the stored version.
+    sensitive_fields: tuple[str, ...] | None = None  # As in `JobSource`, for the difference.
     policy_override: bool = False  # Needs a further permission; has no other effect.
     namespace: str = ""  # The job's namespace, unless the query names one.
     region: str = ""  # The region that should run the job; any other than the server's is refused.
@@ -295,6 +296,8 @@ class JobSource(Record):
     format: str = ""  # `hcl2` or `json`.
     variable_flags: dict[str, str] | None = None  # Variables from command line flags, by name.
     variables: str = ""  # The text of a variables file.
+    # JSON pointers of the fields of the job whose values come from sensitive variables. Differences do not show them.
+    sensitive_fields: tuple[str, ...] | None = None
 
 
 class JobRegisterRequest(Record):

@@ -24,6 +24,7 @@ from wharf.cluster.api.results import (
     get_creation_order,
 )
 from wharf.cluster.operations.jobs.scaling import ScaleCounts
+from wharf.cluster.operations.jobs.submissions import has_source
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Index, Replica, Table
@@ -195,7 +196,8 @@ def read_job_submission(replica: Replica, request: Request, options: QueryOption
     key = (*_get_job_key(request, options), request.get_number("version"))
     submission = replica.get(JOB_SUBMISSIONS, *key)
     index = replica.get_last_change(JOB_SUBMISSIONS) if submission is None else submission.modify_index
-    return ReadResult(submission or MissingRecord("job source not found"), index, [watch_key(JOB_SUBMISSIONS, *key)])
+    source = submission if submission is not None and has_source(submission) else MissingRecord("job source not found")
+    return ReadResult(source, index, [watch_key(JOB_SUBMISSIONS, *key)])
 
 
 def read_job_scale(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:

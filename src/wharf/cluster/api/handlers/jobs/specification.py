@@ -22,6 +22,7 @@ from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.decoding import DecodingError, UnknownField, convert_object
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import DEFAULT_REGION, Job, Submission
+from wharf.contract.model.jobs.sensitive_fields import check_pointers
 from wharf.contract.model.jobs.validation import format_warnings, merge_findings
 from wharf.contract.model.jobs.volumes import VolumeType
 from wharf.contract.model.refusal import invalid_request
@@ -37,7 +38,7 @@ from wharf.contract.wire.jobs.messages import (
 from wharf.job_files.hcl import evaluate_hcl_job
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DocumentErrors
-from wharf.languages.hcl.documents import list_sensitive_names, parse_document, parse_values
+from wharf.languages.hcl.documents import list_declared_names, parse_document, parse_values
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.world import World
 
@@ -113,6 +114,7 @@ class JobSpecificationActions:
         job = self._get_job(request, body)
         if job.id != request.get_path_value("job_id"):
             raise invalid_request("Job ID does not match")
+        check_pointers(body.sensitive_fields, "SensitiveFields")
         require_job_permissions(request, job, policy_override=body.policy_override)
         await self._server.reader.catch_up()
         server = self._server
@@ -123,6 +125,7 @@ class JobSpecificationActions:
             job=msgspec.Raw(msgspec.msgpack.encode(job)),
             settings=server.job_settings,
             with_diff=body.diff and can_read,
+            sensitive_fields=body.sensitive_fields or (),
             warnings_of_reading=(
                 decoded.warnings if can_read or not body.diff else (*decoded.warnings, HIDDEN_DIFF_WARNING)
             ),
@@ -178,8 +181,8 @@ class JobSpecificationActions:
             raise invalid_request("; ".join(["Job spec is empty", *map(_describe_unknown_key, decoded.unknown_fields)]))
         try:
             document = parse_document(body.job_hcl, JOB_FILE_NAME)
-            secret_names = list_sensitive_names(document)
-            values = (parse_values(body.variables, VALUES_FILE_NAME, secret_names),) if body.variables.strip() else ()
+            names = list_declared_names(document)
+            values = (parse_values(body.variables, VALUES_FILE_NAME, names),) if body.variables.strip() else ()
             ports = FunctionPorts(WorldRandomPort(self._server.world))
             parsed = evaluate_hcl_job(document, VariableInputs(files=values), ports)
         except DocumentErrors as errors:
@@ -189,7 +192,7 @@ class JobSpecificationActions:
         try:
             job = convert_object(Job, parsed.document).value
         except DecodingError as error:
-            problems = [parsed.render_problem(each.path, str(each)) for each in error.problems]
+            problems = [parsed.render_problem(each.path, each.path, each.message) for each in error.problems]
             raise invalid_request("\n".join(problems)) from error
         return ActionResult(canonicalize_job(job, self._server.job_settings))
 
@@ -259,9 +262,10 @@ def hide_warnings(request: Request, result: JobWriteResult, namespace: str) -> J
 
 
 def _build_submission(source: messages.JobSource | None, job: Job) -> Submission | None:
-    """Return the source of the job to store, or `None` if the request has none."""
+    """Return the source of the job to store, or `None` if the request has none. Raises `Refusal`."""
     if source is None:
         return None
+    check_pointers(source.sensitive_fields, "Submission.SensitiveFields")
     return Submission(
         namespace=job.namespace,
         job_id=job.id,
@@ -269,6 +273,7 @@ def _build_submission(source: messages.JobSource | None, job: Job) -> Submission
         format=source.format,
         variable_flags=source.variable_flags,
         variables=source.variables,
+        sensitive_fields=source.sensitive_fields,
     )
 
 

@@ -23,7 +23,7 @@ from wharf.cluster.api.results import (
     MissingRecord,
     ReadHandler,
 )
-from wharf.cluster.operations.jobs import registration, versions
+from wharf.cluster.operations.jobs import registration, submissions, versions
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
@@ -57,16 +57,22 @@ def list_job_versions(replica: Replica, request: Request, options: QueryOptions)
     if not request.get_flag("diffs"):
         return ReadResult(JobVersions(versions=listed, diffs=None, index=index), index, watched)
     pairs = _list_compared_pairs(request, job_versions)
+    sensitive = submissions.list_sensitive_versions(replica, *key)
     return ReadResult(
-        DeferredValue(partial(_compare_versions, listed, pairs, index), DIFFS_LIMIT_ADVICE), index, watched
+        DeferredValue(partial(_compare_versions, listed, pairs, sensitive, index), DIFFS_LIMIT_ADVICE), index, watched
     )
 
 
 def _compare_versions(
-    listed: tuple[Job, ...], pairs: list[tuple[Job, Job]], index: int, is_over: Callable[[], bool]
+    listed: tuple[Job, ...],
+    pairs: list[tuple[Job, Job]],
+    sensitive: submissions.SensitiveVersions,
+    index: int,
+    is_over: Callable[[], bool],
 ) -> object:
     """Return the versions with the differences of the pairs, which are computed one by one while they are encoded."""
-    diffs = LazyList(lambda: (compare_jobs(older, newer, is_over) for older, newer in pairs))
+    hidden = submissions.find_hidden_fields(sensitive)
+    diffs = LazyList(lambda: (compare_jobs(older, newer, is_over, hidden) for older, newer in pairs))
     return msgspec.structs.replace(JobVersions(versions=listed, diffs=None, index=index), diffs=diffs)
 
 

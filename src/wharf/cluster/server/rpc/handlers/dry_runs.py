@@ -41,6 +41,8 @@ class DryRunJobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether to include the differences from the registered job."""
     warnings_of_reading: tuple[str, ...] = ()
     """Warnings from parsing the request body, such as unknown fields."""
+    sensitive_fields: tuple[str, ...] = ()
+    """JSON pointers of the fields of the job that the differences do not show."""
     launches: int = 1
     """How many next launches of a periodic job to list."""
     owner: ComputationOwner = NO_OWNER
@@ -129,6 +131,7 @@ class DryRunHandlers:
                     should_include_diff=request.with_diff,
                     parser_warnings=request.warnings_of_reading,
                     max_launches=request.launches,
+                    sensitive_fields=request.sensitive_fields,
                     cache=brain.cache,
                 )
             ),

@@ -5,6 +5,7 @@ All problems are reported at once. Rules that need other records are in `context
 
 from typing import Final
 
+from wharf.contract.model.body_limits import MAX_REPORTED_PROBLEMS
 from wharf.contract.model.decoding import format_path
 from wharf.contract.model.drivers.options import find_option_problems
 from wharf.contract.model.jobs.cron import MAX_YEAR, CronError, load_zone, parse_cron
@@ -13,11 +14,13 @@ from wharf.contract.model.jobs.group_policies import UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, MissedLaunchPolicy, Parameterized, PayloadRequirement, Periodic
 from wharf.contract.model.jobs.periodic import MAX_SCHEDULES
+from wharf.contract.model.jobs.sensitive_fields import list_masked_fields
 from wharf.contract.model.jobs.services import Service, ServiceProvider
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints, check_spreads
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationProblem, ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.validation.groups import check_group
 from wharf.contract.model.times import format_duration
+from wharf.languages.hcl.diagnostics import HIDDEN
 
 PARENT_JOB_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
 PAYLOAD_REQUIREMENTS: Final = tuple(str(word) for word in PayloadRequirement)
@@ -139,6 +142,12 @@ def validate_job(job: Job, settings: JobSettings) -> Findings:
     _check_texts(job, report)
     _check_update(job.update, job, report)
     check_child_launches(job, report)
+    for path in list_masked_fields(job)[:MAX_REPORTED_PROBLEMS]:
+        report.add_error(
+            path,
+            f"The value has {HIDDEN}, which outputs have in place of a secret",
+            "write the value, or a reference to a variable",
+        )
     _check_groups(job, report, settings)
     return report.build_findings()
 
