@@ -67,11 +67,16 @@ def format_hcl(text: str, name: str = "job.hcl") -> str:
     return formatted
 
 
-def has_comments(text: str) -> bool:
-    """Return whether a file in HCL has comments."""
+def find_hcl_comments(text: str) -> list[tuple[int, int]]:
+    """Return the offsets of the comments of a file in HCL that are outside of texts."""
     scanner = _Scanner(text)
     scanner.scan()
-    return scanner.has_comments
+    return scanner.comments
+
+
+def is_same_document(text: str, other: str) -> bool:
+    """Return whether two files in HCL differ only in their format and comments."""
+    return _is_equal(_parse(text), _parse(other))
 
 
 def _parse(text: str) -> Any:
@@ -90,7 +95,7 @@ class _Scanner:
         self._change = 0
         self._is_fixed = False
         self._is_in_comment = False
-        self.has_comments = False
+        self.comments: list[tuple[int, int]] = []
 
     def scan(self) -> list[_Line]:
         """Return all lines."""
@@ -171,9 +176,10 @@ class _Scanner:
             return
         character = text[self._pos]
         if text.startswith(("#", "//"), self._pos):
-            self.has_comments = True
             end = text.find("\n", self._pos)
-            self._pos = end if end >= 0 else len(text)
+            end = end if end >= 0 else len(text)
+            self._add_comment(end)
+            self._pos = end
         elif text.startswith("/*", self._pos):
             self._skip_comment()
         elif character == '"':
@@ -195,11 +201,15 @@ class _Scanner:
             self._modes.pop()
             self._change -= not is_in_text
 
+    def _add_comment(self, end: int) -> None:
+        if not self._is_in_text:
+            self.comments.append((self._pos, end))
+
     def _skip_comment(self) -> None:
         """Skip a comment that may span lines."""
-        self.has_comments = True
         end = self._text.find("*/", self._pos + 2)
         end = end + 2 if end >= 0 else len(self._text)
+        self._add_comment(end)
         self._is_in_comment = True
         while (newline := self._text.find("\n", self._pos, end)) >= 0:
             self._pos = newline

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.job_files.hcl.job_texts import PORTS, find_error_text, parse_file
+from tests.job_files.hcl.job_texts import PORTS, find_error_text
 from wharf.job_files.conversion import JobFormat, convert_data_job, convert_hcl_job
 from wharf.job_files.hcl import evaluate_hcl_job
 from wharf.job_files.markup_jobs import parse_markup_job
-from wharf.languages.hcl.diagnostics import HIDDEN, DocumentErrors, HiddenValues
+from wharf.languages.hcl.diagnostics import HIDDEN, DocumentErrors, HiddenValues, SourceFile
 from wharf.languages.hcl.documents import list_sensitive_names, parse_document, parse_values
 from wharf.languages.hcl.variables import VariableInputs
-from wharf.languages.markup import MarkupFormat, parse_markup
+from wharf.languages.markup import MarkupFormat
 
 DECLARATION = 'variable "db" {\n  type = string\n  sensitive = true\n}\n'
 VALUE = "correct-horse-battery"
@@ -134,9 +134,9 @@ def test_other_formats_hide_the_value_too(text: str, format: MarkupFormat) -> No
 @pytest.mark.parametrize("target", [JobFormat.YAML, JobFormat.JSON, JobFormat.TOML])
 def test_a_converted_file_has_a_mark_instead_of_the_value(target: JobFormat) -> None:
     text = f'{DECLARATION}job "j" {{\n  meta = {{ url = "pg://${{var.db}}@host" }}\n}}\n'
-    parsed = parse_file(text, flags=[("db", VALUE)])
+    inputs = VariableInputs(flags=[("db", VALUE)])
 
-    conversion = convert_hcl_job(text, parse_document(text), parsed, target)
+    conversion = convert_hcl_job(parse_document(text), target, inputs, PORTS, evaluates=True)
 
     assert f"pg://{HIDDEN}@host" in conversion.text
     assert VALUE not in conversion.text
@@ -144,10 +144,7 @@ def test_a_converted_file_has_a_mark_instead_of_the_value(target: JobFormat) -> 
 
 
 def test_a_conversion_to_hcl_keeps_the_declaration() -> None:
-    document = parse_markup(YAML, MarkupFormat.YAML).value
-    parsed = parse_markup_job(YAML, "web", MarkupFormat.YAML, VariableInputs(flags=[("db", "3")]), PORTS)
-
-    conversion = convert_data_job(YAML, JobFormat.YAML, document, parsed, JobFormat.HCL)
+    conversion = convert_data_job(SourceFile("web", YAML), JobFormat.YAML, JobFormat.HCL, VariableInputs(), PORTS)
 
     assert "sensitive = true" in conversion.text
 

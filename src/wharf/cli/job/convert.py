@@ -24,44 +24,43 @@ class LocalCommand(click.Command):
 @click.command(cls=LocalCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--to", "target", type=click.Choice(LANGUAGES), required=True, help="Language of the result.")
+@click.option(
+    "--evaluate",
+    "evaluates",
+    is_flag=True,
+    help="Replace variables and local values by their values.",
+)
 @variable_options
 @click.pass_context
 def convert(
     context: click.Context,
     file: str,
     target: str,
+    evaluates: bool,
     values: tuple[tuple[str, str], ...],
     value_files: tuple[str, ...],
     is_strict: bool,
 ) -> None:
     """Print a job file in another language.
 
-    Notes on standard error say what the result does not have, such as comments. Variables stay, but those of a file in HCL
-    are replaced by their values.
+    Variables, local values and comments stay, if the language has them. A variable needs a value only for the dynamic blocks
+    that depend on it, because HCL alone has such blocks, and with --evaluate. Notes on standard error say what the result does
+    not have.
 
     wharf job convert web.hcl --to yaml
     """
-    from wharf.cli.job.files import read_job_file
-    from wharf.job_files.conversion import JobFormat, convert_data_job, convert_hcl_job
+    from wharf.cli.job.files import convert_file
     from wharf.job_files.data_writer import UnwritableValue
-    from wharf.languages.hcl.documents import parse_document
-    from wharf.languages.markup import MarkupFormat, parse_markup
 
     environment: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
-    job = read_job_file(file, VariableOptions(values, value_files, is_strict), environment.world)
+    name = "standard input" if file == STDIN else file
+    options = VariableOptions(values, value_files, is_strict)
     try:
-        if job.format == JobFormat.HCL:
-            document = parse_document(job.source, job.name)
-            conversion = convert_hcl_job(job.source, document, job.parsed, JobFormat(target))
-        else:
-            data = parse_markup(job.source, MarkupFormat(job.format)).value
-            conversion = convert_data_job(job.source, JobFormat(job.format), data, job.parsed, JobFormat(target))
+        conversion = convert_file(file, name, target, options, environment.world, evaluates=evaluates)
     except UnwritableValue as error:
-        raise CliError(f"{job.name}: {error}") from error
-    for warning in job.parsed.warnings:
-        click.echo(f"note: {job.parsed.hidden.hide(warning)}", err=True)
-    for loss in conversion.losses:
-        click.echo(f"note: {job.name}: {loss}", err=True)
+        raise CliError(f"{name}: {error}") from error
+    for note in [*conversion.warnings, *(f"{name}: {loss}" for loss in conversion.losses)]:
+        click.echo(f"note: {note}", err=True)
     click.echo(conversion.text, nl=False)
 
 

@@ -23,6 +23,7 @@ from wharf.languages.markup import MarkupFormat
 
 if TYPE_CHECKING:
     from wharf.contract.wire.jobs.messages import JobSource
+    from wharf.job_files.conversion import Conversion
     from wharf.job_files.hcl.parsed_job import ParsedJob
     from wharf.languages.hcl.variables import VariableInputs
     from wharf.world import World
@@ -124,6 +125,37 @@ def read_job_file(path: str, options: VariableOptions, world: "World") -> JobFil
         return _parse(path, name, text, options, world)
     except DocumentErrors as errors:
         raise CliError(errors.text) from errors
+
+
+def convert_file(
+    path: str, name: str, target: str, options: VariableOptions, world: "World", *, evaluates: bool
+) -> "Conversion":
+    """Return a job file in another language; `-` is standard input. Raises CliError and `UnwritableValue`."""
+    from wharf.cli.job.local_files import LocalFiles
+    from wharf.job_files.conversion import JobFormat, convert_data_job, convert_hcl_job
+    from wharf.languages.hcl.calls import FunctionPorts
+    from wharf.languages.hcl.documents import list_sensitive_names, parse_document
+
+    text = read_utf8_text(path, name)
+    format = detect_format(path, text)
+    ports = FunctionPorts(_RandomBytes(world), LocalFiles())
+    try:
+        if format != HCL:
+            if format == MarkupFormat.YAML:
+                note_large_yaml(name, text)
+            data = read_markup(text, name, MarkupFormat(format)).value
+            if format != MarkupFormat.JSON or not is_hcl_in_json(data):
+                inputs = read_inputs(path, options, list_sensitive_variables(data))
+                source = SourceFile(name, text)
+                return convert_data_job(
+                    source, JobFormat(format), JobFormat(target), inputs, ports, evaluates=evaluates
+                )
+        document = parse_document(text, name)
+        inputs = read_inputs(path, options, list_sensitive_names(document))
+        conversion = convert_hcl_job(document, JobFormat(target), inputs, ports, evaluates=evaluates)
+    except DocumentErrors as errors:
+        raise CliError(errors.text) from errors
+    return conversion
 
 
 def detect_format(path: str, text: str) -> str:

@@ -366,13 +366,21 @@ class VariableReader:
 
     # -- values
 
-    def find_values(self, inputs: VariableInputs) -> dict[str, Value]:
-        """Return the value of each variable. Variables with errors are added to the names that failed."""
+    def find_values(self, inputs: VariableInputs, *, allows_missing: bool = False) -> dict[str, Value]:
+        """Return the value of each variable. Variables with errors are added to the names that failed.
+
+        With `allows_missing`, a variable without a value is no error.
+        """
         candidates = self._collect_candidates(inputs)
         values: dict[str, Value] = {}
         failed: set[str] = set()
         for name, declaration in self.declarations.items():
-            if not declaration.is_valid or not self._find_value(declaration, candidates.get(name), values):
+            is_missing = allows_missing and declaration.default is None and name not in candidates
+            if (
+                is_missing
+                or not declaration.is_valid
+                or not self._find_value(declaration, candidates.get(name), values)
+            ):
                 failed.add(f"var.{name}")
         self._scope.failed = frozenset(failed)
         return values
