@@ -49,9 +49,8 @@ def test_notes_say_what_the_result_does_not_have(terminal: Terminal, tmp_path: P
 
 
 def test_a_conversion_needs_no_values_of_variables(terminal: Terminal, tmp_path: Path) -> None:
-    file = write_file(
-        tmp_path, 'variable "token" {\n  type = string\n}\njob "web" {\n  meta {\n    a = var.token\n  }\n}\n'
-    )
+    text = 'variable "token" {\n  type = string\n}\njob "web" {\n  meta {\n    a = var.token\n  }\n}\n'
+    file = write_file(tmp_path, text, "web.hcl")
 
     result = terminal.run("job", "convert", file, "--to", "yaml")
 

@@ -79,7 +79,7 @@ job "a" {
     /* two
        lines */
     task "t" {
-      driver = "docker"
+      driver = "mine"
       config {
         args = [
           "a", # first
@@ -106,7 +106,7 @@ TaskGroups:
       # two
       # lines
       - Name: t
-        Driver: docker
+        Driver: mine
         Config:
           args:  # list
             - a  # first
@@ -128,7 +128,7 @@ job "a" {
     # two
     # lines
     task "t" {
-      driver = "docker"
+      driver = "mine"
 
       config {
         # first

@@ -70,8 +70,8 @@ def convert(
 def format_files(files: tuple[str, ...], check: bool) -> None:
     """Format job files in HCL and YAML, and print the names of those that changed.
 
-    HCL gets two blanks for each level, and the = of neighbouring arguments below each other. `-` formats standard input and
-    prints the result.
+    HCL gets two blanks for each level, the = of neighbouring arguments below each other, one blank around signs, and one empty
+    line between blocks. `-` formats standard input and prints the result.
 
     wharf job fmt --check web.hcl worker.yaml
     """
