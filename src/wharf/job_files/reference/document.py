@@ -27,7 +27,7 @@ from wharf.job_files.reference.defaults import (
 )
 from wharf.job_files.reference.docstrings import FieldText, read_field_texts
 from wharf.job_files.reference.spellings import Spelling, find_spellings, iterate_block_places
-from wharf.job_files.schema import DRIVERS_KEY, JsonObject
+from wharf.job_files.schema import DRIVERS_KEY, FIELDS_KEY, JsonObject
 
 SCHEMA_ID: Final = "urn:wharf:schema:job"
 EXPRESSION: Final = "[$%]\\{"
@@ -188,17 +188,108 @@ def _build_other_names(record_type: type[msgspec.Struct]) -> JsonObject:
 
 def _build_file_only_properties() -> JsonObject:
     """Return the schemas of the parts of a job file that are not part of the job."""
-    return {
-        "variables": {
-            "type": ["object", "null"], "x-type": "map of blocks", "x-hcl": {"name": "variable", "form": "block"},
-            "description": "The variables of the file, by name. Use one with `${var.NAME}`.\n\nType: map of blocks\nHCL: block `variable`",
-        },
-        "locals": {
-            "type": ["object", "null"], "x-type": "map of any values", "x-hcl": {"name": "locals", "form": "block"},
-            "description": "Values with a name that are computed once. Use one with `${local.NAME}`.\n\nType: map of any values\n"
-            "HCL: block `locals`",
-        },
+    rule: JsonObject = {
+        "type": "object", "properties": _RULE_FIELDS, "required": ["condition", "error_message"], "additionalProperties": False,
     }  # fmt: skip
+    fields: JsonObject = {
+        **_VARIABLE_FIELDS,
+        "validation": _describe_declared(
+            "A rule for the values of the variable. A list has several rules.", "block, or list of blocks",
+            anyOf=[rule, {"type": "array", "items": rule}, {"type": "null"}],
+            form="block", fields=_RULE_FIELDS,
+        ),
+    }  # fmt: skip
+    declaration = {"properties": fields, "additionalProperties": False, "allOf": _build_default_conditions()}
+    return {
+        "variables": _describe_declared(
+            "The variables of the file, by name. Use one with `${var.NAME}`.\n\nA value that is no map is the default of its variable.",
+            "map of blocks", type=["object", "null"], hcl_name="variable", form="block", has_label=True,
+            additionalProperties={"if": {"type": "object"}, "then": declaration}, fields=fields,
+        ),
+        "locals": _describe_declared(
+            "Values with a name that are computed once. Use one with `${local.NAME}`.", "map of any values",
+            type=["object", "null"], hcl_name="locals", form="block",
+        ),
+    }  # fmt: skip
+
+
+def _describe_declared(
+    prose: str,
+    type_text: str,
+    *,
+    hcl_name: str = "",
+    form: str = "argument",
+    has_label: bool = False,
+    is_expression: bool = False,
+    fields: JsonObject | None = None,
+    **keywords: Any,
+) -> JsonObject:
+    """Return the schema of a part of declarations, with its annotations and its description.
+
+    `is_expression`: the value is a text in YAML, and an expression without quotes in HCL.
+    """
+    # Without a name, that of YAML is the one of HCL too.
+    spelling: JsonObject = {"name": hcl_name} if hcl_name else {}
+    spelling |= {"form": form}
+    spelling |= {"has_label": True} if has_label else {"is_expression": True} if is_expression else {}
+    hcl = f"\nHCL: block `{hcl_name}`" if hcl_name else ""
+    return {
+        "description": f"{prose}\n\nType: {type_text}{hcl}", **keywords, "x-type": type_text,
+        "x-hcl": spelling,
+        **({FIELDS_KEY: fields} if fields is not None else {}),
+    }  # fmt: skip
+
+
+_VARIABLE_FIELDS: Final[JsonObject] = {
+    "type": _describe_declared(
+        "The type of the values: `string`, `number`, `bool`, `any`, or one such as `list(string)`.", "text",
+        type=["string", "null"], examples=["number"], is_expression=True,
+    ),
+    "default": _describe_declared(
+        "The value if no other is given. Without it, the variable needs a value.\n\nIt has neither names nor functions.", "any value",
+        examples=["web:1"],
+    ),
+    "description": _describe_declared("What the variable is for.", "text", type=["string", "null"], examples=["The image of the server"]),
+    "sensitive": _describe_declared(
+        "Whether messages, plans and the stored source of the job hide the value.", "true or false",
+        type=["boolean", "null"], examples=[True],
+    ),
+}  # fmt: skip
+_RULE_FIELDS: Final[JsonObject] = {
+    "condition": _describe_declared(
+        "An expression that is true for values that are allowed. It uses only the variable itself.", "text or true or false",
+        type=["string", "boolean"], examples=["var.count > 0"], is_expression=True,
+    ),
+    "error_message": _describe_declared(
+        "The text of the error for other values.", "text", type="string", minLength=1, examples=["write a number above 0"],
+    ),
+}  # fmt: skip
+_DEFAULT_SCHEMAS: Final[Mapping[str, JsonObject]] = {
+    "string": {"type": ["string", "number", "boolean", "null"]},
+    "number": {"anyOf": [{"type": ["number", "null"]}, {"type": "string", "pattern": "^-?[0-9]"}]},
+    "bool": {"enum": [True, False, "true", "false", "1", "0", None]},
+}
+"""The defaults of variables of a type. Other values cannot be converted to it."""
+
+
+def _build_default_conditions() -> list[JsonObject]:
+    """Return schemas that compare the default of a variable with its type."""
+    conditions: list[JsonObject] = []
+    for name, schema in _DEFAULT_SCHEMAS.items():
+        conditions.append(_build_default_condition({"const": name}, schema))
+    for pattern, type_name in ((r"^\s*(list|set|tuple)\(", "array"), (r"^\s*(map|object)\(", "object")):
+        conditions.append(
+            _build_default_condition({"type": "string", "pattern": pattern}, {"type": [type_name, "null"]})
+        )
+    return conditions
+
+
+def _build_default_condition(type_schema: JsonObject, default_schema: JsonObject) -> JsonObject:
+    default = {"anyOf": [EXPRESSION_SCHEMA, default_schema]}
+    return {
+        "if": {"properties": {"type": type_schema}, "required": ["type"]},
+        "then": {"properties": {"default": default}},
+    }
 
 
 def _find_block_name(record_type: type[msgspec.Struct]) -> str:
