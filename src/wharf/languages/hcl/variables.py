@@ -17,7 +17,15 @@ from wharf.languages.hcl.diagnostics import (
     is_secret_name,
 )
 from wharf.languages.hcl.expression_parser import ExpressionParser
-from wharf.languages.hcl.nodes import LiteralNode, Scope, SyntaxNode, evaluate_condition, suggest_name
+from wharf.languages.hcl.nodes import (
+    LiteralNode,
+    ObjectNode,
+    Scope,
+    SyntaxNode,
+    TupleNode,
+    evaluate_condition,
+    suggest_name,
+)
 from wharf.languages.hcl.reader import NAME, ParseError
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.type_expressions import read_type
@@ -334,6 +342,9 @@ class VariableReader:
                 "the error_message is blank",
                 "write what a right value looks like",
             )
+            is_right = False
+        if isinstance(message.value, ObjectNode | TupleNode):
+            self._add_error(message.value.start, message.value.end, "the error_message is a text")
             is_right = False
         if is_right:
             declaration.validations.append(
