@@ -317,6 +317,12 @@ def test_a_note_names_the_values_that_a_dynamic_block_was_evaluated_with() -> No
     ]
 
 
+@pytest.mark.parametrize(("reference", "kind"), [("var.x", "variable"), ("local.x", "local value")])
+def test_an_undeclared_name_is_an_error(reference: str, kind: str) -> None:
+    with pytest.raises(DocumentErrors, match=f'job.hcl:3:14: no {kind} "x" is declared'):
+        convert(f'variable "n" {{}}\njob "a" {{\n  priority = {reference}\n}}\n', JobFormat.HCL, JobFormat.YAML)
+
+
 def test_only_the_fields_of_the_file_are_written() -> None:
     text = 'job "a" {\n group "g" {\n  task "t" {\n   template {\n    data = "x"\n    splay = "5s"\n   }\n  }\n }\n}\n'
 

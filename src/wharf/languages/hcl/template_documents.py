@@ -119,6 +119,7 @@ class _TemplateEvaluator(BodyEvaluator):
         super().__init__(document.source, root, diagnostics, is_json=document.is_json)
         self._writer = TemplateWriter(document.source, variable_types)
         self._scope = scope
+        self._variable_names = variable_types.keys()
         self._local_values = local_values
         self._used: set[str] = set()
         """The variables that the dynamic blocks, which are being evaluated, are computed from."""
@@ -140,7 +141,18 @@ class _TemplateEvaluator(BodyEvaluator):
         return attribute
 
     def _build_value(self, argument: SyntaxArgument, scope: Scope) -> Value:
+        self._report_undeclared(argument, scope)
         return self._writer.write_argument(argument, lambda: self._evaluate(argument, scope))
+
+    def _report_undeclared(self, argument: SyntaxArgument, scope: Scope) -> None:
+        """Report the references to variables and local values that the file does not declare."""
+        for reference in argument.references:
+            names = {"var": self._variable_names, "local": self._local_values.keys()}.get(reference.root)
+            if names is not None and reference.name is not None and reference.name not in names:
+                try:
+                    reference.evaluate(scope)
+                except ExpressionError as error:
+                    self._diagnostics.add_evaluation_error(self._source, error)
 
     def _evaluate(self, argument: SyntaxArgument, scope: Scope) -> Value:
         try:
