@@ -25,7 +25,7 @@ _TOML_COMMENT: Final = re.compile(rf"{TOML_TEXT.pattern}|(#[^\n]*)", re.DOTALL)
 _YAML_COMMENT: Final = re.compile(r"(?:^|(?<=[ \t]))#[^\n]*", re.MULTILINE)
 _STARS: Final = re.compile(r"\s*\*?\s?")
 _TEXT_START: Final = re.compile(r"(?:<<-?[\w-]+|[|>][+-]?[0-9]?|\"\"\"|''')\s*$")
-"""The end of a line that starts a text of several lines. Such a line has no room for a comment in each language."""
+"""The end of a line that starts a text of several lines. Such a line cannot have a comment in each language."""
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -317,11 +317,11 @@ class _TargetIndex:
         if position is Position.INSIDE:
             return self._find_end(path, place)
         line = self._lines[number]
-        if position is Position.BESIDE and number not in self.full_lines and self._has_room(line):
+        if position is Position.BESIDE and number not in self.full_lines and self._can_have_comment(line):
             return number, 0, True
         return number, self._measure(line), False
 
-    def _has_room(self, line: str) -> bool:
+    def _can_have_comment(self, line: str) -> bool:
         return _TEXT_START.search(_STRING.sub("", line)) is None
 
     def _find_end(self, path: Path, place: Place) -> tuple[int, int, bool]:

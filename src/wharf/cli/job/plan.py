@@ -341,8 +341,8 @@ def _join_objects(deleted: "ObjectDiff", added: "ObjectDiff") -> "ObjectDiff":
         if before != after:
             fields.append(FieldDiff(type=change, name=name, old=before, new=after))
     inner = [*(deleted.objects or ()), *(added.objects or ())]
-    kept = [each for each in inner if not any(_is_reverse(each, other) for other in inner)]
-    return ObjectDiff(type=DiffType.EDITED, name=added.name, fields=tuple(fields), objects=tuple(kept))
+    changed = [each for each in inner if not any(_is_reverse(each, other) for other in inner)]
+    return ObjectDiff(type=DiffType.EDITED, name=added.name, fields=tuple(fields), objects=tuple(changed))
 
 
 def _is_reverse(diff: "ObjectDiff", other: "ObjectDiff") -> bool:
