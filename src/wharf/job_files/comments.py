@@ -180,6 +180,7 @@ def attach_comments(text: str, ranges: Iterable[tuple[int, int]], places: Sequen
     """Return the comments of a file with the items that they belong to, in the order of the file."""
     ordered = sorted(places, key=lambda place: (place.start, len(place.path)))
     starts = [place.start for place in ordered]
+    by_path = {place.path: place for place in reversed(ordered)}
     first = starts[0] if starts else len(text)
     head_end = text.rfind("\n\n", 0, first)
     comments: list[Comment] = []
@@ -193,27 +194,43 @@ def attach_comments(text: str, ranges: Iterable[tuple[int, int]], places: Sequen
             comments.append(replace(comment, position=Position.FIRST, is_apart=text.startswith("\n\n", end)))
             continue
         if text[line_start:start].strip() and not rest.strip():
-            comment = _attach_beside(comment, text, line_start, start, ordered, starts)
+            comment = _attach_beside(comment, text, line_start, start, ordered, starts, by_path)
         else:
             next_line = text[line_end + 1 : (text.find("\n", line_end + 1) + 1 or len(text))] if line_end >= 0 else "x"
             comment = replace(comment, is_apart=not next_line.strip() and line_end >= 0)
-            comment = _attach_before(comment, start, start - line_start, ordered, starts)
+            comment = _attach_before(comment, start, start - line_start, ordered, starts, by_path)
         comments.append(comment)
     return comments
 
 
 def _attach_beside(
-    comment: Comment, text: str, line_start: int, start: int, ordered: Sequence[Place], starts: Sequence[int]
+    comment: Comment,
+    text: str,
+    line_start: int,
+    start: int,
+    ordered: Sequence[Place],
+    starts: Sequence[int],
+    by_path: Mapping[Path, Place],
 ) -> Comment:
     """Return a comment at the end of a line with the item that begins there, or that ends there."""
     first = bisect_right(starts, line_start - 1)
     if first < len(ordered) and ordered[first].start < start:
         return replace(comment, path=_skip_root(ordered, first, start).path, position=Position.BESIDE)
-    ending = [place for place in ordered[:first] if line_start < place.end <= start]
+    outer = _list_outer_places(ordered, first, by_path)
+    ending = [place for place in reversed(outer) if line_start < place.end <= start]
     if ending:
         position = Position.INSIDE if text[line_start:start].lstrip()[:1] == "}" else Position.BESIDE
         return replace(comment, path=ending[0].path, position=position)
-    return _attach_before(comment, start, start - line_start, ordered, starts)
+    return _attach_before(comment, start, start - line_start, ordered, starts, by_path)
+
+
+def _list_outer_places(ordered: Sequence[Place], at: int, by_path: Mapping[Path, Place]) -> list[Place]:
+    """Return the last item before a position in the order of the file, and the items around it, the innermost first."""
+    if at == 0:
+        return []
+    path = ordered[at - 1].path
+    outer = [by_path.get(path[:length]) for length in range(len(path), -1, -1)]
+    return [place for place in outer if place is not None]
 
 
 def _skip_root(ordered: Sequence[Place], first: int, end: int) -> Place:
@@ -225,12 +242,17 @@ def _skip_root(ordered: Sequence[Place], first: int, end: int) -> Place:
 
 
 def _attach_before(
-    comment: Comment, start: int, column: int, ordered: Sequence[Place], starts: Sequence[int]
+    comment: Comment,
+    start: int,
+    column: int,
+    ordered: Sequence[Place],
+    starts: Sequence[int],
+    by_path: Mapping[Path, Place],
 ) -> Comment:
     """Return a comment on lines of its own with the next item in the same block, or with the block that ends after it."""
     at = bisect_right(starts, start)
-    around = [place for place in ordered[:at] if place.is_block and start < place.end and column > place.column]
-    block = around[-1] if around else None
+    outer = _list_outer_places(ordered, at, by_path)
+    block = next((place for place in outer if place.is_block and start < place.end and column > place.column), None)
     if at < len(ordered) and (block is None or ordered[at].start < block.end):
         after = _skip_root(ordered, at, len(comment.source) + ordered[at].start)
         return replace(comment, path=after.path, position=Position.BEFORE)
@@ -291,12 +313,14 @@ class _TargetIndex:
             self._starts.append(self._starts[-1] + len(line) + 1)
         self._places: dict[Path, Place] = {}
         self._ends: dict[Path, int] = {}
+        self._first_children: dict[Path, Place] = {}
         for place in sorted(places, key=lambda each: (each.start, len(each.path))):
             self._places.setdefault(place.path, place)
             for length in range(len(place.path) + 1):
                 outer = place.path[:length]
                 if outer:
                     self._places.setdefault(outer, place)
+                    self._first_children.setdefault(outer[:-1], place)
                 self._ends[outer] = max(self._ends.get(outer, 0), place.end)
         self._is_braced = any(place.is_block and text[place.end - 1 : place.end] == "}" for place in places)
         self.full_lines: set[int] = set()
@@ -333,8 +357,7 @@ class _TargetIndex:
             return last, self._measure(self._lines[last]) + 2, False
         # In YAML, a block ends where the next item begins.
         last = self._get_line(max(len(self._text[: self._ends[path]].rstrip()) - 1, 0))
-        inner = [each for each in self._places if each[: len(path)] == path and len(each) == len(path) + 1]
-        first = self._places[inner[0]] if inner else place
+        first = self._first_children.get(path, place)
         return last + 1, self._measure(self._lines[self._get_line(first.start)]), False
 
     def _find_last_line(self) -> int:

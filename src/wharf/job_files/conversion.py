@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -227,12 +228,24 @@ def _attach_hcl_comments(
     if document.is_json:
         return []
     text = document.source.text
+    starts, ends = _join_ranges(kept_ranges)
     ranges = [
         (start, end)
         for start, end in find_hcl_comments(text)
-        if not any(first <= start < last for first, last in kept_ranges)
+        if not (at := bisect_right(starts, start)) or start >= ends[at - 1]
     ]
     return attach_comments(text, ranges, places)
+
+
+def _join_ranges(ranges: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return the starts and the ends of ranges, with ranges inside of others left out."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in sorted(ranges):
+        if not ends or start >= ends[-1]:
+            starts.append(start)
+            ends.append(end)
+    return starts, ends
 
 
 def _get_body(document: ParsedDocument) -> SyntaxBody:

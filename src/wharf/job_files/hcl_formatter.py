@@ -122,6 +122,10 @@ def _list_separated_lines(text: str) -> set[int]:
 
 def _separate(lines: Sequence["_Line"], results: Sequence[str], separated: set[int]) -> list[str]:
     """Return the lines with an empty line where one is needed, and without all other empty lines but one between items."""
+    next_codes = [""]  # The next line that is not empty, of each line.
+    for result in reversed(results):
+        next_codes.append(result.strip() or next_codes[-1])
+    next_codes.reverse()
     written: list[str] = []
     for at, (line, result) in enumerate(zip(lines, results, strict=True)):
         if line.is_fixed:
@@ -131,7 +135,7 @@ def _separate(lines: Sequence["_Line"], results: Sequence[str], separated: set[i
         is_empty = not result.strip()
         before = written[-1].strip() if written else ""
         if is_empty and not is_last:
-            following = next((each.strip() for each in results[at + 1 :] if each.strip()), "")
+            following = next_codes[at + 1]
             if (
                 not before
                 or not following
