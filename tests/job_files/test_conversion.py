@@ -305,6 +305,16 @@ def test_a_dynamic_block_needs_the_variables_that_it_is_computed_from() -> None:
     assert caught.value.text.count("needs a value") == 1
 
 
+def test_a_dynamic_block_with_a_sensitive_variable_is_not_converted() -> None:
+    text = DYNAMIC.replace("type = string", "type = string\n  sensitive = true")
+
+    with pytest.raises(DocumentErrors) as caught:
+        convert(text, JobFormat.HCL, JobFormat.YAML, flags=[("ports", "{ y = 2 }"), ("secret_host", "correct-horse")])
+
+    assert 'comes from the sensitive variable "secret_host"' in caught.value.text
+    assert "correct-horse" not in caught.value.text
+
+
 def test_a_note_names_the_values_that_a_dynamic_block_was_evaluated_with() -> None:
     converted = convert(
         DYNAMIC, JobFormat.HCL, JobFormat.YAML, flags=[("ports", "{ y = 2 }"), ("secret_host", "correct-horse")]

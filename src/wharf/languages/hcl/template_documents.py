@@ -166,10 +166,20 @@ class _TemplateEvaluator(BodyEvaluator):
         is_complete = True
         for name in self._list_variables(argument):
             self._used.add(name)
+            node = argument.value
+            if name in self._diagnostics.hidden.names:
+                is_complete = False
+                self._add_error(
+                    node.start,
+                    node.end,
+                    f'this part of a dynamic block comes from the sensitive variable "{name[:80]}", and the result would '
+                    "contain its value",
+                    "write the blocks without dynamic, or declare sensitive = false",
+                )
+                continue
             if name in self._scope.variables:
                 continue
             is_complete = False
-            node = argument.value
             self._add_error(
                 node.start, node.end, f'this part of a dynamic block needs a value of the variable "{name[:80]}"',
                 f"set it with --var {name[:80]}=...: the dynamic block is replaced by its blocks",
