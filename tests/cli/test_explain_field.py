@@ -1,8 +1,14 @@
 """`wharf job explain-field`: what it prints, and what it says about unknown fields."""
 
+import re
+
 import pytest
 
 from tests.cli.terminal import Terminal
+from wharf.cli.job.explain_field import _render_spellings
+from wharf.job_files.schema import iterate_fields
+from wharf.languages.hcl.diagnostics import DocumentErrors
+from wharf.languages.hcl.documents import parse_document
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +119,33 @@ def test_a_path_that_begins_with_a_name_of_the_user_says_so(terminal: Terminal) 
 
     assert result.err == "web is not a field: taking it for the name of a job, group or task\n"
     assert result.lines[0] == "TaskGroups.Tasks.Resources"
+
+
+def test_a_part_of_a_variable_is_explained(terminal: Terminal) -> None:
+    result = terminal.run("job", "explain-field", "variable.validation.condition")
+
+    assert result.lines[-3:] == [
+        '  YAML      condition: "var.count > 0"',
+        "  HCL       condition = var.count > 0",
+        "            in the file > variable > validation",
+    ]
+
+
+def test_the_examples_in_hcl_can_be_parsed() -> None:
+    wrong: list[str] = []
+    for field in iterate_fields():
+        lines = [re.sub(r"\x1b\[\d*m", "", line) for line in _render_spellings(field, 10_000)]
+        start = next((at for at, line in enumerate(lines) if line.startswith("  HCL ")), len(lines))
+        example = "\n".join(line[12:] for line in lines[start:] if not line.strip().startswith("in ")).replace(
+            "...", ""
+        )
+        if "=" in example and not example.endswith("= "):
+            try:
+                parse_document(f"{example}\n")
+            except DocumentErrors as errors:
+                wrong.append(errors.text)
+
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

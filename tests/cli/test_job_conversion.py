@@ -40,12 +40,22 @@ def test_a_stored_job_is_converted_to_a_job_file(terminal: Terminal, tmp_path: P
 def test_notes_say_what_the_result_does_not_have(terminal: Terminal, tmp_path: Path) -> None:
     file = write_file(tmp_path, f'variable "x" {{\n  default = 1\n}}\n{HCL}', "web.hcl")
 
-    result = terminal.run("job", "convert", "-to", "json", file)
+    result = terminal.run("job", "convert", "-to", "json", "--evaluate", file)
 
     assert json.loads(result.out) == {"ID": "web", "Type": "batch"}
     assert result.err == (
         f"note: {file}: comments are left out\nnote: {file}: variables and local values are replaced by their values\n"
     )
+
+
+def test_a_conversion_needs_no_values_of_variables(terminal: Terminal, tmp_path: Path) -> None:
+    text = 'variable "token" {\n  type = string\n}\njob "web" {\n  meta {\n    a = var.token\n  }\n}\n'
+    file = write_file(tmp_path, text, "web.hcl")
+
+    result = terminal.run("job", "convert", file, "--to", "yaml")
+
+    assert (result.code, result.err) == (0, "")
+    assert result.out == "variables:\n  token:\n    type: string\nID: web\nMeta:\n  a: ${var.token}\n"
 
 
 def test_fmt_changes_files_and_prints_their_names(terminal: Terminal, tmp_path: Path) -> None:

@@ -473,6 +473,46 @@ def test_a_job_is_scaled_reverted_stopped_and_started_again(terminal: Terminal, 
     )
 
 
+def test_the_history_names_the_version_that_a_revert_repeats(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
+    before = terminal.run_ok("job", "history", "web").splitlines()
+    terminal.run_ok("job", "scale", "--detach", "web", "3")
+    terminal.run_ok("job", "revert", "--detach", "web", "0")
+
+    table = terminal.run_ok("job", "history", "web").splitlines()
+    changes = terminal.run_ok("job", "history", "-p", "web").splitlines()
+
+    assert "Same as" not in before[0]
+    assert table[0].split() == ["Version", "Stable", "Submitted", "Same", "as", "Tag", "Description"]
+    assert [line.split()[-2] for line in table[1:]] == ["0", "-", "-"]
+    assert [line for line in changes if "same as" in line] == ["  same as version 0"]
+
+
+TEMPLATES = WEB.replace(
+    "Resources: {", 'Templates: [{DestPath: local/a, EmbeddedTmpl: "a\\nb\\nc\\nd\\ne\\nf\\n"}], Resources: {'
+)
+
+
+def test_a_changed_text_of_several_lines_is_shown_line_by_line(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, TEMPLATES))
+
+    printed = terminal.run("job", "plan", write_file(tmp_path, TEMPLATES.replace("e\\nf", "E\\nf"))).out.splitlines()
+
+    start = next(at for at, line in enumerate(printed) if line.strip() == "± Template")
+    assert [line.strip() for line in printed[start : start + 9]] == [
+        "± Template", "± EmbeddedTmpl", "@@ -2,5 +2,5 @@", "b", "c", "d", "- e", "+ E", "f",
+    ]  # fmt: skip
+
+
+def test_the_lines_of_a_new_text_are_shown(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, WEB))
+
+    printed = terminal.run("job", "plan", write_file(tmp_path, TEMPLATES)).out.splitlines()
+
+    start = next(at for at, line in enumerate(printed) if line.strip() == "+ EmbeddedTmpl")
+    assert [line.strip() for line in printed[start + 2 : start + 8]] == ["+ a", "+ b", "+ c", "+ d", "+ e", "+ f"]
+
+
 def test_stopping_a_stopped_job_reports_that_it_is_already_stopped(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "run", write_file(tmp_path, WEB))
     terminal.run_ok("job", "stop", "web")

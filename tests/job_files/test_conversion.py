@@ -22,6 +22,7 @@ from wharf.job_files.data_writer import MAX_WRITTEN_NODES, OPAQUE_BLOCKS, Unwrit
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl_writer import Markers, format_expression
 from wharf.job_files.markup_jobs import parse_markup_job
+from wharf.languages.hcl.diagnostics import DocumentErrors, SourceFile
 from wharf.languages.hcl.documents import parse_document
 from wharf.languages.hcl.values import normalize_text
 from wharf.languages.hcl.variables import VariableInputs
@@ -40,11 +41,12 @@ def parse(text: str, format: JobFormat, **inputs: Any) -> ParsedJob:
     return parse_markup_job(text, f"job.{format}", MarkupFormat(format), VariableInputs(**inputs), PORTS)
 
 
-def convert(text: str, source: JobFormat, target: JobFormat) -> Conversion:
-    parsed = parse(text, source)
+def convert(text: str, source: JobFormat, target: JobFormat, *, evaluates: bool = False, **inputs: Any) -> Conversion:
+    values = VariableInputs(**inputs)
     if source is JobFormat.HCL:
-        return convert_hcl_job(text, parse_document(text), parsed, target)
-    return convert_data_job(text, source, parse_markup(text, MarkupFormat(source)).value, parsed, target)
+        return convert_hcl_job(parse_document(text), target, values, PORTS, evaluates=evaluates)
+    file = SourceFile(f"job.{source}", text)
+    return convert_data_job(file, source, target, values, PORTS, evaluates=evaluates)
 
 
 def read_job(text: str, format: JobFormat, **inputs: Any) -> Any:
@@ -116,13 +118,245 @@ def test_variables_and_templates_of_a_file_in_yaml_stay_in_every_language(target
     assert read_job(converted, target, flags=flags) == read_job(TEMPLATE, JobFormat.YAML, flags=flags)
 
 
-def test_a_file_in_hcl_with_variables_is_converted_with_their_values() -> None:
-    text = 'variable "n" {\n default = 2 # two\n}\njob "a" {\n group "g" {\n  count = var.n\n }\n}\n'
+HCL_TEMPLATE = """\
+variable "image" {
+  type = string
+}
+
+variable "count" {
+  type      = number
+  default   = 3
+  sensitive = true
+
+  validation {
+    condition     = var.count > 1 && var.count < 100
+    error_message = "not ${var.count}"
+  }
+}
+
+variable "nothing" {
+  default = null
+}
+
+variable "names" {
+  type    = list(string)
+  default = ["a", "$${b}"]
+}
+
+locals {
+  joined = join(",", [for name in var.names : "${name}!"])
+  ports  = { http = 80, admin = 90 }
+}
+
+job "a" {
+  meta = { "a.b" = var.count, (var.image) = "x" }
+
+  constraint {
+    attribute = attr.kernel.name
+    version   = ">= ${var.count}"
+  }
+
+  group "g" {
+    count = var.count
+
+    network {
+      dynamic "port" {
+        for_each = local.ports
+        labels   = [port.key]
+
+        content {
+          to = port.value
+        }
+      }
+
+      port "s" {
+        static = var.count
+      }
+    }
+
+    task "t" {
+      driver       = "any"
+      kill_timeout = "${var.count}s"
+
+      config {
+        image    = "${var.image}:1"
+        command  = coalesce(var.nothing, "x")
+        args     = ["-x", "${NOMAD_PORT_http}", "$${X:-y}", "%%{x}", upper(local.joined), "a\\n\\"b", "100% $"]
+        labels   = { a = 1, "b c" = var.count }
+        port_map = (var.count > 1 ? { a = 1 } : { a = 2 })
+
+        mount {
+          source = "a-%{ if var.count > 1 ~} yes %{ else }no%{ endif }-%{ for name in var.names }<${name}>%{ endfor }"
+        }
+      }
+
+      env {
+        SUM = 1 + var.count
+        ALL = jsonencode(var.names)
+      }
+
+      template {
+        destination = "local/a"
+        data        = <<-EOT
+          hello {{ env "X" }} ${var.count}
+
+            $${X} ${NOMAD_X}
+        EOT
+      }
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("flags", [[("image", "web")], [("image", "b"), ("count", "7"), ("names", '["x", "y"]')]])
+@pytest.mark.parametrize("target", DATA_FORMATS)
+def test_variables_of_a_file_in_hcl_stay_in_every_language_and_back_in_hcl(
+    target: JobFormat, flags: list[tuple[str, str]]
+) -> None:
+    converted = convert(HCL_TEMPLATE, JobFormat.HCL, target)
+    returned = convert(converted.text, target, JobFormat.HCL)
+
+    original = read_job(HCL_TEMPLATE, JobFormat.HCL, flags=flags)
+    assert "${var.count}" in converted.text
+    assert read_job(converted.text, target, flags=flags) == original
+    assert read_job(returned.text, JobFormat.HCL, flags=flags) == original
+    assert converted.losses == ['the dynamic "port" of line 42 is replaced by 2 blocks']
+
+
+def test_variables_of_a_file_in_hcl_are_written_as_in_yaml() -> None:
+    text = 'variable "n" {\n type = number\n default = 2 # two\n}\njob "a" {\n group "g" {\n  count = var.n\n }\n}\n'
 
     converted = convert(text, JobFormat.HCL, JobFormat.YAML)
 
-    assert converted.text == "ID: a\nTaskGroups:\n  - Name: g\n    Count: 2\n"
-    assert converted.losses == ["comments are left out", "variables and local values are replaced by their values"]
+    assert converted.text == (
+        "variables:\n  n:\n    type: number\n    default: 2  # two\n"
+        "ID: a\nTaskGroups:\n  - Name: g\n    Count: ${var.n}\n"
+    )
+    assert converted.losses == []
+
+
+def test_expressions_are_written_without_quotes_in_hcl() -> None:
+    text = "variables: {n: 1}\nID: a\nTaskGroups: [{Name: g, Count: '${var.n + 1}', Meta: {a: 'x-${var.n}', b: '${attr.x}'}}]\n"
+
+    converted = convert(text, JobFormat.YAML, JobFormat.HCL).text
+
+    assert "count = var.n + 1\n" in converted
+    assert 'a = "x-${var.n}"\n' in converted
+    assert 'b = "${attr.x}"\n' in converted
+
+
+@pytest.mark.parametrize("source", [JobFormat.HCL, JobFormat.YAML])
+@pytest.mark.parametrize("target", JobFormat)
+def test_variables_are_replaced_by_their_values_on_request(source: JobFormat, target: JobFormat) -> None:
+    text = (
+        'variable "n" {}\njob "a" {\n priority = var.n\n}\n'
+        if source is JobFormat.HCL
+        else "variables: {n: {type: number}}\nID: a\nPriority: ${var.n}\n"
+    )
+
+    converted = convert(text, source, target, evaluates=True, flags=[("n", "7")]).text
+
+    assert read_job(converted, target)["Priority"] == 7
+    assert "var" not in converted
+
+
+def test_the_value_of_an_unused_flag_is_noted() -> None:
+    text = 'variable "n" {}\njob "a" {\n priority = var.n\n}\n'
+
+    assert convert(text, JobFormat.HCL, JobFormat.YAML, flags=[("n", "7")]).losses == [
+        "the values of --var for n are not used: variables stay; --evaluate replaces them by values"
+    ]
+
+
+DYNAMIC = """\
+variable "ports" {
+  type = map(number)
+}
+variable "secret_host" {
+  type = string
+}
+locals {
+  all = merge(var.ports, { x = 1 })
+}
+job "a" {
+  group "g" {
+    network {
+      dynamic "port" {
+        for_each = local.all
+        labels   = [port.key]
+        content {
+          to           = port.value
+          host_network = "${var.secret_host}-${port.key}"
+        }
+      }
+    }
+  }
+}
+"""
+
+
+def test_a_dynamic_block_needs_the_variables_that_it_is_computed_from() -> None:
+    with pytest.raises(DocumentErrors) as caught:
+        convert(DYNAMIC, JobFormat.HCL, JobFormat.YAML, flags=[("secret_host", "h")])
+
+    assert caught.value.text.splitlines()[0] == (
+        'job.hcl:14:20: this part of a dynamic block needs a value of the variable "ports"'
+    )
+    assert caught.value.text.count("needs a value") == 1
+
+
+def test_a_dynamic_block_with_a_sensitive_variable_is_not_converted() -> None:
+    text = DYNAMIC.replace("type = string", "type = string\n  sensitive = true")
+
+    with pytest.raises(DocumentErrors) as caught:
+        convert(text, JobFormat.HCL, JobFormat.YAML, flags=[("ports", "{ y = 2 }"), ("secret_host", "correct-horse")])
+
+    assert 'comes from the sensitive variable "secret_host"' in caught.value.text
+    assert "correct-horse" not in caught.value.text
+
+
+def test_a_note_names_the_values_that_a_dynamic_block_was_evaluated_with() -> None:
+    converted = convert(
+        DYNAMIC, JobFormat.HCL, JobFormat.YAML, flags=[("ports", "{ y = 2 }"), ("secret_host", "correct-horse")]
+    )
+
+    assert "HostNetwork: correct-horse-x" in converted.text
+    assert converted.losses == [
+        'the dynamic "port" of line 13 is replaced by 2 blocks, evaluated with var.ports = {"y": 2}, '
+        'var.secret_host = "(hidden)"'
+    ]
+
+
+@pytest.mark.parametrize(("reference", "kind"), [("var.x", "variable"), ("local.x", "local value")])
+def test_an_undeclared_name_is_an_error(reference: str, kind: str) -> None:
+    with pytest.raises(DocumentErrors, match=f'job.hcl:3:14: no {kind} "x" is declared'):
+        convert(f'variable "n" {{}}\njob "a" {{\n  priority = {reference}\n}}\n', JobFormat.HCL, JobFormat.YAML)
+
+
+def test_only_the_fields_of_the_file_are_written() -> None:
+    text = 'job "a" {\n group "g" {\n  task "t" {\n   template {\n    data = "x"\n    splay = "5s"\n   }\n  }\n }\n}\n'
+
+    template = parse_markup(convert(text, JobFormat.HCL, JobFormat.YAML).text, MarkupFormat.YAML).value
+
+    assert template["TaskGroups"][0]["Tasks"][0]["Templates"] == [{"EmbeddedTmpl": "x", "Splay": "5s"}]
+
+
+def test_a_note_names_texts_that_hcl_changes() -> None:
+    text = "ID: a\nMeta: {a: e\u0301}\n"
+
+    assert convert(text, JobFormat.YAML, JobFormat.HCL).losses == [
+        "texts have the normal form NFC of Unicode, as in each file in HCL; the first that differs is in line 2"
+    ]
+    assert convert(text, JobFormat.YAML, JobFormat.TOML).losses == []
+
+
+def test_texts_of_several_lines_are_indented_as_their_block() -> None:
+    text = 'ID: a\nTaskGroups: [{Name: g, Tasks: [{Name: t, Templates: [{EmbeddedTmpl: "a\\n\\n  b ${X:-y}\\n"}]}]}]\n'
+
+    converted = convert(text, JobFormat.YAML, JobFormat.HCL).text
+
+    assert "        data = <<-EOF\n          a\n\n            b $${X:-y}\n        EOF\n" in converted
 
 
 def test_a_job_as_the_api_returns_it_is_converted_without_the_fields_of_servers() -> None:

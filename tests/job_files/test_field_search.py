@@ -81,3 +81,30 @@ def test_every_field_is_found_by_its_full_path_in_both_spellings() -> None:
 
 def test_a_path_with_too_many_parts_is_not_searched() -> None:
     assert find_fields(".".join(["group"] * (MAX_PATH_PARTS + 1))).fields == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("TaskGroups[0].Tasks[0].Resources.MemoryMB", MEMORY),
+        ('job "web" > group "api" > task "main" > resources > memory', MEMORY),
+        ('group "api"', ("TaskGroups",)),
+        ("Job.TaskGroups[1].Count", ("TaskGroups", "Count")),
+        ("TaskGroups[0].Tasks[0].Config.image", ("TaskGroups", "Tasks", "Config", "docker", "image")),
+        ("group.task.config.mount[0].source", ("TaskGroups", "Tasks", "Config", "docker", "mount", "source")),
+        ("Meta[a.b]", ("Meta",)),
+        ("group.task.env.PORT", ("TaskGroups", "Tasks", "Env")),
+        ("Volumes.data.Source", ("TaskGroups", "Volumes", "Source")),
+        ("variable", ("variables",)),
+        ("variable.validation", ("variables", "validation")),
+        ("variables.image.validation.condition", ("variables", "validation", "condition")),
+        ("locals.name", ("locals",)),
+    ],
+)
+def test_the_paths_of_messages_are_found(path: str, expected: tuple[str, ...]) -> None:
+    assert find_fields(path).fields[0].path == expected
+
+
+def test_the_declarations_of_a_file_are_not_inside_of_the_job() -> None:
+    assert find_fields("variable.default").fields[0].hcl_path == ("the file", "variable", "default")
+    assert find_fields("locals").fields[0].hcl_path == ("the file", "locals")

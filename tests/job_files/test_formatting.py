@@ -58,7 +58,8 @@ FORMATTED = """\
 
 job "a" {
   type        = "x"
-  datacenters = ["a"]   # where
+  datacenters = ["a"] # where
+
   /* a comment
      of two lines */
   group web {
@@ -70,13 +71,14 @@ job "a" {
       1,
       2,
     ]
+
     task "x" {
       config {
         args = ["-c", <<EOF
   keep  this
      EOF
         ]
-        x = merge({a = 1}, {
+        x = merge({ a = 1 }, {
           b  = 2
           cc = 3
         })
@@ -86,7 +88,7 @@ job "a" {
         indented ${join(",", [
   "a"])}
       END
-        port "x" { to=80 }
+        port "x" { to = 80 }
       }
     }
   }
@@ -96,6 +98,42 @@ job "a" {
 
 def test_hcl_gets_indentation_and_aligned_arguments_and_keeps_the_rest() -> None:
     assert format_hcl(UNFORMATTED) == FORMATTED
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ('{a=1,b  = [1,2],"c"=-1}', '{ a = 1, b = [1, 2], "c" = -1 }'),
+        ("1+2*-3", "1 + 2 * -3"),
+        ("[for x in [1,2]:x if x>1&&!false]", "[for x in [1, 2] : x if x > 1 && !false]"),
+        ('var.a>1?"a":merge( {} , {b=2} ... )', 'var.a > 1 ? "a" : merge({}, { b = 2 }...)'),
+        ('upper( "x${ var.a }y{" )', 'upper("x${ var.a }y{")'),
+        ("var.b [*] . a", "var.b[*].a"),
+        ("a-b", "a-b"),
+        ("{a: 1}", "{ a: 1 }"),
+        ("(  -1 )", "(-1)"),
+        ("1 /* one  two */", "1 /* one  two */"),
+    ],
+)
+def test_signs_of_expressions_have_the_usual_blanks(code: str, expected: str) -> None:
+    assert format_hcl(f"locals {{\n  x = {code}\n}}\n") == f"locals {{\n  x = {expected}\n}}\n"
+
+
+def test_blocks_have_one_empty_line_between_them() -> None:
+    text = 'job "a" {\n\n\n  type = "x"\n  # of g\n  group "g" {\n\n  }\n  meta {}\n\n\n\n  group "h" {\n    count = 1\n\n  }\n}\n\n'
+
+    assert format_hcl(text) == (
+        'job "a" {\n  type = "x"\n\n  # of g\n  group "g" {\n  }\n\n  meta {}\n\n  group "h" {\n    count = 1\n  }\n}\n'
+    )
+
+
+def test_comments_at_the_ends_of_neighbouring_lines_are_below_each_other() -> None:
+    text = 'job "a" {\n  type = "x"    # one\n  priority = 50 # two\n  region = "r"\n  # of all_at_once\n  all_at_once = true // no\n}\n'
+
+    assert format_hcl(text) == (
+        'job "a" {\n  type     = "x" # one\n  priority = 50  # two\n  region   = "r"\n'
+        "  # of all_at_once\n  all_at_once = true // no\n}\n"
+    )
 
 
 def test_formatted_hcl_stays_as_it_is() -> None:
@@ -126,9 +164,10 @@ def test_no_change_of_blanks_changes_the_job(data: Any) -> None:
     lines = text.split("\n")
     for _ in range(data.draw(st.integers(1, 5))):
         at = data.draw(st.integers(0, len(lines) - 1))
-        lines[at] = data.draw(st.sampled_from(["", " ", "\t", "      "])) + lines[at].replace(
-            " = ", data.draw(st.sampled_from(["=", " = ", "   =  "]))
+        sign, blank = data.draw(
+            st.sampled_from([(" = ", "="), (" = ", "   =  "), (", ", ","), ("{ ", "{"), ("[", "[ ")])
         )
+        lines[at] = data.draw(st.sampled_from(["", " ", "\t", "\n\n"])) + lines[at].replace(sign, blank)
     changed = "\n".join(lines)
     try:
         document = parse(changed, JobFormat.HCL).document

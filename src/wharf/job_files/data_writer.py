@@ -28,6 +28,8 @@ _ITEM_START: Final = re.compile(r" *(?:- +)*")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _TOML_ESCAPES: Final = re.compile(r'[\\"\x00-\x1f\x7f]')
 
+_TOML_LINE_ESCAPES: Final = re.compile(r"[\\\x00-\x08\x0b-\x1f\x7f]")
+
 
 class UnwritableValue(ValueError):
     """A format cannot hold a value. `path` is its path in the document."""
@@ -124,7 +126,7 @@ def _dump_yaml(document: Any, *, has_block_texts: bool) -> str:
             return [convert(item) for item in value]
         if isinstance(value, str):
             if "\n" in value:
-                is_block = has_block_texts and value.endswith("\n") and not value[0].isspace()
+                is_block = has_block_texts and not value[0].isspace()
                 return LiteralScalarString(value) if is_block else DoubleQuotedScalarString(value)
             return _quote(value)
         return value
@@ -295,12 +297,16 @@ def _write_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[st
         if _is_table(value) or _is_list_of_tables(value):
             tables.append((key, value))
         elif value is not None:
-            lines.append(f"{_format_key(key)} = {_format_toml(value, (*path, key))}")
+            written = _format_toml_lines(value) if isinstance(value, str) else None
+            lines.append(f"{_format_key(key)} = {written or _format_toml(value, (*path, key))}")
     for key, value in tables:
         inner = (*path, key)
         name = ".".join(map(_format_key, inner))
         for item in value if isinstance(value, list) else [value]:
-            lines += ["", f"[[{name}]]" if isinstance(value, list) else f"[{name}]"]
+            if isinstance(value, list):
+                lines += ["", f"[[{name}]]"]
+            elif not item or not all(_is_table(part) or _is_list_of_tables(part) for part in item.values()):
+                lines += ["", f"[{name}]"]  # The headers of inner tables name this one too.
             _write_table(item, inner, lines)
 
 
@@ -334,6 +340,14 @@ def _format_toml(value: Any, path: tuple[str, ...]) -> str:
             ]
             return "{ " + ", ".join(entries) + " }" if entries else "{}"
     raise UnwritableValue(f"{'.'.join(path)}: TOML has no null")
+
+
+def _format_toml_lines(text: str) -> str | None:
+    """Return a text of several lines as TOML has it, or `None` for any other text."""
+    if "\n" not in text[:-1] or not text.endswith("\n"):
+        return None
+    escaped = _TOML_LINE_ESCAPES.sub(_escape_toml, text).replace('"""', '""\\"')
+    return f'"""\n{escaped}"""'
 
 
 def _format_toml_text(text: str) -> str:

@@ -46,6 +46,10 @@ _OPERAND: Final = re.compile(
 )
 
 
+COMPARISON_PATTERN: Final = (
+    rf"[=<>]|\s({'|'.join(_WORDS)})(\s|$)|^\s*{Operand.DISTINCT_HOSTS}\s*$|^\s*[$]\{{(var|local)\."
+)
+"""The pattern of a text that may be a comparison, for the schema."""
 MIN_MAX_FIELDS: Final = frozenset({"Min", "Max"})
 """Durations in the `Wait` block of a template, but counts in a scaling policy."""
 COMPARISON_FIX: Final = (
@@ -492,7 +496,9 @@ def _get_names(record_type: type[msgspec.Struct], block: BlockType | None) -> _F
             spellings.setdefault(inner.name, _FoundField(inner.field, block=inner))
     listed = [name for name in schema.names if name not in schema.ignored_names]
     durations = {argument.field for argument in arguments if argument.kind is ArgumentKind.DURATION}
-    return _FieldNames(tuple(listed), frozenset(durations | DURATION_FIELDS), spellings)
+    # `Min` and `Max` are counts in some blocks.
+    counts = MIN_MAX_FIELDS - durations if arguments else frozenset()
+    return _FieldNames(tuple(listed), frozenset((durations | DURATION_FIELDS) - counts), spellings)
 
 
 def _list_items(

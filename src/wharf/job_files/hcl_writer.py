@@ -30,6 +30,8 @@ _ESCAPED: Final = re.compile(r'[\\"\x00-\x1f\x7f\u2028\u2029\ufeff]')
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 _TEMPLATE_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
 """Strings and braces inside an interpolation. A string with an interpolation of its own has balanced braces."""
+_NODE_REFERENCE: Final = re.compile(r"(?!(?:var|local|true|false|null)\b)[A-Za-z_][\w-]*(?:\.[\w-]+)*")
+"""A reference that the node replaces."""
 _KEYWORDS: Final = frozenset(("true", "false", "null", "for", "if"))
 _SCALING_LABEL: Final = "vertical_"
 
@@ -173,6 +175,8 @@ class _JobWriter:
             value = value != "false"
         if argument.kind is ArgumentKind.DURATION and isinstance(value, int):
             value = format_short_duration(value)
+        if self._markers is Markers.KEEP_ALL and argument.kind in _CONVERTED_KINDS:
+            value = _drop_conversions(value)
         arguments.append((argument.name, self._format(value)))
 
     def _write_blocks(self, block: BlockType, content: Mapping[str, Any], path: str) -> list[str]:
@@ -206,13 +210,14 @@ class _JobWriter:
             self.lost_paths.append(path)
             return []
         if block.body is BodyKind.FREE_FORM:
-            body = self._write_free_form(value, path)
-        elif block.body is BodyKind.FIELDS:
+            return _wrap(block.name, self._write_free_form(value, path))
+        if block.body is BodyKind.FIELDS:
             label_fields = block.label_fields or (("Type",) if block.label else ())
             label = str(value.get(label_fields[0]) or "").removeprefix(_SCALING_LABEL) if label_fields else ""
             header = f"{block.name} {format_label(label)}" if block.label else block.name
             return _wrap(header, self.write_body(block, value, path, label_fields))
-        elif all(NAME.fullmatch(key) for key in value):
+        value = _drop_conversions(value) if self._markers is Markers.KEEP_ALL else value
+        if all(NAME.fullmatch(key) for key in value):
             body = align_arguments([(key, self._format(item)) for key, item in value.items() if item is not None])
         elif block.has_argument_form:
             return f"{block.name} = {self._format(value)}".split("\n")
@@ -240,6 +245,23 @@ class _JobWriter:
         return [*align_arguments(arguments), *blocks]
 
 
+_CONVERTED_KINDS: Final = frozenset({
+    ArgumentKind.TEXT, ArgumentKind.TEXTS, ArgumentKind.WHOLE, ArgumentKind.BOOL, ArgumentKind.TEXT_MAP,
+})  # fmt: skip
+"""Arguments that convert their values themselves."""
+_CONVERSION: Final = re.compile(r"\$\{convert\(((?:var|local)\.[\w.-]+), (?:string|number|bool)\)\}")
+
+
+def _drop_conversions(value: Any) -> Any:
+    """Return a value without the conversions of variables that arguments of HCL make themselves."""
+    if isinstance(value, str):
+        match = _CONVERSION.fullmatch(value)
+        return f"${{{match[1]}}}" if match is not None else value
+    if isinstance(value, dict):
+        return {key: _drop_conversions(item) for key, item in value.items()}
+    return [_drop_conversions(item) for item in value] if isinstance(value, list) else value
+
+
 _SERVER_FIELDS: Final = frozenset({
     "ParentID", "Dispatched", "DispatchIdempotencyToken", "NomadTokenID", "Status", "StatusDescription", "Stable", "Version",
     "SubmitTime", "CreateIndex", "ModifyIndex", "JobModifyIndex",
@@ -263,21 +285,24 @@ def _is_block(value: Any) -> bool:
 
 
 def _indent(lines: Sequence[str]) -> list[str]:
-    """Return the lines of a body inside its braces. Lines of heredocs stay, as do empty lines."""
+    """Return the lines of a body inside its braces. Empty lines stay, as do lines of heredocs without `-`."""
     indented: list[str] = []
     end = ""
+    is_indented = False
     for line in lines:
         if end:
-            indented.append(line)
-            end = "" if line.strip() == end else end
+            is_end = line.strip() == end
+            indented.append(f"{INDENTATION}{line}" if is_indented and line else line)
+            end = "" if is_end else end
             continue
         indented.append(f"{INDENTATION}{line}" if line else line)
         opening = _HEREDOC_OPENING.search(line)
-        end = opening[1] if opening is not None else ""
+        end = opening[2] if opening is not None else ""
+        is_indented = opening is not None and opening[1] == "-"
     return indented
 
 
-_HEREDOC_OPENING: Final = re.compile(r"= <<([A-Z_]+)$")
+_HEREDOC_OPENING: Final = re.compile(r"= <<(-?)([A-Z_]+)$")
 
 
 def _wrap(header: str, body: Sequence[str]) -> list[str]:
@@ -327,7 +352,8 @@ def format_expression(value: Any, *, is_inside: bool = False, markers: Markers =
         case int() | float():
             return json.dumps(value)
         case str():
-            return _format_text(value, allows_heredoc=not is_inside, markers=markers)
+            bare = _find_bare_expression(value) if markers is Markers.KEEP_ALL else ""
+            return bare or _format_text(value, allows_heredoc=not is_inside, markers=markers)
         case list():
             items = [format_expression(item, is_inside=True, markers=markers) for item in value]
             line = f"[{', '.join(items)}]"
@@ -369,6 +395,18 @@ def _format_text(text: str, *, allows_heredoc: bool = False, markers: Markers = 
     return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
 
 
+def _find_bare_expression(text: str) -> str:
+    """Return the expression of a text that is one interpolation, or an empty text. References for nodes stay in quotes."""
+    pieces = split_template(text)
+    if len(pieces) != 1 or not pieces[0][0] or not text.startswith("${") or "\n" in text or "~" in (text[2], text[-2]):
+        return ""
+    inner = text[2:-1].strip()
+    if _NODE_REFERENCE.fullmatch(inner) is not None:
+        return ""
+    # Without the parentheses, an object becomes a list with one object.
+    return f"({inner})" if inner.startswith("{") else inner
+
+
 def _format_heredoc(text: str, markers: Markers) -> str | None:
     """Return a text of several lines as a heredoc, or `None` if it cannot be one."""
     lines = text.split("\n")
@@ -378,12 +416,22 @@ def _format_heredoc(text: str, markers: Markers) -> str | None:
     escaped = _MARKERS.sub(_double_sign, text)
     if markers is Markers.KEEP_ALL:
         # Strip markers mean something else in a heredoc.
-        return f"<<{name}\n{text}{name}" if "~}" not in text and "{~" not in text else None
+        return _indent_heredoc(text, name) if "~}" not in text and "{~" not in text else None
     for body in (text, escaped) if markers is Markers.KEEP_REFERENCES else (escaped,):
-        heredoc = f"<<{name}\n{body}{name}"
-        if _is_right(heredoc, text):
-            return heredoc
+        for heredoc in (_indent_heredoc(body, name), f"<<{name}\n{body}{name}"):
+            if _is_right(heredoc, text):
+                return heredoc
     return None
+
+
+def _indent_heredoc(text: str, name: str) -> str:
+    """Return a heredoc whose lines are indented as the block is, if its own indentation allows this."""
+    lines = text.split("\n")[:-1]
+    written = [line for line in lines if line.strip()]
+    if all(line[:1] in " \t" for line in written) or any(line != "" for line in lines if not line.strip()):
+        return f"<<{name}\n{text}{name}"
+    body = "".join(f"{INDENTATION}{line}\n" if line else "\n" for line in lines)
+    return f"<<-{name}\n{body}{name}"
 
 
 def _strip_braces(text: str) -> str:

@@ -147,7 +147,7 @@ def map_markup_job(
 ) -> ParsedJob:
     """Return the job of a document. Raises `DocumentErrors`."""
     diagnostics = DiagnosticList()
-    places = _Places(document, source)
+    places = MarkupPlaces(document, source)
     value = document.value
     if not isinstance(value, dict):
         raise _refuse_document(document, source)
@@ -254,7 +254,7 @@ def _add_type_problems(
                 diagnostics.add(place.source, place.start, place.end, f"{name}: {message}", fix)
 
 
-def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, places: "_Places") -> None:
+def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, places: "MarkupPlaces") -> None:
     """Add an error for the first `${var.name}` or `${local.name}` of each name in a file that declares none of them.
 
     The file is no template, so the text would reach the node, which knows no such name. `$${` stays as it is.
@@ -305,7 +305,7 @@ def find_value(document: Any, path: str) -> Any:
     return find_path_value(document, parse_path(path))
 
 
-class _Places(Mapping[str, SourceRange]):
+class MarkupPlaces(Mapping[str, SourceRange]):
     """The places of the fields of a job by their paths. The tree is built when the first place is needed."""
 
     def __init__(self, document: MarkupDocument, source: SourceFile) -> None:
@@ -330,6 +330,13 @@ class _Places(Mapping[str, SourceRange]):
         if found is None and path:
             raise KeyError(path)
         return found.value if found is not None else SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
+
+    def map_file_paths(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        """Return the paths of the job by those of the file, for all values."""
+        return {
+            tuple(map(str, (*self._prefix, *self._get_file_path(path)))): tuple(map(str, path))
+            for path in reversed([parse_path(text) for text in self])
+        }
 
     def spell_path(self, path: str) -> str:
         """Return the path in the file of a field of the job."""

@@ -6,6 +6,7 @@ them from it. It is the only file that this package reads.
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,14 @@ SCHEMA_URL_PATH: Final = "/v1/schema/job.json"
 """Where agents serve the schema."""
 DRIVERS_KEY: Final = "x-drivers"
 """The key of the schema with the name of the definition of each driver's options."""
+FIELDS_KEY: Final = "x-fields"
+"""The key of a field with the schemas of the fields inside, if no definition has them."""
+DECLARATION_FIELDS: Final = ("variables", "locals")
+FILE_PLACE: Final = "the file"
+"""The place of blocks that are not inside of the block `job`."""
+_BRACKETS: Final = re.compile(r"\[[^\]]*\]?|\"[^\"]*\"?")
+"""Positions, keys and labels in a path of a message, such as `TaskGroups[0].Meta[a.b]` or `job "web" > group "api"`."""
+_SEPARATORS: Final = re.compile(r"[.>\s]+")
 MAX_PATH_PARTS: Final = 32
 """Parts of a path that is searched. The deepest field has less; longer paths are not found."""
 
@@ -94,10 +103,11 @@ def list_children(field: SchemaField) -> list[SchemaField]:
     """Return the fields of a block, in the order of the schema; the options of all drivers for the `Config` of a task."""
     schema = load_schema()
     definitions = schema["$defs"]
-    if field.block_name:
+    fields = definitions[field.block_name]["properties"] if field.block_name else field.entry.get(FIELDS_KEY, {})
+    if fields:
         return [
-            SchemaField((*field.path, name), (*field.hcl_path, get_hcl_name(name, entry)), entry)
-            for name, entry in definitions[field.block_name]["properties"].items()
+            SchemaField((*field.path, name), (*_get_hcl_block(field, name), get_hcl_name(name, entry)), entry)
+            for name, entry in fields.items()
         ]
     if field.entry.get("x-type") == "options of the driver":
         return [
@@ -105,6 +115,11 @@ def list_children(field: SchemaField) -> list[SchemaField]:
             for driver, name in schema[DRIVERS_KEY].items()
         ]
     return []
+
+
+def _get_hcl_block(field: SchemaField, name: str) -> tuple[str, ...]:
+    """Return the HCL blocks around a field inside of another one. Declarations are beside the job."""
+    return (FILE_PLACE,) if not field.path and name in DECLARATION_FIELDS else field.hcl_path
 
 
 def get_hcl_name(name: str, entry: Mapping[str, Any]) -> str:
@@ -117,9 +132,9 @@ def find_fields(path_text: str) -> FieldSearch:
     """Find the fields that a path names, such as `group.task.resources.memory`, `Resources.MemoryMB` or `docker.image`.
 
     Each part is a name of the API or of HCL, in upper or lower case. Outer parts can be left out. The first part may also be
-    the name of a job, group or task of the user.
+    the name of a job, group or task of the user. Paths of messages are found too: with positions, keys of maps and labels.
     """
-    parts = [part.lower() for part in path_text.split(".") if part]
+    parts = [part.lower() for part in _SEPARATORS.split(_BRACKETS.sub(" ", path_text)) if part]
     if parts[:1] == ["job"]:
         parts = parts[1:]
     if len(parts) > MAX_PATH_PARTS:
@@ -128,6 +143,8 @@ def find_fields(path_text: str) -> FieldSearch:
     if not parts:
         return FieldSearch((fields[0],))
     if matching := _find_matches(fields, parts):
+        return FieldSearch(tuple(matching))
+    if matching := _find_without_key(fields, parts):
         return FieldSearch(tuple(matching))
     suggestion = _suggest(fields, parts)
     if len(parts) > 1 and not _is_known_name(fields, parts[0]) and (matching := _find_matches(fields, parts[1:])):
@@ -150,6 +167,21 @@ def _find_matches(fields: Iterable[SchemaField], parts: list[str]) -> list[Schem
     matching = [field for field in fields if _matches(field, parts)]
     exact = [field for field in matching if _matches(field, parts, is_exact=True)]
     return exact or matching
+
+
+def _find_without_key(fields: Iterable[SchemaField], parts: list[str]) -> list[SchemaField]:
+    """Return the fields of a path with a key of a map of the user, such as `env.PORT` or `variables.image.type`."""
+    for position in range(1, len(parts)):
+        outer = [field for field in _find_matches(fields, parts[:position]) if _is_map(field)]
+        if outer and position + 1 == len(parts):
+            return outer
+        if outer and (matching := _find_matches(fields, parts[:position] + parts[position + 1 :])):
+            return matching
+    return []
+
+
+def _is_map(field: SchemaField) -> bool:
+    return str(field.entry.get("x-type", "")).startswith("map of")
 
 
 def _matches(field: SchemaField, parts: list[str], *, is_exact: bool = False) -> bool:

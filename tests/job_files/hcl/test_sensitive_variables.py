@@ -8,10 +8,10 @@ from wharf.job_files.data_writer import UnwritableValue
 from wharf.job_files.hcl import evaluate_hcl_job
 from wharf.job_files.hcl.places import find_path_value
 from wharf.job_files.markup_jobs import parse_markup_job
-from wharf.languages.hcl.diagnostics import HIDDEN, DocumentErrors, HiddenValues
+from wharf.languages.hcl.diagnostics import HIDDEN, DocumentErrors, HiddenValues, SourceFile
 from wharf.languages.hcl.documents import list_declared_names, parse_document, parse_values
 from wharf.languages.hcl.variables import VariableInputs
-from wharf.languages.markup import MarkupFormat, parse_markup
+from wharf.languages.markup import MarkupFormat
 
 DECLARATION = 'variable "db" {\n  type = string\n  sensitive = true\n}\n'
 VALUE = "correct-horse-battery"
@@ -134,24 +134,34 @@ def test_other_formats_hide_the_value_too(text: str, format: MarkupFormat) -> No
 @pytest.mark.parametrize("target", [JobFormat.YAML, JobFormat.JSON, JobFormat.TOML])
 def test_a_file_is_not_converted_if_the_result_would_contain_a_sensitive_value(target: JobFormat) -> None:
     text = f'{DECLARATION}job "j" {{\n  meta = {{ url = "pg://${{var.db}}@host" }}\n}}\n'
-    parsed = parse_file(text, flags=[("db", VALUE)])
+    inputs = VariableInputs(flags=[("db", VALUE)])
 
     with pytest.raises(UnwritableValue, match=r"meta\.url comes from a sensitive variable \(db\)"):
-        convert_hcl_job(text, parse_document(text), parsed, target)
+        convert_hcl_job(parse_document(text), target, inputs, PORTS, evaluates=True)
 
 
 def test_a_file_is_converted_if_no_field_comes_from_its_sensitive_variable() -> None:
     text = f'{DECLARATION}job "j" {{\n  meta = {{ a = "b" }}\n}}\n'
-    parsed = parse_file(text, flags=[("db", VALUE)])
+    inputs = VariableInputs(flags=[("db", VALUE)])
 
-    assert "a: b" in convert_hcl_job(text, parse_document(text), parsed, JobFormat.YAML).text
+    conversion = convert_hcl_job(parse_document(text), JobFormat.YAML, inputs, PORTS, evaluates=True)
+
+    assert "a: b" in conversion.text
+    assert VALUE not in conversion.text
+
+
+@pytest.mark.parametrize("target", [JobFormat.YAML, JobFormat.JSON, JobFormat.TOML])
+def test_a_conversion_keeps_a_sensitive_variable_and_needs_no_value_of_it(target: JobFormat) -> None:
+    text = f'{DECLARATION}job "j" {{\n  meta = {{ url = "pg://${{var.db}}@host" }}\n}}\n'
+
+    conversion = convert_hcl_job(parse_document(text), target, VariableInputs(), PORTS)
+
+    assert "pg://${var.db}@host" in conversion.text
+    assert "sensitive" in conversion.text
 
 
 def test_a_conversion_to_hcl_keeps_the_declaration() -> None:
-    document = parse_markup(YAML, MarkupFormat.YAML).value
-    parsed = parse_markup_job(YAML, "web", MarkupFormat.YAML, VariableInputs(flags=[("db", "3")]), PORTS)
-
-    conversion = convert_data_job(YAML, JobFormat.YAML, document, parsed, JobFormat.HCL)
+    conversion = convert_data_job(SourceFile("web", YAML), JobFormat.YAML, JobFormat.HCL, VariableInputs(), PORTS)
 
     assert "sensitive = true" in conversion.text
 

@@ -24,42 +24,43 @@ class LocalCommand(click.Command):
 @click.command(cls=LocalCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--to", "target", type=click.Choice(LANGUAGES), required=True, help="Language of the result.")
+@click.option(
+    "--evaluate",
+    "evaluates",
+    is_flag=True,
+    help="Replace variables and local values by their values.",
+)
 @variable_options
 @click.pass_context
 def convert(
     context: click.Context,
     file: str,
     target: str,
+    evaluates: bool,
     values: tuple[tuple[str, str], ...],
     value_files: tuple[str, ...],
     is_strict: bool,
 ) -> None:
     """Print a job file in another language.
 
-    Notes on standard error say what the result does not have, such as comments. Variables stay, but those of a file in HCL
-    are replaced by their values.
+    Variables, local values and comments stay, if the language has them. A variable needs a value only for the dynamic blocks
+    that depend on it, because HCL alone has such blocks, and with --evaluate. Notes on standard error say what the result does
+    not have.
 
     wharf job convert web.hcl --to yaml
     """
-    from wharf.cli.job.files import read_job_file
-    from wharf.job_files.conversion import JobFormat, convert_data_job, convert_hcl_job
+    from wharf.cli.job.files import convert_file
     from wharf.job_files.data_writer import UnwritableValue
-    from wharf.languages.hcl.documents import ParsedDocument
 
     environment: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
-    job = read_job_file(file, VariableOptions(values, value_files, is_strict), environment.world)
+    name = "standard input" if file == STDIN else file
+    options = VariableOptions(values, value_files, is_strict)
     try:
-        if isinstance(job.syntax, ParsedDocument):
-            conversion = convert_hcl_job(job.source, job.syntax, job.parsed, JobFormat(target))
-        else:
-            document = job.syntax.value
-            conversion = convert_data_job(job.source, JobFormat(job.format), document, job.parsed, JobFormat(target))
+        conversion = convert_file(file, name, target, options, environment.world, evaluates=evaluates)
     except UnwritableValue as error:
-        raise CliError(f"{job.name}: {error}") from error
-    for warning in job.parsed.warnings:
-        click.echo(f"note: {job.parsed.hidden.hide(warning)}", err=True)
-    for loss in conversion.losses:
-        click.echo(f"note: {job.name}: {loss}", err=True)
+        raise CliError(f"{name}: {error}") from error
+    for note in [*conversion.warnings, *(f"{name}: {loss}" for loss in conversion.losses)]:
+        click.echo(f"note: {note}", err=True)
     click.echo(conversion.text, nl=False)
 
 
@@ -69,8 +70,8 @@ def convert(
 def format_files(files: tuple[str, ...], check: bool) -> None:
     """Format job files in HCL and YAML, and print the names of those that changed.
 
-    HCL gets two blanks for each level, and the = of neighbouring arguments below each other. `-` formats standard input and
-    prints the result.
+    HCL gets two blanks for each level, the = of neighbouring arguments below each other, one blank around signs, and one empty
+    line between blocks. `-` formats standard input and prints the result.
 
     wharf job fmt --check web.hcl worker.yaml
     """

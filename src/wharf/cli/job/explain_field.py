@@ -29,8 +29,9 @@ _FACTS: Final = {
 def explain_field(path: str, recursive: bool) -> None:
     """Explain a field of the job file.
 
-    PATH is the field with the names of HCL or of the API, such as group.count, TaskGroups.Count, resources or
-    docker.image. Without PATH, the fields of the job are listed.
+    PATH is the field with the names of HCL or of the API, such as group.count, TaskGroups.Count, resources, docker.image or
+    variable.validation. The paths of messages, such as TaskGroups[0].Count, work too. Without PATH, the fields of the job are
+    listed.
 
     wharf job explain-field task.resources.memory
     """
@@ -107,14 +108,23 @@ def _render_spellings(field: Any, width: int) -> Iterator[str]:  # A SchemaField
     elif spelling["form"] == "label":
         yield from _render_fact("HCL", f"the label of the block, in {place}", width)
     elif spelling["form"] == "argument":
-        value = _format_hcl(example) if example is not None else "..."
-        yield from _render_fact("HCL", f"{spelling['name']} = {value}", width, hanging_indent=2)
+        value = str(example) if spelling.get("is_expression") else _format_hcl(example)
+        value = value if example is not None else "..."
+        yield from _render_fact("HCL", f"{field.hcl_path[-1]} = {value}", width, hanging_indent=2)
         yield from _render_fact("", f"in {place}", width)
     else:
-        has_names = isinstance(example, dict) and spelling["form"] == "map"
-        body = _format_hcl(example).strip("{}") if has_names else " ... "
         label = ' "..."' if spelling.get("has_label") else ""
-        yield from _render_fact("HCL", f"{spelling['name']}{label} {{{body}}}", width, hanging_indent=2)
+        header = f"{field.hcl_path[-1]}{label} {{"
+        if isinstance(example, dict) and spelling["form"] == "map" and len(example) > 1:
+            # A block on one line has at most one argument.
+            yield from _render_fact("HCL", header, width)
+            for key, value in example.items():
+                yield from _render_fact("", f"  {key} = {_format_hcl(value)}", width, hanging_indent=4)
+            yield from _render_fact("", "}", width)
+        else:
+            has_names = isinstance(example, dict) and spelling["form"] == "map"
+            body = _format_hcl(example).strip("{}") if has_names else " ... "
+            yield from _render_fact("HCL", f"{header}{body}}}", width, hanging_indent=2)
         yield from _render_fact("", f"in {place}", width)
 
 

@@ -23,10 +23,9 @@ from wharf.languages.markup import MarkupFormat
 
 if TYPE_CHECKING:
     from wharf.contract.wire.jobs.messages import JobSource
+    from wharf.job_files.conversion import Conversion
     from wharf.job_files.hcl.parsed_job import ParsedJob
-    from wharf.languages.hcl.documents import ParsedDocument
     from wharf.languages.hcl.variables import VariableInputs
-    from wharf.languages.markup import MarkupDocument
     from wharf.world import World
 
 HCL: Final = "hcl"
@@ -50,12 +49,11 @@ MIN_DURATION_NS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """A job file: `source` is its text, `syntax` its document before the evaluation, `parsed` the job with the field names of the API."""
+    """A job file: `source` is its text, `parsed` the job with the field names of the API."""
 
     name: str
     source: str
     format: str
-    syntax: "MarkupDocument | ParsedDocument"
     parsed: "ParsedJob"
     inputs: "VariableInputs"
 
@@ -145,6 +143,35 @@ def read_job_file(path: str, options: VariableOptions, world: "World") -> JobFil
         raise CliError(errors.text) from errors
 
 
+def convert_file(
+    path: str, name: str, target: str, options: VariableOptions, world: "World", *, evaluates: bool
+) -> "Conversion":
+    """Return a job file in another language; `-` is standard input. Raises CliError and `UnwritableValue`."""
+    from wharf.cli.job.local_files import LocalFiles
+    from wharf.job_files.conversion import JobFormat, convert_data_job, convert_hcl_job
+    from wharf.languages.hcl.calls import FunctionPorts
+    from wharf.languages.hcl.documents import list_declared_names, parse_document
+
+    text = read_utf8_text(path, name)
+    format = detect_format(path, text)
+    ports = FunctionPorts(_RandomBytes(world), LocalFiles())
+    try:
+        if format != HCL:
+            data = read_markup(text, name, MarkupFormat(format)).value
+            if format != MarkupFormat.JSON or not is_hcl_in_json(data):
+                inputs = read_inputs(path, options, list_declared_variables(data))
+                source = SourceFile(name, text)
+                return convert_data_job(
+                    source, JobFormat(format), JobFormat(target), inputs, ports, evaluates=evaluates
+                )
+        document = parse_document(text, name)
+        inputs = read_inputs(path, options, list_declared_names(document))
+        conversion = convert_hcl_job(document, JobFormat(target), inputs, ports, evaluates=evaluates)
+    except DocumentErrors as errors:
+        raise CliError(errors.text) from errors
+    return conversion
+
+
 def detect_format(path: str, text: str) -> str:
     """Return the language of a job file by the ending of its name, else by its text."""
     if path.endswith(HCL_SUFFIXES):
@@ -174,14 +201,14 @@ def _parse(path: str, name: str, text: str, options: VariableOptions, world: "Wo
             names = list_declared_variables(document.value)
             inputs = read_inputs(path, options, names) if needs_inputs else VariableInputs()
             parsed = map_markup_job(document, SourceFile(name, text), inputs, ports)
-            return JobFile(name, text, format, document, parsed, inputs)
+            return JobFile(name, text, format, parsed, inputs)
     from wharf.job_files.hcl.parsing import evaluate_hcl_job
     from wharf.languages.hcl.documents import list_declared_names, parse_document
 
     parsed_document = parse_document(text, name)
     inputs = read_inputs(path, options, list_declared_names(parsed_document))
     parsed = evaluate_hcl_job(parsed_document, inputs, ports, checks_tasks=True)
-    return JobFile(name, text, HCL, parsed_document, parsed, inputs)
+    return JobFile(name, text, HCL, parsed, inputs)
 
 
 class _RandomBytes:

@@ -1,5 +1,6 @@
 """`wharf job plan` and `wharf job validate`: check a job file against the servers without submitting it."""
 
+import difflib
 import shlex
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
@@ -28,6 +29,13 @@ DELETED: Final = "Deleted"
 OUTLINE_UNITS: Final = {"CPU": "MHz", "Cores": "cores", "MemoryMB": "MB"}
 """The resources that the one-line outline of a new task shows, with their units."""
 DIFF_SIGNS: Final = {"Added": ("+", "green"), "Deleted": ("-", "red"), "Edited": ("±", "yellow"), "None": (" ", None)}
+CONTEXT_LINES: Final = 3
+"""The unchanged lines before and after a changed line of a text."""
+MAX_SHOWN_LINES: Final = 200
+"""The changed lines of a text that are shown. More are rather read in the file."""
+MAX_COMPARED_LINES: Final = 10_000
+"""The lines of both texts of a field. The comparison of many equal lines takes quadratic time."""
+_TYPES_BY_SIGN: Final = {"+": ADDED, "-": DELETED, " ": "None"}
 UPDATE_LABELS: Final = {
     "place": "to place", "stop": "to stop", "migrate": "to migrate", "destructive_update": "to replace",
     "in_place_update": "to update in place", "canary": "to place as canary", "preemptions": "to preempt",
@@ -292,6 +300,9 @@ def _render_fields(
     changed = [field for field in fields or () if field.type != "None"]
     width = max((len(field.name) for field in changed), default=0)
     for field in changed:
+        if "\n" in field.old.rstrip("\n") or "\n" in field.new.rstrip("\n"):
+            yield from _render_lines(depth, field)
+            continue
         match field.type:
             case "Added":
                 text = _format_value(field.name, field.new)
@@ -301,10 +312,82 @@ def _render_fields(
                 text = f"{_format_value(field.name, field.old)} → {_format_value(field.name, field.new)}"
         notes = f" ({', '.join(field.annotations)})" if field.annotations else ""
         yield _format_diff_line(depth, field.type, f"{field.name:<{width}}  {text}{notes}")
-    for object_diff in objects or ():
+    for object_diff in _pair_objects(objects or ()):
         if object_diff.type != "None":
             yield _format_diff_line(depth, object_diff.type, object_diff.name)
             yield from _render_fields(depth + 1, object_diff.fields, object_diff.objects)
+
+
+def _pair_objects(objects: "Sequence[ObjectDiff]") -> "list[ObjectDiff]":
+    """Return the objects, with a deleted and an added one with similar texts of several lines as one that is edited.
+
+    The API compares the items of a list, such as templates, as wholes.
+    """
+    paired = list(objects)
+    for deleted in [each for each in objects if each.type == DELETED and _has_lines(each, "old")]:
+        candidates = [
+            each for each in paired if each.type == ADDED and each.name == deleted.name and _has_lines(each, "new")
+        ]
+        added = max(candidates, key=lambda each: _count_equal_fields(deleted, each), default=None)
+        if added is not None and _count_equal_fields(deleted, added):
+            paired[paired.index(deleted)] = _join_objects(deleted, added)
+            paired.remove(added)
+    return paired
+
+
+def _has_lines(diff: "ObjectDiff", side: str) -> bool:
+    return any("\n" in getattr(field, side).rstrip("\n") for field in diff.fields or ())
+
+
+def _count_equal_fields(deleted: "ObjectDiff", added: "ObjectDiff") -> int:
+    new = _get_new_values(added.fields)
+    return sum(1 for field in deleted.fields or () if field.old and new.get(field.name) == field.old)
+
+
+def _join_objects(deleted: "ObjectDiff", added: "ObjectDiff") -> "ObjectDiff":
+    """Return the difference between a deleted and an added object."""
+    from wharf.contract.model.jobs.plan import DiffType, FieldDiff, ObjectDiff
+
+    old = {field.name: field.old for field in deleted.fields or ()}
+    new = _get_new_values(added.fields)
+    fields: list[FieldDiff] = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name, ""), new.get(name, "")
+        change = DiffType.EDITED if before and after else DiffType.ADDED if after else DiffType.DELETED
+        if before != after:
+            fields.append(FieldDiff(type=change, name=name, old=before, new=after))
+    inner = [*(deleted.objects or ()), *(added.objects or ())]
+    changed = [each for each in inner if not any(_is_reverse(each, other) for other in inner)]
+    return ObjectDiff(type=DiffType.EDITED, name=added.name, fields=tuple(fields), objects=tuple(changed))
+
+
+def _is_reverse(diff: "ObjectDiff", other: "ObjectDiff") -> bool:
+    """Return whether one object was deleted and an equal one was added."""
+    old = {field.name: (field.old, field.new) for field in diff.fields or ()}
+    new = {field.name: (field.new, field.old) for field in other.fields or ()}
+    return diff is not other and diff.name == other.name and diff.type != other.type and old == new
+
+
+def _render_lines(depth: int, field: "FieldDiff") -> Iterator[str]:
+    """Yield the name of a field with a text of several lines, and its changed lines with the lines around them."""
+    from wharf.cli.common.rendering import style_dim
+
+    notes = f" ({', '.join(field.annotations)})" if field.annotations else ""
+    yield _format_diff_line(depth, field.type, f"{field.name}{notes}")
+    old, new = field.old.splitlines(), field.new.splitlines()
+    if len(old) + len(new) > MAX_COMPARED_LINES:
+        yield _format_diff_line(depth + 1, "None", f"{len(old):,} lines → {len(new):,} lines")
+        return
+    changes = list(difflib.unified_diff(old, new, n=CONTEXT_LINES, lineterm=""))[2:]
+    if not changes:
+        yield _format_diff_line(depth + 1, "None", "only the ends of lines differ")
+    for line in changes[:MAX_SHOWN_LINES]:
+        if line.startswith("@@"):
+            yield f"{'  ' * (depth + 1)}{style_dim(line)}"
+        else:
+            yield _format_diff_line(depth + 1, _TYPES_BY_SIGN[line[:1]], line[1:])
+    if len(changes) > MAX_SHOWN_LINES:
+        yield _format_diff_line(depth + 1, "None", f"... and {len(changes) - MAX_SHOWN_LINES:,} more lines")
 
 
 def _format_value(name: str, value: str) -> str:

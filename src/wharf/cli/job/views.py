@@ -10,6 +10,8 @@ from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.completion import complete_jobs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wharf.cli.job.progress import JobProgress
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.model.jobs.groups import TaskGroup
@@ -81,18 +83,28 @@ def history(session: Session, job_id: str, diffs: bool, version: int | None) -> 
     found = find_job(session, job_id)
     response = session.client.jobs.versions(found.id, diffs=diffs, namespace=found.namespace).value
     versions = [job for job in response.versions if version in (None, job.version)]
+    equal_versions = _find_equal_versions(response.versions)
 
     def render_text() -> str:
         """Return a table of the versions, or the changes of each version."""
         if not diffs:
-            titles = ("Version", "Stable", "Submitted", "Tag", "Description")
-            return render_table(titles, [_build_version_row(session, job) for job in versions])
+            titles: tuple[str, ...] = ("Version", "Stable", "Submitted", "Tag", "Description")
+            rows = [_build_version_row(session, job) for job in versions]
+            if any(job.version in equal_versions for job in versions):
+                titles = (*titles[:3], "Same as", *titles[3:])
+                rows = [
+                    (*row[:3], equal_versions.get(job.version, "-"), *row[3:])
+                    for job, row in zip(versions, rows, strict=True)
+                ]
+            return render_table(titles, rows)
         # The server returns the diff of each version from the one before it, in the order of the versions.
         diffs_of_versions = hide_values(response.diffs or ())
         changes = {response.versions[position].version: diff for position, diff in enumerate(diffs_of_versions)}
         lines: list[str] = []
         for job in versions:
             lines += [f"{render_heading(f'Version {job.version}')}  {style_dim(session.format_time(job.submit_time))}"]
+            if job.version in equal_versions:
+                lines.append(f"  same as version {equal_versions[job.version]}")
             lines += (
                 [f"  {line}" for line in render_job_diff(changes[job.version], is_full=session.is_verbose)]
                 if job.version in changes
@@ -323,6 +335,21 @@ def _is_superseded(allocation: "AllocationStub") -> bool:
     return bool(allocation.next_allocation) or (
         allocation.desired_status != "run" and allocation.client_status == "complete"
     )
+
+
+def _find_equal_versions(versions: "Sequence[Job]") -> dict[int, int]:
+    """Return the newest earlier version with an equal specification, by version: a revert adds such a version."""
+    from wharf.contract.model.jobs.diff import compare_jobs
+    from wharf.contract.model.jobs.plan import DiffType
+
+    equal: dict[int, int] = {}
+    ordered = sorted(versions, key=lambda job: job.version, reverse=True)
+    for position, job in enumerate(ordered):
+        for earlier in ordered[position + 1 :]:
+            if compare_jobs(earlier, job).type is DiffType.NONE:
+                equal[job.version] = earlier.version
+                break
+    return equal
 
 
 def _build_version_row(session: Session, job: "Job") -> tuple[object, ...]:

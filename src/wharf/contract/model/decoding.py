@@ -374,6 +374,9 @@ def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, 
         if normalizer is not None:
             path.append(name)
             normalized[name] = normalizer(value, path, progress)
+            if name in schema.submitted_only_fields and name in schema.nested and not isinstance(value, dict):
+                # The conversion does not see the field.
+                raise _make_error(path, f"expected an object or null, got {_describe_json_type(value)}")
             path.pop()
         else:
             problem = _find_scalar_problem(value, MAX_TEXT_CHARS)
@@ -391,6 +394,13 @@ def _find_scalar_problem(value: object, max_text_chars: int) -> str:
     elif type(value) is int and not MIN_INTEGER <= value <= MAX_INTEGER:
         return f"the number is too large: write one from {MIN_INTEGER} to {MAX_INTEGER}"
     return ""
+
+
+def _describe_json_type(value: object) -> str:
+    """Return the type of a value in the words of other errors."""
+    if isinstance(value, bool):
+        return "true or false"
+    return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "a number"
 
 
 def _normalize_name(submitted: object, path: FieldPath, progress: _Progress) -> object:  # noqa: ARG001 (a Normalizer)

@@ -12,6 +12,7 @@ from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute
 from wharf.languages.hcl.nodes import LiteralNode
 from wharf.languages.hcl.numerals import format_number
+from wharf.languages.hcl.template_texts import TemplateText
 from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, Value, describe_value
 
 MAX_SHOWN_CHARS: Final = 40
@@ -26,6 +27,14 @@ _DESCRIPTIONS: Final[Mapping[ArgumentKind, str]] = {
 }
 
 
+_TYPE_NAMES: Final[Mapping[ArgumentKind, str]] = {
+    ArgumentKind.TEXT: "string",
+    ArgumentKind.WHOLE: "number",
+    ArgumentKind.BOOL: "bool",
+}
+"""The types that values of arguments are converted to."""
+
+
 class ItemError(ConversionError):
     """An item of a list or map does not fit. `position` is its position or key."""
 
@@ -36,7 +45,9 @@ class ItemError(ConversionError):
 
 
 def convert_argument(argument: Argument, value: Value) -> Any:
-    """Return the value of an argument as JSON has it. Raises `ConversionError`."""
+    """Return the value of an argument as JSON has it. A template stays as it is. Raises `ConversionError`."""
+    if isinstance(value, TemplateText):
+        return value.convert(_TYPE_NAMES[argument.kind]) if argument.kind in _TYPE_NAMES else str(value)
     return _CONVERTERS[argument.kind](argument, value)
 
 
@@ -78,13 +89,20 @@ def _convert_texts(argument: Argument, value: Value) -> list[Any]:  # noqa: ARG0
 def _convert_wholes(argument: Argument, value: Value) -> list[Any]:
     if not isinstance(value, SEQUENCES):
         raise ConversionError("not a list")
-    converted = []
+    converted: list[Any] = []
     for position, item in enumerate(value.items):
         try:
-            converted.append(_convert_whole(argument, item))
+            converted.append(
+                item.convert("number") if isinstance(item, TemplateText) else _convert_whole(argument, item)
+            )
         except ConversionError:
             raise ItemError(position, item) from None
     return converted
+
+
+def convert_text(value: Value) -> str:
+    """Return a value as a text. A template stays one. Raises `ConversionError`."""
+    return value.convert("string") if isinstance(value, TemplateText) else to_text(value)
 
 
 def convert_text_list(value: Value) -> list[str]:
@@ -94,7 +112,7 @@ def convert_text_list(value: Value) -> list[str]:
     texts = []
     for position, item in enumerate(value.items):
         try:
-            texts.append(to_text(item))
+            texts.append(convert_text(item))
         except ConversionError:
             raise ItemError(position, item) from None
     return texts
@@ -106,7 +124,7 @@ def _convert_text_map(argument: Argument, value: Value) -> dict[str, str]:  # no
     texts = {}
     for key, item in value.entries.items():
         try:
-            texts[key] = to_text(item)
+            texts[key] = convert_text(item)
         except ConversionError:
             raise ItemError(key, item) from None
     return texts

@@ -126,6 +126,19 @@ def define_argument(
 
 
 @cache
+def build_empty_object(block: BlockType) -> Mapping[str, Any]:
+    """Return the JSON object of a block without any arguments and blocks."""
+    empty: dict[str, Any] = dict.fromkeys(block.label_fields)
+    empty |= {argument.field: argument.absent for argument in block.arguments if not argument.operand}
+    for inner in block.blocks:
+        if inner.field and not inner.is_absent_omitted:
+            empty[inner.field] = None
+        if inner.other_field:
+            empty[inner.other_field] = None
+    return empty | dict(block.fixed_fields)
+
+
+@cache
 def build_schema(block: BlockType) -> BodySchema:
     """Return the schema by which the body of a block is evaluated."""
     if block.body is BodyKind.FREE_FORM:

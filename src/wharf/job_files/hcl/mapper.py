@@ -12,13 +12,20 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from wharf.job_files.hcl import blocks
-from wharf.job_files.hcl.argument_values import convert_argument, convert_text_list, describe_found, describe_mismatch
-from wharf.job_files.hcl.block_types import Argument, BlockType, BodyKind, Storage
+from wharf.job_files.hcl.argument_values import (
+    convert_argument,
+    convert_text,
+    convert_text_list,
+    describe_found,
+    describe_mismatch,
+)
+from wharf.job_files.hcl.block_types import Argument, BlockType, BodyKind, Storage, build_empty_object
 from wharf.job_files.hcl.places import JsonObject, ObjectOrigin
 from wharf.languages.hcl.budget import Budget
 from wharf.languages.hcl.conversions import ConversionError, to_text
 from wharf.languages.hcl.diagnostics import HIDDEN, DiagnosticList, SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
+from wharf.languages.hcl.template_texts import TemplateText
 from wharf.languages.hcl.values import MAPPINGS, describe_value, to_plain
 
 HORIZONTAL: Final = "horizontal"
@@ -43,14 +50,7 @@ class _BlockPlan:
 
 @cache
 def _get_plan(block: BlockType) -> _BlockPlan:
-    empty: JsonObject = dict.fromkeys(block.label_fields)
-    empty |= {argument.field: argument.absent for argument in block.arguments if not argument.operand}
-    for inner in block.blocks:
-        if inner.field and not inner.is_absent_omitted:
-            empty[inner.field] = None
-        if inner.other_field:
-            empty[inner.other_field] = None
-    empty |= block.fixed_fields
+    empty = dict(build_empty_object(block))
     return _BlockPlan(
         empty,
         len(msgspec.json.encode(empty)),
@@ -115,7 +115,9 @@ class JobMapper:
             argument = plan.arguments.get(name)
             if argument is None:
                 inner = plan.blocks[name]
-                result[inner.field] = self._convert_map_argument(inner, attribute)
+                is_template = isinstance(attribute.value, TemplateText)
+                converted_map = attribute.value if is_template else self._convert_map_argument(inner, attribute)
+                result[inner.field] = converted_map
             elif attribute.value is not None:
                 self._set_argument(result, argument, attribute, short_forms)
         for argument in plan.required:
@@ -152,7 +154,7 @@ class JobMapper:
     def _store_block(self, result: JsonObject, block: BlockType, converted: JsonObject, source: EvaluatedBlock) -> None:
         """Store the object of a block in its field."""
         field = block.field
-        if block.name == "port" and converted["Value"] > 0:
+        if block.name == "port" and (isinstance(converted["Value"], str) or converted["Value"] > 0):
             field = block.other_field
         elif block is blocks.TASK_IDENTITY and converted["Name"] in DEFAULT_IDENTITY_NAMES:
             self._store_default_identity(result, block, converted, source)
@@ -277,7 +279,7 @@ class JobMapper:
         for block, converted, source in deferred:
             if not block.copied_to_tasks:
                 continue
-            size = len(msgspec.json.encode(converted))
+            size = len(msgspec.json.encode(converted, enc_hook=str))  # A template is a text.
             for task in tasks:
                 if block.name == "vault" and task["Vault"] is not None:
                     continue
@@ -307,7 +309,7 @@ class JobMapper:
         for key, item in value.entries.items():
             self._budget.use_result(len(key) + _ENTRY_BYTES)
             try:
-                result[key] = to_text(item)
+                result[key] = convert_text(item)
             except ConversionError:
                 name = HIDDEN if attribute.is_sensitive else key
                 self._report_map_value(attribute.get_item_place(key), name, describe_value(item))
@@ -321,7 +323,7 @@ class JobMapper:
             if attribute.is_failed:
                 continue
             try:
-                result[name] = to_text(attribute.value)
+                result[name] = convert_text(attribute.value)
             except ConversionError:
                 self._report_map_value(attribute.place, name, describe_value(attribute.value))
         return result
@@ -335,6 +337,9 @@ class JobMapper:
         result: JsonObject = {}
         for name, attribute in source.body.attributes.items():
             if attribute.is_failed:
+                continue
+            if isinstance(attribute.value, TemplateText):
+                result[name] = attribute.value
                 continue
             try:
                 result[name] = convert_text_list(attribute.value)

@@ -1,5 +1,6 @@
-"""The entry point: evaluates a job file and maps it to the JSON of a job."""
+"""The entry points: evaluate a job file, or read it with its variables, and map it to the JSON of a job."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from wharf.job_files.hcl.block_types import build_block_schema
@@ -12,8 +13,9 @@ from wharf.job_files.runtime_names import add_name_warnings
 from wharf.job_files.task_problems import add_task_problems
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts
-from wharf.languages.hcl.documents import ParsedDocument, evaluate_document, parse_document
+from wharf.languages.hcl.documents import EvaluatedDocument, ParsedDocument, evaluate_document, parse_document
 from wharf.languages.hcl.schemas import BodySchema
+from wharf.languages.hcl.template_documents import TemplateDocument, read_template_document
 from wharf.languages.hcl.variables import VariableInputs
 
 JOB_FILE_SCHEMA: Final = BodySchema((), {JOB.name: build_block_schema(JOB, is_required=True)})
@@ -40,6 +42,26 @@ def evaluate_hcl_job(
     """
     budget = Budget()
     evaluated = evaluate_document(document, JOB_FILE_SCHEMA, ports=ports, inputs=inputs, budget=budget)
+    return _map_job(evaluated, budget, checks_tasks=checks_tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTemplate:
+    """A job file with its variables: the texts of the job are templates. `declarations` has what the job refers to."""
+
+    parsed: ParsedJob
+    declarations: TemplateDocument
+
+
+def read_hcl_template(document: ParsedDocument, inputs: VariableInputs, ports: FunctionPorts) -> JobTemplate:
+    """Return the job of a file without values for its variables. Dynamic blocks are evaluated. Raises `DocumentErrors`."""
+    budget = Budget()
+    declarations = read_template_document(document, JOB_FILE_SCHEMA, ports=ports, inputs=inputs, budget=budget)
+    return JobTemplate(_map_job(declarations.evaluated, budget), declarations)
+
+
+def _map_job(evaluated: EvaluatedDocument, budget: Budget, *, checks_tasks: bool = False) -> ParsedJob:
+    """Return the job of an evaluated document. Raises `DocumentErrors`."""
     diagnostics = evaluated.diagnostics
     mapper = JobMapper(diagnostics, budget)
     job: JsonObject = {}

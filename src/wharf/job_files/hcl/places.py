@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wharf.job_files.hcl.block_types import BlockType, BodyKind
+from wharf.job_files.hcl.block_types import BlockType, BodyKind, build_empty_object
 from wharf.job_files.hcl.blocks import JOB
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
@@ -46,6 +46,33 @@ class PlaceIndex(Mapping[str, SourceRange]):
 
     def __len__(self) -> int:
         return len(self._get_places())
+
+    def copy_written(self) -> JsonObject:
+        """Return the document without the fields that the file does not set."""
+        return self._copy_object(self._document)
+
+    def _copy_object(self, item: JsonObject) -> JsonObject:
+        origin = self._origins.get(id(item))
+        empty: Mapping[str, Any] = {}
+        written: set[str] = set()
+        if origin is not None and origin.block.body is BodyKind.FIELDS and isinstance(origin.source, EvaluatedBlock):
+            empty = build_empty_object(origin.block)
+            arguments = origin.source.body.attributes
+            written = {argument.field for argument in origin.block.arguments if argument.name in arguments}
+            written.add("Operand")  # A comparison without it is one of the API, where no operand is the default.
+        return {
+            name: self._copy_value(value)
+            for name, value in item.items()
+            if name in written or name not in empty or value != empty[name]
+        }
+
+    def _copy_value(self, value: Any) -> Any:
+        """Return a copy of a value. Templates become plain texts."""
+        if isinstance(value, dict):
+            return self._copy_object(value)
+        if isinstance(value, list):
+            return [self._copy_value(item) for item in value]
+        return str(value) if isinstance(value, str) else value
 
     def _get_places(self) -> dict[str, SourceRange]:
         if self._places is None:

@@ -17,6 +17,7 @@ from wharf.contract.model.drivers import DRIVER_CONFIGS
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.settings import Duration
 from wharf.contract.model.times import UNITS_NS
+from wharf.job_files.fields import COMPARISON_PATTERN
 from wharf.job_files.markup_jobs import EXTENSION_PREFIX
 from wharf.job_files.reference.defaults import (
     JOB_TYPES,
@@ -27,7 +28,7 @@ from wharf.job_files.reference.defaults import (
 )
 from wharf.job_files.reference.docstrings import FieldText, read_field_texts
 from wharf.job_files.reference.spellings import Spelling, find_spellings, iterate_block_places
-from wharf.job_files.schema import DRIVERS_KEY, JsonObject
+from wharf.job_files.schema import DRIVERS_KEY, FIELDS_KEY, JsonObject
 
 SCHEMA_ID: Final = "urn:wharf:schema:job"
 EXPRESSION: Final = "[$%]\\{"
@@ -151,7 +152,18 @@ def _require(record_type: type[msgspec.Struct], name: str) -> JsonObject:
         return {"required": [name]}
     names = [name, name.lower(), name[0].lower() + name[1:], _get_python_name(record_type, name)]
     names += [spelling.name for spelling in find_spellings().get((record_type.__name__, name.lower()), [])]
-    return {"anyOf": [{"required": [each]} for each in dict.fromkeys(filter(None, names))]}
+    usual = [{"required": [each]} for each in dict.fromkeys(filter(None, names))]
+    # Any other spelling: not all names differ from it.
+    patterns = [_match_any_case(name.lower(), has_blanks=True)]
+    patterns += [_match_any_case(each.name) for each in find_spellings().get((record_type.__name__, name.lower()), [])]
+    other = {"not": {"propertyNames": {"not": {"pattern": f"^({'|'.join(patterns)})$"}}}}
+    return {"anyOf": [*usual, other]}
+
+
+def _match_any_case(name: str, *, has_blanks: bool = False) -> str:
+    """Return a pattern for a name in upper and lower case. With `has_blanks`, signs `_` may be anywhere in it."""
+    letters = [f"[{letter.upper()}{letter}]" if letter.isalpha() else letter for letter in name]
+    return f"_*{'_*'.join(letters)}_*" if has_blanks else "".join(letters)
 
 
 def _get_python_name(record_type: type[msgspec.Struct], name: str) -> str:
@@ -168,19 +180,17 @@ def _build_other_names(record_type: type[msgspec.Struct]) -> JsonObject:
     class_path = f"#/$defs/{record_type.__name__}/properties"
     patterns: JsonObject = {}
     for name in list_field_types(record_type):
-        words = _get_python_name(record_type, name).split("_")
-        pattern = "_?".join("".join(f"[{letter.upper()}{letter}]" for letter in word) for word in words)
-        patterns[f"^(?!{name}$){pattern}$"] = {"$ref": f"{class_path}/{name}"}
+        patterns[f"^(?!{name}$){_match_any_case(name.lower(), has_blanks=True)}$"] = {"$ref": f"{class_path}/{name}"}
     known = {name.lower() for name in list_field_types(record_type)}
     for block in {place.block for place in iterate_block_places() if place.record_type is record_type}:
         for argument in block.arguments:
             if argument.operand:
-                patterns[f"^{argument.name}$"] = {"type": ["string", "boolean", "null"]}
+                patterns[f"^{_match_any_case(argument.name)}$"] = {"type": ["string", "boolean", "null"]}
             elif argument.name.replace("_", "") not in known and argument.field.lower() in known:
-                patterns[f"^{argument.name}$"] = {"$ref": f"{class_path}/{argument.field}"}
+                patterns[f"^{_match_any_case(argument.name)}$"] = {"$ref": f"{class_path}/{argument.field}"}
         for inner in block.blocks:
             if inner.field.lower() in known and inner.name.replace("_", "") not in known:
-                patterns[f"^{inner.name}$"] = {"type": ["object", "array", "string", "null"]}
+                patterns[f"^{_match_any_case(inner.name)}$"] = {"type": ["object", "array", "string", "null"]}
     if record_type is Job:
         patterns[f"^{EXTENSION_PREFIX}"] = {"description": "Ignored: holds parts that aliases of YAML refer to."}
     return dict(sorted(patterns.items()))
@@ -188,17 +198,113 @@ def _build_other_names(record_type: type[msgspec.Struct]) -> JsonObject:
 
 def _build_file_only_properties() -> JsonObject:
     """Return the schemas of the parts of a job file that are not part of the job."""
-    return {
-        "variables": {
-            "type": ["object", "null"], "x-type": "map of blocks", "x-hcl": {"name": "variable", "form": "block"},
-            "description": "The variables of the file, by name. Use one with `${var.NAME}`.\n\nType: map of blocks\nHCL: block `variable`",
-        },
-        "locals": {
-            "type": ["object", "null"], "x-type": "map of any values", "x-hcl": {"name": "locals", "form": "block"},
-            "description": "Values with a name that are computed once. Use one with `${local.NAME}`.\n\nType: map of any values\n"
-            "HCL: block `locals`",
-        },
+    rule: JsonObject = {
+        "type": "object", "properties": _RULE_FIELDS, "required": ["condition", "error_message"], "additionalProperties": False,
     }  # fmt: skip
+    fields: JsonObject = {
+        **_VARIABLE_FIELDS,
+        "validation": _describe_declared(
+            "A rule for the values of the variable. A list has several rules.", "block, or list of blocks",
+            anyOf=[rule, {"type": "array", "items": rule}, {"type": "null"}],
+            form="block", fields=_RULE_FIELDS,
+        ),
+    }  # fmt: skip
+    declaration = {"properties": fields, "additionalProperties": False, "allOf": _build_default_conditions()}
+    return {
+        "variables": _describe_declared(
+            "The variables of the file, by name. Use one with `${var.NAME}`.\n\nA value that is no map is the default of its variable.",
+            "map of blocks", type=["object", "null"], hcl_name="variable", form="block", has_label=True,
+            additionalProperties={"if": {"type": "object"}, "then": declaration}, fields=fields,
+        ),
+        "locals": _describe_declared(
+            "Values with a name that are computed once. Use one with `${local.NAME}`.", "map of any values",
+            type=["object", "null"], hcl_name="locals", form="block",
+        ),
+    }  # fmt: skip
+
+
+def _describe_declared(
+    prose: str,
+    type_text: str,
+    *,
+    hcl_name: str = "",
+    form: str = "argument",
+    has_label: bool = False,
+    is_expression: bool = False,
+    fields: JsonObject | None = None,
+    **keywords: Any,
+) -> JsonObject:
+    """Return the schema of a part of declarations, with its annotations and its description.
+
+    `is_expression`: the value is a text in YAML, and an expression without quotes in HCL.
+    """
+    # Without a name, that of YAML is the one of HCL too.
+    spelling: JsonObject = {"name": hcl_name} if hcl_name else {}
+    spelling |= {"form": form}
+    spelling |= {"has_label": True} if has_label else {"is_expression": True} if is_expression else {}
+    hcl = f"\nHCL: block `{hcl_name}`" if hcl_name else ""
+    return {
+        "description": f"{prose}\n\nType: {type_text}{hcl}", **keywords, "x-type": type_text,
+        "x-hcl": spelling,
+        **({FIELDS_KEY: fields} if fields is not None else {}),
+    }  # fmt: skip
+
+
+_VARIABLE_FIELDS: Final[JsonObject] = {
+    "type": _describe_declared(
+        "The type of the values: `string`, `number`, `bool`, `any`, or one such as `list(string)`.", "text",
+        type="string", pattern=r"^\s*(string|number|bool|any|(list|set|map|tuple|object)\s*\()", examples=["number"], is_expression=True,
+    ),
+    "default": _describe_declared(
+        "The value if no other is given. Without it, the variable needs a value.\n\nIt has neither names nor functions.", "any value",
+        examples=["web:1"],
+    ),
+    "description": _describe_declared("What the variable is for.", "text", type=["string", "null"], examples=["The image of the server"]),
+    "sensitive": _describe_declared(
+        "Whether messages, plans and the stored source of the job hide the value.", "true or false",
+        type="boolean", examples=[True],
+    ),
+}  # fmt: skip
+_RULE_FIELDS: Final[JsonObject] = {
+    "condition": _describe_declared(
+        "An expression that is true for values that are allowed. It uses only the variable itself.", "text or true or false",
+        type="string", pattern=r"\bvar\b", examples=["var.count > 0"], is_expression=True,
+    ),
+    "error_message": _describe_declared(
+        "The text of the error for other values.", "text", type="string", minLength=1, examples=["write a number above 0"],
+    ),
+}  # fmt: skip
+_DEFAULT_SCHEMAS: Final[Mapping[str, JsonObject]] = {
+    "string": {"type": ["string", "number", "boolean", "null"]},
+    "number": {
+        "anyOf": [
+            {"type": ["number", "null"]},
+            {"type": "string", "pattern": r"^-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$"},
+        ]
+    },
+    "bool": {"enum": [True, False, "true", "false", "1", "0", None]},
+}
+"""The defaults of variables of a type. Other values cannot be converted to it."""
+
+
+def _build_default_conditions() -> list[JsonObject]:
+    """Return schemas that compare the default of a variable with its type."""
+    conditions: list[JsonObject] = []
+    for name, schema in _DEFAULT_SCHEMAS.items():
+        conditions.append(_build_default_condition({"const": name}, schema))
+    for pattern, type_name in ((r"^\s*(list|set|tuple)\(", "array"), (r"^\s*(map|object)\(", "object")):
+        conditions.append(
+            _build_default_condition({"type": "string", "pattern": pattern}, {"type": [type_name, "null"]})
+        )
+    return conditions
+
+
+def _build_default_condition(type_schema: JsonObject, default_schema: JsonObject) -> JsonObject:
+    default = {"anyOf": [EXPRESSION_SCHEMA, default_schema]}
+    return {
+        "if": {"properties": {"type": type_schema}, "required": ["type"]},
+        "then": {"properties": {"default": default}},
+    }
 
 
 def _find_block_name(record_type: type[msgspec.Struct]) -> str:
@@ -230,6 +336,8 @@ def _build_property(record_type: type[msgspec.Struct], name: str, field_type: An
     if text.values:
         entry["x-values"] = dict(text.values)
     _add_default(entry, text, values, has_block=inner_type is not None, is_always_set=_is_always_set(record_type, name))
+    if _is_required(entry):
+        _refuse_empty_values(entry)
     if limits := _describe_limits(record_type, name, text):
         entry["x-limits"] = limits
     if text.example is not None:
@@ -245,6 +353,17 @@ def _build_property(record_type: type[msgspec.Struct], name: str, field_type: An
         if spelling.has_label:
             entry["x-hcl"]["has_label"] = True
     return {"description": _build_description(text.prose, entry), **entry}
+
+
+def _refuse_empty_values(entry: JsonObject) -> None:
+    """Leave null and the empty text out of the schema of a required field."""
+    if isinstance(entry.get("type"), list):
+        entry["type"] = [name for name in entry["type"] if name != "null"]
+        if "string" in entry["type"]:
+            entry["minLength"] = 1
+    for alternative in entry.get("anyOf", ()):
+        if "enum" in alternative:
+            alternative["enum"] = [value for value in alternative["enum"] if value not in (None, "")]
 
 
 def _is_always_set(record_type: type[msgspec.Struct], name: str) -> bool:
@@ -391,9 +510,12 @@ def _build_value_schema(field_type: Any, text: FieldText, type_text: str, *, is_
             pattern = f"^(true|false|0|1)$|{EXPRESSION}" if is_options else EXPRESSION
             return _allow_text({"type": "boolean"}, pattern, "expected true or false")
         case "list of texts":
-            return _allow_text({"type": "array", "items": {"type": "string"}}, EXPRESSION, "expected a list of texts")
+            # Drivers read numbers in their options as texts.
+            item = {"type": ["string", "number", "boolean"] if is_options else "string"}
+            return _allow_text({"type": "array", "items": item}, EXPRESSION, "expected a list of texts")
         case "map of texts":
-            return _build_map_schema({"type": "string"}, is_options=is_options)
+            item = {"type": ["string", "number", "boolean"] if is_options else ["string", "null"]}
+            return _build_map_schema(item, is_options=is_options)
         case "map of lists of texts":
             return _build_map_schema({"type": "array", "items": {"type": "string"}}, is_options=is_options)
         case "map of any values" | "options of the driver":
@@ -408,8 +530,13 @@ def _build_block_schema(inner_type: type, type_text: str, *, is_options: bool) -
     """Return the keywords that check one or several blocks. Options of drivers may be converted from HCL, with lists of blocks."""
     reference: JsonObject = {"$ref": f"#/$defs/{inner_type.__name__}"}
     if inner_type.__name__ in _SHORT_FORMS:
-        short_form = {"type": "string", "description": _SHORT_FORMS[inner_type.__name__]}
-        return {"type": ["array", "string", "null"], "items": {"anyOf": [reference, short_form]}}
+        short_form = {
+            "type": "string",
+            "pattern": COMPARISON_PATTERN,
+            "description": _SHORT_FORMS[inner_type.__name__],
+        }
+        items = {"anyOf": [reference, short_form]}
+        return {"type": ["array", "string", "null"], "items": items, "pattern": COMPARISON_PATTERN}
     if is_options:
         return {"anyOf": [reference, {"type": "array", "items": reference}, EXPRESSION_SCHEMA, {"type": "null"}]}
     if type_text == "block":

@@ -65,7 +65,7 @@ TYPO_SIMILARITY: Final = 0.85
 _VARIABLE_BODY: Final = BodySchema(
     ("type", "default", "description", "sensitive"), {"validation": BlockSchema(MAP_BODY)}
 )
-_DECLARATIONS: Final[Mapping[str, BlockSchema]] = {
+DECLARATIONS: Final[Mapping[str, BlockSchema]] = {
     "variable": BlockSchema(_VARIABLE_BODY, ("name",), is_repeatable=True),
     "variables": BlockSchema(MAP_BODY, is_repeatable=True),
     "locals": BlockSchema(MAP_BODY, is_repeatable=True),
@@ -268,7 +268,7 @@ def parse_values(
         body = BodyParser(source, diagnostics).parse_document_body()
     for block in body.blocks:
         fix = "write name = value"
-        if block.type in _DECLARATIONS:
+        if block.type in DECLARATIONS:
             fix = "declarations belong into the job file; here, write name = value"
         diagnostics.add(source, block.start, block.header_end, "a values file has no blocks", fix)
     diagnostics.raise_if_any()
@@ -291,14 +291,8 @@ def evaluate_document(
     """
     diagnostics = DiagnosticList()
     source = document.source
-    root = replace(schema, blocks={**schema.blocks, **_DECLARATIONS})
+    body, root = build_document_body(document, schema, diagnostics)
     scope = Scope(budget or Budget(), functions, ports)
-    body = (
-        JsonBodyBuilder(source, diagnostics).build_body([document.tree], root)
-        if isinstance(document.tree, JsonObject)
-        else document.tree
-    )
-    diagnostics.raise_if_any()
     place = SourceRange(source, 0, 0)
     try:
         reader = VariableReader(source, scope, diagnostics, is_json=document.is_json)
@@ -308,10 +302,10 @@ def evaluate_document(
         local_values = collect_local_values(body, source, diagnostics)
         evaluate_local_values(local_values, source, scope, diagnostics)
         # The body is evaluated also if a variable or local value has an error, so that the author sees all errors in one run.
-        evaluator = _BodyEvaluator(source, root, diagnostics, is_json=document.is_json)
+        evaluator = BodyEvaluator(source, root, diagnostics, is_json=document.is_json)
         for argument in local_values.values():
             evaluator.record_references(argument, scope)
-        main_body = SyntaxBody(body.arguments, [block for block in body.blocks if block.type not in _DECLARATIONS])
+        main_body = SyntaxBody(body.arguments, [block for block in body.blocks if block.type not in DECLARATIONS])
         try:
             evaluated = evaluator.evaluate_body(main_body, root, scope, None)
         except BudgetExceeded:
@@ -330,8 +324,28 @@ def evaluate_document(
     )
 
 
-class _BodyEvaluator:
-    """Evaluates bodies, expands dynamic blocks, and reports what the schema does not allow."""
+def build_document_body(
+    document: ParsedDocument, schema: BodySchema, diagnostics: DiagnosticList
+) -> tuple[SyntaxBody, BodySchema]:
+    """Return the body of a document, and the schema of its top level with the blocks of declarations.
+
+    Raises `DocumentErrors` for JSON that is no document.
+    """
+    root = replace(schema, blocks={**schema.blocks, **DECLARATIONS})
+    body = (
+        JsonBodyBuilder(document.source, diagnostics).build_body([document.tree], root)
+        if isinstance(document.tree, JsonObject)
+        else document.tree
+    )
+    diagnostics.raise_if_any()
+    return body, root
+
+
+class BodyEvaluator:
+    """Evaluates bodies, expands dynamic blocks, and reports what the schema does not allow.
+
+    `template_documents` has one that evaluates dynamic blocks only.
+    """
 
     def __init__(self, source: SourceFile, root: BodySchema, diagnostics: DiagnosticList, *, is_json: bool) -> None:
         self._source = source
@@ -618,7 +632,7 @@ class _BodyEvaluator:
             return
 
         def suggest() -> str:
-            keys = [kind for kind in schema.blocks if kind not in _DECLARATIONS]
+            keys = [kind for kind in schema.blocks if kind not in DECLARATIONS]
             if self._is_json and owner is None and find_nearest_name(name, keys) is None:
                 return (
                     f"the JSON form of HCL starts with the key {', '.join(keys)}; a document in the form of the API "

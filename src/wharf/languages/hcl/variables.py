@@ -17,7 +17,15 @@ from wharf.languages.hcl.diagnostics import (
     is_secret_name,
 )
 from wharf.languages.hcl.expression_parser import ExpressionParser
-from wharf.languages.hcl.nodes import LiteralNode, Scope, SyntaxNode, evaluate_condition, suggest_name
+from wharf.languages.hcl.nodes import (
+    LiteralNode,
+    ObjectNode,
+    Scope,
+    SyntaxNode,
+    TupleNode,
+    evaluate_condition,
+    suggest_name,
+)
 from wharf.languages.hcl.reader import NAME, ParseError
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.type_expressions import read_type
@@ -340,6 +348,9 @@ class VariableReader:
                 "write what a right value looks like",
             )
             is_right = False
+        if isinstance(message.value, ObjectNode | TupleNode):
+            self._add_error(message.value.start, message.value.end, "the error_message is a text")
+            is_right = False
         if is_right:
             declaration.validations.append(
                 Validation(condition, message, SourceRange(self._source, condition.value.start, condition.value.end))
@@ -371,13 +382,21 @@ class VariableReader:
 
     # -- values
 
-    def find_values(self, inputs: VariableInputs) -> dict[str, Value]:
-        """Return the value of each variable. Variables with errors are added to the names that failed."""
+    def find_values(self, inputs: VariableInputs, *, allows_missing: bool = False) -> dict[str, Value]:
+        """Return the value of each variable. Variables with errors are added to the names that failed.
+
+        With `allows_missing`, a variable without a value is no error.
+        """
         candidates = self._collect_candidates(inputs)
         values: dict[str, Value] = {}
         failed: set[str] = set()
         for name, declaration in self.declarations.items():
-            if not declaration.is_valid or not self._find_value(declaration, candidates.get(name), values):
+            is_missing = allows_missing and declaration.default is None and name not in candidates
+            if (
+                is_missing
+                or not declaration.is_valid
+                or not self._find_value(declaration, candidates.get(name), values)
+            ):
                 failed.add(f"var.{name}")
         self._scope.failed = frozenset(failed)
         return values

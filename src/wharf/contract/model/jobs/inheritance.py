@@ -80,7 +80,7 @@ def complete_service(service: JsonObject) -> JsonObject:
     Fields that a check sets itself take precedence. The zeros of `ZERO_IF_ABSENT` count as absent. Modifies and returns the
     JSON object.
     """
-    if not service.get("Provider"):
+    if service.get("Provider") is None:
         service["Provider"] = ""
     restart, checks = service.get("CheckRestart"), service.get("Checks")
     if isinstance(restart, dict) and isinstance(checks, list):

@@ -1,0 +1,184 @@
+"""Returns expressions as the texts of templates, as a file in YAML, JSON or TOML has them.
+
+Such a file has no expressions outside of its texts: `count = var.n` of HCL is the text `${var.n}` there.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from wharf.languages.hcl.bodies import SyntaxArgument
+from wharf.languages.hcl.call_nodes import CallNode
+from wharf.languages.hcl.diagnostics import SourceFile
+from wharf.languages.hcl.loops import TemplateFor, TemplateIf, TemplateNode, TemplateParts
+from wharf.languages.hcl.nodes import LiteralNode, ObjectNode, ParenthesizedNode, RelocatedNode, SyntaxNode, TupleNode
+from wharf.languages.hcl.references import ReferenceNode
+from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, HclObject, HclTuple, Value, to_plain
+
+_MARKERS: Final = re.compile(r"(\$+|%+)\{")
+_NODE_REFERENCE: Final = re.compile(r"\$\{(?!(?:var|local)\b)[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*\}")
+"""A reference that the node replaces. As a template, it is the same text."""
+
+
+TEXT_FUNCTIONS: Final = frozenset({
+    "base64decode", "base64encode", "chomp", "file", "format", "indent", "join", "jsonencode", "lower", "md5", "regex_replace",
+    "replace", "sha1", "sha256", "sha512", "substr", "title", "trim", "trimprefix", "trimspace", "trimsuffix", "upper",
+    "urlencode", "yamlencode",
+})  # fmt: skip
+"""Functions whose value is a text."""
+
+
+class TemplateText(str):
+    """The source of a template, in place of its value. `expression` is set if the template is this expression alone.
+
+    The value of such a template keeps its type: `type_name` is its name, if it is known.
+    """
+
+    expression: str = ""
+    type_name: str = ""
+
+    def convert(self, type_name: str) -> str:
+        """Return the template whose value is converted to a type, as the value of an argument of HCL is."""
+        if not self.expression or self.type_name == type_name:
+            return str(self)
+        return f"${{convert({self.expression}, {type_name})}}"
+
+
+def escape_template(text: str, *, keeps_references: bool = True) -> str:
+    """Return the template whose value is a text. References for the node stay as they are, unless not `keeps_references`."""
+    if "{" not in text:
+        return text
+
+    def escape(match: re.Match[str]) -> str:
+        is_reference = keeps_references and match[1] == "$" and _NODE_REFERENCE.match(text, match.start()) is not None
+        return match[0] if is_reference else f"{match[1]}{match[1][0]}{{"
+
+    return _MARKERS.sub(escape, text)
+
+
+def escape_value(value: Value, *, keeps_references: bool = True) -> Value:
+    """Return a value with all of its texts as templates."""
+
+    def escape_text(text: str) -> str:
+        return escape_template(text, keeps_references=keeps_references)
+
+    if isinstance(value, str):
+        return escape_text(value)
+    if isinstance(value, SEQUENCES):
+        return HclTuple(tuple([escape_value(item, keeps_references=keeps_references) for item in value.items]))
+    if isinstance(value, MAPPINGS):
+        return HclObject({
+            escape_text(key): escape_value(item, keeps_references=keeps_references)
+            for key, item in value.entries.items()
+        })  # fmt: skip
+    return value
+
+
+def to_plain_template(value: Value) -> Any:
+    """Return a value as JSON has it, with templates as plain texts."""
+    return _drop_text_types(to_plain(value))
+
+
+def _drop_text_types(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _drop_text_types(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_drop_text_types(item) for item in value]
+    return str(value) if isinstance(value, TemplateText) else value
+
+
+class TemplateWriter:
+    """Writes the expressions of one source as templates."""
+
+    def __init__(self, source: SourceFile, variable_types: Mapping[str, str]) -> None:
+        self._source = source.text
+        self._variable_types = variable_types
+        self.kept_ranges: list[tuple[int, int]] = []
+        """The offsets of expressions that the templates contain as they are written, with their comments."""
+
+    def write_argument(self, argument: SyntaxArgument, evaluate: Callable[[], Value]) -> Value:
+        """Return the value of an argument as a template: lists and objects of templates.
+
+        `evaluate` returns the value of an expression without names and calls. Other expressions stay.
+        """
+        if not argument.references and not argument.calls:
+            return escape_value(evaluate())
+        return self.write(argument.value)
+
+    def write(self, node: SyntaxNode) -> Value:
+        """Return a node as a template, and the items of lists and objects as templates of their own."""
+        match node:
+            case LiteralNode(value=value):
+                return escape_value(value)
+            case ParenthesizedNode(inner=inner):
+                return self.write(inner)
+            case TupleNode(items=items):
+                return HclTuple(tuple([self.write(item) for item in items]))
+            case ObjectNode(entries=entries):
+                return HclObject({
+                    escape_template(key) if isinstance(key, str) else self.write_text(key): self.write(value)
+                    for key, value in entries
+                })  # fmt: skip
+            case _:
+                text = TemplateText(self.write_text(node))
+                if not isinstance(node, TemplateNode) and text.startswith("${") and text.endswith("}"):
+                    text.expression = text[2:-1]
+                    text.type_name = self._find_type(node)
+                return text
+
+    def _find_type(self, node: SyntaxNode) -> str:
+        """Return the type of an expression, or an empty text if it is not known."""
+        if isinstance(node, ReferenceNode):
+            if node.root not in ("var", "local"):
+                return "string"  # The node replaces the text.
+            is_whole = node.root == "var" and len(node.steps) == 1 and node.name is not None
+            return self._variable_types.get(node.name or "", "") if is_whole else ""
+        return "string" if isinstance(node, CallNode) and node.name in TEXT_FUNCTIONS else ""
+
+    def write_text(self, node: SyntaxNode) -> str:
+        """Return a node as a text whose value it is."""
+        match node:
+            case LiteralNode(value=str() as text):
+                return escape_template(text)
+            case ParenthesizedNode(inner=inner):
+                return self.write_text(inner)
+            case TemplateNode(parts=parts):
+                return self._write_parts(parts)
+            case RelocatedNode(start=start, end=end) if self._source.startswith('"', start):
+                text = json.loads(self._source[start:end])  # A string of the JSON form is a template already.
+                return str(text)
+            case _:
+                return f"${{{self._get_interpolation(node)}}}"
+
+    def _get_source(self, node: SyntaxNode) -> str:
+        self.kept_ranges.append((node.start, node.end))
+        return self._source[node.start : node.end]
+
+    def _write_parts(self, parts: TemplateParts) -> str:
+        pieces: list[str] = []
+        for part in parts:
+            match part:
+                case str():
+                    piece = escape_template(part)
+                case SyntaxNode():
+                    piece = f"${{{self._get_interpolation(part)}}}"
+                case TemplateIf():
+                    otherwise = f"%{{ else }}{self._write_parts(part.else_parts)}" if part.else_parts else ""
+                    condition = self._get_source(part.condition)
+                    piece = f"%{{ if {condition} }}{self._write_parts(part.parts)}{otherwise}%{{ endif }}"
+                case TemplateFor(loop=loop):
+                    names = f"{loop.key_name}, {loop.value_name}" if loop.key_name is not None else loop.value_name
+                    head = f"%{{ for {names} in {self._get_source(loop.collection)} }}"
+                    piece = f"{head}{self._write_parts(part.parts)}%{{ endfor }}"
+            if pieces and pieces[-1][-1:] in ("$", "%") and piece[:1] == pieces[-1][-1]:
+                # The sign would double that of the marker, which makes it an escape.
+                pieces.append(f'${{"{piece[0]}"}}')
+                pieces[-2] = pieces[-2][:-1]
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _get_interpolation(self, node: SyntaxNode) -> str:
+        """Return the expression of an interpolation, as it is written."""
+        is_reference = isinstance(node, ReferenceNode) and node.root not in ("var", "local")
+        return node.text if is_reference else self._get_source(node)  # type: ignore[attr-defined]  # it is a reference
