@@ -273,7 +273,7 @@ DYNAMIC = """\
 variable "ports" {
   type = map(number)
 }
-variable "secret_host" {
+variable "host" {
   type = string
 }
 locals {
@@ -287,7 +287,7 @@ job "a" {
         labels   = [port.key]
         content {
           to           = port.value
-          host_network = "${var.secret_host}-${port.key}"
+          host_network = "${var.host}-${port.key}"
         }
       }
     }
@@ -298,7 +298,7 @@ job "a" {
 
 def test_a_dynamic_block_needs_the_variables_that_it_is_computed_from() -> None:
     with pytest.raises(DocumentErrors) as caught:
-        convert(DYNAMIC, JobFormat.HCL, JobFormat.YAML, flags=[("secret_host", "h")])
+        convert(DYNAMIC, JobFormat.HCL, JobFormat.YAML, flags=[("host", "h")])
 
     assert caught.value.text.splitlines()[0] == (
         'job.hcl:14:20: this part of a dynamic block needs a value of the variable "ports"'
@@ -306,25 +306,31 @@ def test_a_dynamic_block_needs_the_variables_that_it_is_computed_from() -> None:
     assert caught.value.text.count("needs a value") == 1
 
 
-def test_a_dynamic_block_with_a_sensitive_variable_is_not_converted() -> None:
-    text = DYNAMIC.replace("type = string", "type = string\n  sensitive = true")
-
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (DYNAMIC.replace("type = string", "type = string\n  sensitive = true"), "host"),
+        (DYNAMIC.replace("host\"", "secret_host\"").replace("var.host", "var.secret_host"), "secret_host"),
+    ],
+    ids=["declared", "by its name"],
+)
+def test_a_dynamic_block_with_a_sensitive_variable_is_not_converted(text: str, name: str) -> None:
     with pytest.raises(DocumentErrors) as caught:
-        convert(text, JobFormat.HCL, JobFormat.YAML, flags=[("ports", "{ y = 2 }"), ("secret_host", "correct-horse")])
+        convert(text, JobFormat.HCL, JobFormat.YAML, flags=[("ports", "{ y = 2 }"), (name, "correct-horse")])
 
-    assert 'comes from the sensitive variable "secret_host"' in caught.value.text
+    assert f'comes from the sensitive variable "{name}"' in caught.value.text
     assert "correct-horse" not in caught.value.text
 
 
 def test_a_note_names_the_values_that_a_dynamic_block_was_evaluated_with() -> None:
     converted = convert(
-        DYNAMIC, JobFormat.HCL, JobFormat.YAML, flags=[("ports", "{ y = 2 }"), ("secret_host", "correct-horse")]
+        DYNAMIC, JobFormat.HCL, JobFormat.YAML, flags=[("ports", "{ y = 2 }"), ("host", "correct-horse")]
     )
 
     assert "HostNetwork: correct-horse-x" in converted.text
     assert converted.losses == [
-        'the dynamic "port" of line 13 is replaced by 2 blocks, evaluated with var.ports = {"y": 2}, '
-        'var.secret_host = "(hidden)"'
+        'the dynamic "port" of line 13 is replaced by 2 blocks, evaluated with var.host = "correct-horse", '
+        'var.ports = {"y": 2}'
     ]
 
 

@@ -363,10 +363,11 @@ def _render_index(schema: JsonObject, names: list[str]) -> Iterator[str]:
     yield ""
     yield "`wharf job init` writes this line. The schema is part of the package too: `wharf/job_files/job.schema.json`."
     yield ""
-    yield "The schema accepts what `wharf job validate` accepts, but it also refuses a task without an option that its driver needs, a"
-    yield "duration of the driver `mock` that cannot be read, and an empty block without its required fields. These fail only on the node. The"
-    yield "schema cannot check rules that compare several fields, such as a port label that no network has; words in texts, such as operands and"
-    yield "time zones; limits of durations; the items of lists and maps that are defaults of variables; and values of variables from outside."
+    yield "The schema accepts what `wharf job validate` accepts, but it also refuses a duration of the driver `mock` that cannot be read,"
+    yield "and an empty block without its required fields. These fail only on the node. The schema cannot check rules that compare several"
+    yield "fields, such as a port label that no network has, or a task without `Config` whose driver needs options; words in texts, such as"
+    yield "operands, paths and time zones; limits of durations; the items of lists and maps that are defaults of variables; and values of"
+    yield "variables from outside."
 
 
 def _render_file_limits() -> Iterator[str]:
