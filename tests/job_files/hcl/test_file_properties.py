@@ -20,11 +20,14 @@ from tests.job_files.hcl.examples import EXAMPLES
 from tests.job_files.hcl.job_texts import PORTS, parse_file, to_json_form, wrap_block
 from wharf.contract.model.decoding import DecodingError, DecodingProblem, convert_object
 from wharf.contract.model.jobs.job import Job
+from wharf.job_files.data_writer import simplify_job, write_document
 from wharf.job_files.hcl import ParsedJob, parse_hcl_job
 from wharf.job_files.hcl.block_types import ArgumentKind
 from wharf.job_files.hcl.blocks import iterate_blocks
+from wharf.job_files.markup_jobs import parse_markup_job
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, DocumentErrors
 from wharf.languages.hcl.variables import VariableInputs
+from wharf.languages.markup import MarkupFormat
 
 MAX_CPU_S: Final = 1.0
 MAX_ATTEMPTS: Final = 3
@@ -45,6 +48,11 @@ PIECES: Final = (
     "[for x in range(1000) : [for y in range(1000) : x]]", "vault {}\n", 'secret "s" {}\n', 'scaling "x" {}\n', "port x {}\n",
 )  # fmt: skip
 
+MARKUP_PIECES: Final = (
+    "", "\n", "  ", "- ", ": ", "{", "}", "[", "]", '"', "'", "#", "&a ", "*a", "<<: *a", "!x ", "!!int ", "|\n", ">\n", "---\n", "...\n",
+    "%", "@", "\t", "null", "1e400", ".inf", "0x1F", "2020-01-01", "9" * 5_000, "[" * 200, "\\", "\\u12", "\\ud800", "${var.x}", "${",
+    "variables:\n  x: 1\n", ",", "x-a: &a {b: c}\n", "? ", "{a: 1}", '{"a":1}', '"a": 1, "a": 2,',
+)  # fmt: skip
 CHARACTERS: Final = tuple(map(chr, (*range(128), *range(0x300, 0x310), 0x2028, 0x1F600, 0xFFFF)))
 CHANGES: Final = st.lists(
     st.tuples(
@@ -154,6 +162,46 @@ def test_randomly_damaged_files_are_jobs_or_have_errors() -> None:
             check_file(text)
         except BaseException:
             print(f"file {number} of the seed {SEED}:\n{text}")
+            raise
+
+
+def convert_files() -> list[tuple[MarkupFormat, str]]:
+    """Return the files in the other languages."""
+    documents = [
+        simplify_job(parsed.document) for parsed in map(try_parse, (*FILES, *BLOCKS)) if isinstance(parsed, ParsedJob)
+    ]
+    return [(format, write_document(each, format)) for each in documents[:40] for format in MarkupFormat]
+
+
+def check_data_file(text: str, format: MarkupFormat) -> None:
+    """Parse a file in YAML, JSON or TOML. It is a job, or it has errors with places in the text."""
+    error = ""
+    try:
+        parse_markup_job(text, f"job.{format}", format, VariableInputs(), PORTS)
+    except DocumentErrors as errors:
+        error = errors.text
+    assert not error or re.match(rf"job\.{format}:\d+:\d+: |job\.{format}: the file is empty", error)
+
+
+@pytest.mark.fuzz
+def test_randomly_damaged_files_in_other_languages_are_jobs_or_have_errors() -> None:
+    files = convert_files()
+    for number in range(RANDOM_FILES // 4):
+        random = Random(f"{SEED}-{number}")
+        format, text = random.choice(files)
+        changes = [
+            (
+                random.random(),
+                random.choice((0, 0, 1, 3, 20)),
+                random.choice(random.choice((MARKUP_PIECES, NAMES, CHARACTERS))),
+            )
+            for _ in range(random.randint(1, 4))
+        ]
+        damaged = apply_changes(text, changes)
+        try:
+            check_data_file(damaged, format)
+        except BaseException:
+            print(f"file {number} of the seed {SEED}, in {format}:\n{damaged}")
             raise
 
 
