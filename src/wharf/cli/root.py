@@ -41,6 +41,10 @@ COMMANDS: Final = {
     "operator": CommandEntry(
         "wharf.cli.operator.group", "operator", "Operate a cluster: API requests, scheduler, servers, keys, snapshots."
     ),
+    "import": CommandEntry(
+        "wharf.cli.nomad.importing", "import_group", "Copy the configuration and the jobs of another scheduler."
+    ),
+    "compat": CommandEntry("wharf.cli.nomad.compat", "compat", "Let scripts that call `nomad` call Wharf."),
     "tls": CommandEntry("wharf.cli.tls", "tls", "Create TLS certificates."),
     "gateway": CommandEntry("wharf.cli.limits.gateway", "gateway", "Run a rate limiting proxy for an HTTP service."),
     "limits": CommandEntry("wharf.cli.limits.group", "limits", "Write rate limit rules and operate a rate limiter."),
