@@ -126,11 +126,11 @@ class Terminal:
     def pause(self, seconds: float) -> None:
         self.wait(seconds)
 
-    def run(self, *words: str) -> CommandResult:
-        """Run a command and return its result."""
+    def run(self, *words: str, program: str = "wharf") -> CommandResult:
+        """Run a command and return its result. `program` is the name by which the process is called."""
         self._capture.readouterr()
         try:
-            main(words, environment=self)
+            main(words, environment=self, program=program)
         except SystemExit as end:
             code = int(end.code or 0)
         else:

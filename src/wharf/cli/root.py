@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -91,6 +92,8 @@ UNAVAILABLE_COMMANDS: Final = {
 
 _EXCERPT_LINE: Final = re.compile(r" {3}| *[0-9]* \| ")
 """A line below a diagnostic: a line of a file, its mark, or what to write instead."""
+NOMAD_PROGRAM: Final = "nomad"
+"""The name of the program if it was called by the link that `wharf compat install-nomad` makes."""
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 
@@ -116,16 +119,19 @@ def root() -> None:
 add_help_option(root)
 
 
-def main(arguments: Sequence[str] | None = None, environment: object = None) -> None:
+def main(arguments: Sequence[str] | None = None, environment: object = None, program: str = "") -> None:
     """Run a command and exit the process. `arguments` default to those of the process.
 
-    `environment` is the `CommandEnvironment` of commands that call a server; tests pass their own.
+    `environment` is the `CommandEnvironment` of commands that call a server; tests pass their own. `program` is the name
+    by which the process was called. If it is `nomad`, the arguments are those of Nomad's command line.
     """
     words = sys.argv[1:] if arguments is None else arguments
+    if arguments is None and not program:
+        program = os.path.basename(sys.argv[0])
     _escape_unencodable_output()
     _protect_terminals()
     try:
-        exit_code = _run(words, environment)
+        exit_code = _run(words, environment, NOMAD_PROGRAM if program == NOMAD_PROGRAM else "wharf")
         _flush_output()
     except BrokenPipeError:
         # The reader of the output closed the pipe, as `head` does. Flushing stdout at exit would fail again.
@@ -173,10 +179,14 @@ def _print_error(text: str, arguments: Sequence[str]) -> None:
         click.echo(line if _EXCERPT_LINE.match(line) else f"wharf: {line}", err=True)
 
 
-def _run(arguments: Sequence[str], environment: object) -> int:
+def _run(arguments: Sequence[str], environment: object, program: str) -> int:
     """Run a command and return its exit code. Prints its error."""
     try:
-        exit_code = root.main(list(arguments), prog_name="wharf", standalone_mode=False, obj=environment)
+        if program == NOMAD_PROGRAM:
+            from wharf.cli.nomad.compat import translate_arguments
+
+            arguments = translate_arguments(arguments)
+        exit_code = root.main(list(arguments), prog_name=program, standalone_mode=False, obj=environment)
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
     except click.Abort as abort:

@@ -15,6 +15,7 @@ import click
 
 from wharf.cli.common.errors import CliError, format_error
 from wharf.cli.common.waiting_notices import STALE_TEXT
+from wharf.cli.root import NOMAD_PROGRAM
 
 if TYPE_CHECKING:
     from wharf.contract.client import ClientSettings, SyncClient
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from wharf.world import World
 
 SHORT_ID_LENGTH: Final = 8
-NOMAD_PROGRAM: Final = "nomad"
-"""The name of the program if it was called by the link that `wharf compat install-nomad` makes."""
 STORE_OUTAGE_LIMIT_S: Final = 5.0
 """A command ends after servers could not reach their store for this long. A store that elects a new leader needs less."""
 OUTAGE_LIMIT_S: Final = 120.0
