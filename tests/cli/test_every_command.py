@@ -20,7 +20,7 @@ from tests.cli.terminal import WEB, CommandResult, Terminal, open_terminal, writ
 MAX_ERROR_CHARS = 1_500
 SEARCHES = frozenset({("search",), ("var", "list")})
 """Commands that succeed if nothing matches."""
-CREATES = frozenset({("namespace", "apply"), ("node", "pool", "apply"), ("var", "lock")})
+CREATES = frozenset({("compat", "install-nomad"), ("namespace", "apply"), ("node", "pool", "apply"), ("var", "lock")})
 """Commands whose argument names what they create, or a path of the API."""
 
 

@@ -11,7 +11,14 @@ from typing import Final
 import click
 
 from wharf import __version__
-from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup, RenamedOption, add_help_option
+from wharf.cli.lazy_group import (
+    NOMAD_PROGRAM,
+    NOT_SUPPORTED_BY_NODES,
+    CommandEntry,
+    LazyGroup,
+    RenamedOption,
+    add_help_option,
+)
 
 COMMANDS: Final = {
     "dev": CommandEntry("wharf.cli.dev", "dev", "Run a whole cluster on this machine, for development."),
@@ -92,8 +99,6 @@ UNAVAILABLE_COMMANDS: Final = {
 
 _EXCERPT_LINE: Final = re.compile(r" {3}| *[0-9]* \| ")
 """A line below a diagnostic: a line of a file, its mark, or what to write instead."""
-NOMAD_PROGRAM: Final = "nomad"
-"""The name of the program if it was called by the link that `wharf compat install-nomad` makes."""
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 

@@ -15,7 +15,7 @@ import click
 
 from wharf.cli.common.errors import CliError, format_error
 from wharf.cli.common.waiting_notices import STALE_TEXT
-from wharf.cli.root import NOMAD_PROGRAM
+from wharf.cli.lazy_group import NOMAD_PROGRAM
 
 if TYPE_CHECKING:
     from wharf.contract.client import ClientSettings, SyncClient

@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.lazy_group import CommandEntry, LazyGroup
+from wharf.cli.lazy_group import NOMAD_PROGRAM, CommandEntry, LazyGroup
 from wharf.cli.nomad.command_table import ALIASES, COMMANDS, POSITIONAL, REMOTE_COMMANDS, NomadCommand
-from wharf.cli.root import NOMAD_PROGRAM
 
 MODULE: Final = "wharf.cli.nomad.compat"
 GROUP_COMMANDS: Final = {

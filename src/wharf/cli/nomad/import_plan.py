@@ -19,7 +19,7 @@ from wharf.contract.wire.jobs.messages import JobSource
 from wharf.contract.wire.variables import VariableView
 
 
-class Kind(enum.StrEnum):
+class ImportKind(enum.StrEnum):
     """A kind of record that is imported, in the order of the import: records come after those that they refer to."""
 
     QUOTA = "quotas"
@@ -54,7 +54,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     `record` is the record to write. It can contain secrets, so it is never printed.
     """
 
-    kind: Kind
+    kind: ImportKind
     name: str
     action: Action
     reason: str = ""
@@ -98,7 +98,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     variables: tuple[VariableView, ...] = ()
     jobs: tuple[SourceJob, ...] = ()
     skipped: tuple[Change, ...] = ()  # Records that cannot be read or have no counterpart.
-    losses: Mapping[tuple[Kind, str], str] = {}  # By kind and name: what a record loses on the way.
+    losses: Mapping[tuple[ImportKind, str], str] = {}  # By kind and name: what a record loses on the way.
 
 
 class OwnState(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +114,10 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Mapping[tuple[str, str], JobComparison] = {}  # By namespace and ID.
 
 
-class _RecordKind(NamedTuple):
+class _ComparedKind(NamedTuple):
     """How records of a kind are named and compared."""
 
-    kind: Kind
+    kind: ImportKind
     get_name: Callable[[Any], str]
     unused_fields: frozenset[str] = frozenset()
     """Fields that do not count, in addition to those that servers set."""
@@ -128,12 +128,12 @@ _SERVER_FIELDS: Final = frozenset({
 })  # fmt: skip
 _OPERATING_SWITCHES: Final = ("reject_job_registration", "pause_eval_broker")
 """Settings that stop a cluster for a while, such as during the move to Wharf. They are not imported."""
-_QUOTA: Final = _RecordKind(Kind.QUOTA, lambda quota: quota.name)
-_NODE_POOL: Final = _RecordKind(Kind.NODE_POOL, lambda pool: pool.name)
-_NAMESPACE: Final = _RecordKind(Kind.NAMESPACE, lambda namespace: namespace.name, frozenset({"Weight"}))
-_POLICY: Final = _RecordKind(Kind.POLICY, lambda policy: policy.name)
-_ROLE: Final = _RecordKind(Kind.ROLE, lambda role: role.name)
-_VARIABLE: Final = _RecordKind(Kind.VARIABLE, lambda variable: f"{variable.namespace}/{variable.path}")
+_QUOTA: Final = _ComparedKind(ImportKind.QUOTA, lambda quota: quota.name)
+_NODE_POOL: Final = _ComparedKind(ImportKind.NODE_POOL, lambda pool: pool.name)
+_NAMESPACE: Final = _ComparedKind(ImportKind.NAMESPACE, lambda namespace: namespace.name, frozenset({"Weight"}))
+_POLICY: Final = _ComparedKind(ImportKind.POLICY, lambda policy: policy.name)
+_ROLE: Final = _ComparedKind(ImportKind.ROLE, lambda role: role.name)
+_VARIABLE: Final = _ComparedKind(ImportKind.VARIABLE, lambda variable: f"{variable.namespace}/{variable.path}")
 ACL_OFF_TEXT: Final = "access control is off in Wharf; turn it on (docs/access.md) and repeat the import"
 
 
@@ -156,7 +156,7 @@ def plan_import(source: SourceState, own: OwnState, *, overwrite: bool, stops_jo
         ),
         *source.skipped,
     ]
-    order = list(Kind)
+    order = list(ImportKind)
     changes = [_add_reason(change, source.losses.get((change.kind, change.name), "")) for change in changes]
     return sorted(changes, key=lambda change: order.index(change.kind))  # Stable: the order within a kind stays.
 
@@ -186,7 +186,7 @@ def _omit_built_in(pools: Iterable[NodePool]) -> list[NodePool]:
 
 
 def _compare(
-    kind: _RecordKind, records: Iterable[Any], own_records: Iterable[Any], overwrite: bool
+    kind: _ComparedKind, records: Iterable[Any], own_records: Iterable[Any], overwrite: bool
 ) -> Iterator[Change]:
     """Yield the change for each record: created if Wharf has none of the name, else replaced only with `overwrite`."""
     own_by_name = {kind.get_name(record): record for record in own_records}
@@ -210,13 +210,13 @@ def _keep_identity(record: Any, own: Any) -> Any:
     return record
 
 
-def _replace_or_keep(kind: Kind, name: str, record: Any, version: int, overwrite: bool) -> Change:
+def _replace_or_keep(kind: ImportKind, name: str, record: Any, version: int, overwrite: bool) -> Change:
     if overwrite:
         return Change(kind=kind, name=name, action=Action.REPLACE, record=record, version=version)
     return Change(kind=kind, name=name, action=Action.KEEP, reason=KEPT_TEXT)
 
 
-def _list_content(kind: _RecordKind, record: msgspec.Struct) -> Any:
+def _list_content(kind: _ComparedKind, record: msgspec.Struct) -> Any:
     """Return the content of a record that a user wrote. Unset and empty values count as the same, except empty lists."""
     return _remove_unset(msgspec.to_builtins(record), _SERVER_FIELDS | kind.unused_fields)
 
@@ -247,10 +247,10 @@ def _plan_scheduler(
     """Yield the change of the scheduler settings. As long as nobody changed those of Wharf, they are replaced."""
     if source is None:
         return
-    kept = {name: getattr(own, name) for name in _OPERATING_SWITCHES}
-    wanted = msgspec.structs.replace(source, **kept)
-    kind = _RecordKind(Kind.SCHEDULER, lambda _: SCHEDULER_NAME)
-    [change] = _compare(kind, [wanted], [own], overwrite or own.create_index == own.modify_index)
+    own_switches = {name: getattr(own, name) for name in _OPERATING_SWITCHES}
+    imported = msgspec.structs.replace(source, **own_switches)
+    kind = _ComparedKind(ImportKind.SCHEDULER, lambda _: SCHEDULER_NAME)
+    [change] = _compare(kind, [imported], [own], overwrite or own.create_index == own.modify_index)
     switches = [name for name in _OPERATING_SWITCHES if getattr(source, name) and not getattr(own, name)]
     if switches:
         fields = " and ".join("".join(word.capitalize() for word in name.split("_")) for name in switches)
@@ -267,7 +267,7 @@ def _add_reason(change: Change, reason: str) -> Change:
 
 
 def _plan_access(
-    kind: _RecordKind, records: Sequence[Any], own_records: Sequence[Any] | None, overwrite: bool
+    kind: _ComparedKind, records: Sequence[Any], own_records: Sequence[Any] | None, overwrite: bool
 ) -> Iterator[Change]:
     """Yield the changes of policies or roles. All are skipped while access control is off in Wharf."""
     if own_records is not None:
@@ -280,13 +280,13 @@ def _plan_access(
 def _plan_job(job: SourceJob, own: JobComparison, overwrite: bool, *, stops_jobs: bool) -> Change:
     name = f"{job.namespace}/{job.id}"
     if own.errors:
-        return Change(kind=Kind.JOB, name=name, action=Action.SKIP, reason=own.errors)
+        return Change(kind=ImportKind.JOB, name=name, action=Action.SKIP, reason=own.errors)
     if own.is_same:
-        return Change(kind=Kind.JOB, name=name, action=Action.SAME)
+        return Change(kind=ImportKind.JOB, name=name, action=Action.SAME)
     record = msgspec.structs.replace(job, document=prepare_job(job, stops_jobs=stops_jobs))
     if own.exists:
-        return _replace_or_keep(Kind.JOB, name, record, own.version, overwrite)
+        return _replace_or_keep(ImportKind.JOB, name, record, own.version, overwrite)
     notes = [own.warnings] if own.warnings else []
     if has_ended(job.document):
         notes.append("has ended in Nomad, so it is imported as stopped; `wharf job start` runs it again")
-    return Change(kind=Kind.JOB, name=name, action=Action.CREATE, record=record, reason="; ".join(notes))
+    return Change(kind=ImportKind.JOB, name=name, action=Action.CREATE, record=record, reason="; ".join(notes))

@@ -19,7 +19,7 @@ from wharf.cli.nomad.import_plan import (
     Action,
     Change,
     JobComparison,
-    Kind,
+    ImportKind,
     OwnState,
     SourceJob,
     SourceState,
@@ -271,35 +271,33 @@ def _write_changes(client: "SyncClient", changes: Sequence[Change]) -> tuple[lis
 
 
 def _write(client: "SyncClient", change: Change) -> None:
-    """Write one change. Raises RequestRefused, such as for a record that somebody changed in the meantime."""
+    """Write one change. Raises RequestRefused, such as for a record that has changed in the meantime."""
     record = change.record
     match change.kind:
-        case Kind.QUOTA:
+        case ImportKind.QUOTA:
             client.quotas.store(record)
-        case Kind.NODE_POOL:
+        case ImportKind.NODE_POOL:
             client.node_pools.store(record)
-        case Kind.NAMESPACE:
+        case ImportKind.NAMESPACE:
             client.namespaces.store(record)
-        case Kind.SCHEDULER:
+        case ImportKind.SCHEDULER:
             if not client.operator.set_scheduler_configuration(record, cas=change.version).updated:
-                raise Conflict(
-                    RefusalCode.CONFLICT, "somebody has changed them in the meantime: repeat the import", 409
-                )
-        case Kind.POLICY:
+                raise Conflict(RefusalCode.CONFLICT, "they have changed in the meantime: repeat the import", 409)
+        case ImportKind.POLICY:
             client.acl.policies.store(
                 PolicyRequest(
                     name=record.name, description=record.description, rules=record.rules, job_acl=record.job_acl
                 )
             )
-        case Kind.ROLE:
+        case ImportKind.ROLE:
             role = RoleRequest(name=record.name, description=record.description, policies=record.policies)
             if change.action is Action.CREATE:
                 client.acl.roles.create(role)
             else:
                 client.acl.roles.update(record.id, msgspec.structs.replace(role, id=record.id))
-        case Kind.VARIABLE:
+        case ImportKind.VARIABLE:
             client.variables.put(record.path, record.items, cas=change.version, namespace=record.namespace)
-        case Kind.JOB:
+        case ImportKind.JOB:
             client.jobs.register(
                 record.document,
                 enforce_index=change.version,
@@ -331,7 +329,7 @@ def _render_report(report: ImportReport, *, is_verbose: bool) -> str:
             kind.value.capitalize(),
             *("?" if kind.value in unread else counts[kind.value, action.value] for action in Action),
         )
-        for kind in Kind
+        for kind in ImportKind
     ]
     titles = ("Kind", *(action.value.capitalize() for action in Action))
     parts = [render_table(titles, rows)]

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.nomad.import_plan import Action, Change, Kind, SourceJob, SourceState
+from wharf.cli.nomad.import_plan import Action, Change, ImportKind, SourceJob, SourceState
 from wharf.contract.client.connection import ClientSettingsError, build_headers, build_tls_context
 from wharf.contract.client.http_transport import SyncHttpTransport
 from wharf.contract.client.settings import ClientSettings
@@ -129,7 +129,7 @@ class NomadSource:
         self._address = address
         self._region = {"region": region} if region else {}
         self._skipped: list[Change] = []
-        self._losses: dict[tuple[Kind, str], str] = {}
+        self._losses: dict[tuple[ImportKind, str], str] = {}
 
     def close(self) -> None:
         self._transport.close()
@@ -139,18 +139,20 @@ class NomadSource:
         try:
             self._check_server()
             state = SourceState(
-                quotas=self._read_kind(Kind.QUOTA, lambda: self._read_list(Kind.QUOTA, "/v1/quotas", Quota)),
+                quotas=self._read_kind(
+                    ImportKind.QUOTA, lambda: self._read_list(ImportKind.QUOTA, "/v1/quotas", Quota)
+                ),
                 node_pools=self._read_kind(
-                    Kind.NODE_POOL, lambda: self._read_list(Kind.NODE_POOL, "/v1/node/pools", NodePool)
+                    ImportKind.NODE_POOL, lambda: self._read_list(ImportKind.NODE_POOL, "/v1/node/pools", NodePool)
                 ),
                 namespaces=self._read_kind(
-                    Kind.NAMESPACE, lambda: self._read_list(Kind.NAMESPACE, "/v1/namespaces", Namespace)
+                    ImportKind.NAMESPACE, lambda: self._read_list(ImportKind.NAMESPACE, "/v1/namespaces", Namespace)
                 ),
-                scheduler=next(iter(self._read_kind(Kind.SCHEDULER, self._read_scheduler)), None),
-                policies=self._read_kind(Kind.POLICY, self._read_policies),
-                roles=self._read_kind(Kind.ROLE, lambda: self._read_list(Kind.ROLE, "/v1/acl/roles", Role)),
-                variables=self._read_kind(Kind.VARIABLE, self._read_variables),
-                jobs=self._read_kind(Kind.JOB, self._read_jobs),
+                scheduler=next(iter(self._read_kind(ImportKind.SCHEDULER, self._read_scheduler)), None),
+                policies=self._read_kind(ImportKind.POLICY, self._read_policies),
+                roles=self._read_kind(ImportKind.ROLE, lambda: self._read_list(ImportKind.ROLE, "/v1/acl/roles", Role)),
+                variables=self._read_kind(ImportKind.VARIABLE, self._read_variables),
+                jobs=self._read_kind(ImportKind.JOB, self._read_jobs),
             )
             self._count_uncopied()
         except Unreachable as error:
@@ -166,7 +168,7 @@ class NomadSource:
         if not leader:
             raise CliError(f"{self._address}: the Nomad cluster has no leader now: repeat the command when it has one")
 
-    def _read_kind(self, kind: Kind, read: Callable[[], Iterator[T]]) -> tuple[T, ...]:
+    def _read_kind(self, kind: ImportKind, read: Callable[[], Iterator[T]]) -> tuple[T, ...]:
         """Return the records of a kind; none if Nomad refuses to return them, which is then reported."""
         try:
             return tuple(read())
@@ -185,7 +187,7 @@ class NomadSource:
             text = f"Nomad replied with status {refusal.status}: {refusal}; repeat the import when Nomad returns them"
             self.unread.append(UnreadKind(kind, text))
 
-    def _read_list(self, kind: Kind, path: str, record_type: type[T]) -> Iterator[T]:
+    def _read_list(self, kind: ImportKind, path: str, record_type: type[T]) -> Iterator[T]:
         for document in self._iterate(path):
             record = self._convert(kind, record_type, document, _name_record(document))
             if record is not None:
@@ -195,7 +197,7 @@ class NomadSource:
         document = self._read("/v1/operator/scheduler/configuration")
         if isinstance(document, dict):
             record = self._convert(
-                Kind.SCHEDULER, SchedulerConfiguration, document.get("SchedulerConfig"), "configuration"
+                ImportKind.SCHEDULER, SchedulerConfiguration, document.get("SchedulerConfig"), "configuration"
             )
             if record is not None:
                 yield record
@@ -205,7 +207,7 @@ class NomadSource:
             document = self._read_record(f"/v1/acl/policy/{_quote(stub.get('Name'))}", {})
             if document is not None:
                 document.pop("RulesJSON", None)
-                record = self._convert(Kind.POLICY, PolicyView, document, _name_record(document))
+                record = self._convert(ImportKind.POLICY, PolicyView, document, _name_record(document))
                 if record is not None:
                     yield record
 
@@ -218,15 +220,15 @@ class NomadSource:
             except _Refusal as refusal:
                 if refusal.status != FORBIDDEN:
                     raise
-                self._skip(Kind.VARIABLE, name, "permission denied: the token may list, but not read it")
+                self._skip(ImportKind.VARIABLE, name, "permission denied: the token may list, but not read it")
                 continue
             if document is None:
                 continue  # It was deleted in the meantime.
             if not document.get("Items"):
-                self._skip(Kind.VARIABLE, name, "it has no items: locks without items are not imported")
+                self._skip(ImportKind.VARIABLE, name, "it has no items: locks without items are not imported")
                 continue
             document.pop("Lock", None)  # Held by a client of Nomad.
-            record = self._convert(Kind.VARIABLE, VariableView, document, name)
+            record = self._convert(ImportKind.VARIABLE, VariableView, document, name)
             if record is not None:
                 yield record
 
@@ -266,7 +268,7 @@ class NomadSource:
             if count:
                 self.uncopied.append(Uncopied(kind.name, count, kind.reason))
 
-    def _convert(self, kind: Kind, record_type: type[T], document: object, name: str) -> T | None:
+    def _convert(self, kind: ImportKind, record_type: type[T], document: object, name: str) -> T | None:
         """Return a document as a record of Wharf; None if that is impossible, which is then reported.
 
         Fields without a counterpart are reported if they are set.
@@ -283,7 +285,7 @@ class NomadSource:
             self._losses[kind, name] = f"imported without {', '.join(lost)}: Wharf does not have these fields"
         return decoded.value
 
-    def _skip(self, kind: Kind, name: str, reason: str) -> None:
+    def _skip(self, kind: ImportKind, name: str, reason: str) -> None:
         self._skipped.append(Change(kind=kind, name=name, action=Action.SKIP, reason=reason))
 
     def _iterate(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
