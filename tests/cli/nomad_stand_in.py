@@ -107,6 +107,36 @@ def build_job(job_id: str, *, namespace: str = "default", **fields: Any) -> Docu
     }
 
 
+def fill(nomad: StandIn) -> None:
+    """Give Nomad a record of each kind."""
+    nomad.lists["/v1/node/pools"] = [
+        {"Name": "all", "Description": "", "Meta": None, "SchedulerConfiguration": None},
+        {"Name": "default", "Description": "", "Meta": None, "SchedulerConfiguration": None},
+        {"Name": "gpu", "Description": "cards", "Meta": {"a": "b"}, "SchedulerConfiguration": None, "Hash": "aGFzaA=="},
+    ]
+    nomad.lists["/v1/namespaces"] = [
+        build_namespace("default", Description="Default shared namespace"),
+        build_namespace("shop", Description="the shop", Meta={"team": "web"}),
+    ]
+    nomad.records["/v1/operator/scheduler/configuration"] = {
+        "SchedulerConfig": {
+            "SchedulerAlgorithm": "spread",
+            "MemoryOversubscriptionEnabled": True,
+            "RejectJobRegistration": False,
+            "PauseEvalBroker": False,
+            "PreemptionConfig": {"SystemSchedulerEnabled": True},
+            "CreateIndex": 5,
+            "ModifyIndex": 6,
+        },
+        "Index": 6,
+        "LastContact": 0,
+        "KnownLeader": True,
+        "NextToken": "",
+    }
+    nomad.add_variable("nomad/jobs/web", namespace="shop", password="correct-horse")
+    nomad.add_job("web", namespace="shop", NodePool="gpu")
+
+
 @contextmanager
 def serving_nomad() -> Iterator[StandIn]:
     """Serve a stand-in until the end of the block."""

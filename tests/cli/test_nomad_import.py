@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.nomad_stand_in import TOKEN, StandIn, build_namespace, serving_nomad
+from tests.cli.nomad_stand_in import TOKEN, StandIn, build_namespace, fill, serving_nomad
 from tests.cli.terminal import CommandResult, Terminal, open_terminal
 
 READER = 'namespace "default" { policy = "read" }'
@@ -39,43 +39,13 @@ def read_job(terminal: Terminal, job_id: str, namespace: str = "default") -> Any
     return read_json(terminal, "job", "inspect", "--namespace", namespace, job_id)["Job"]
 
 
-def fill(nomad: StandIn) -> None:
-    """Give Nomad a record of each kind."""
-    nomad.lists["/v1/node/pools"] = [
-        {"Name": "all", "Description": "", "Meta": None, "SchedulerConfiguration": None},
-        {"Name": "default", "Description": "", "Meta": None, "SchedulerConfiguration": None},
-        {"Name": "gpu", "Description": "cards", "Meta": {"a": "b"}, "SchedulerConfiguration": None, "Hash": "aGFzaA=="},
-    ]
-    nomad.lists["/v1/namespaces"] = [
-        build_namespace("default", Description="Default shared namespace"),
-        build_namespace("shop", Description="the shop", Meta={"team": "web"}),
-    ]
-    nomad.records["/v1/operator/scheduler/configuration"] = {
-        "SchedulerConfig": {
-            "SchedulerAlgorithm": "spread",
-            "MemoryOversubscriptionEnabled": True,
-            "RejectJobRegistration": False,
-            "PauseEvalBroker": False,
-            "PreemptionConfig": {"SystemSchedulerEnabled": True},
-            "CreateIndex": 5,
-            "ModifyIndex": 6,
-        },
-        "Index": 6,
-        "LastContact": 0,
-        "KnownLeader": True,
-        "NextToken": "",
-    }
-    nomad.add_variable("nomad/jobs/web", namespace="shop", password="correct-horse")
-    nomad.add_job("web", namespace="shop", NodePool="gpu")
-
-
 def test_an_import_copies_each_kind_of_record(terminal: Terminal, nomad: StandIn) -> None:
     fill(nomad)
 
     result = run_import(terminal, nomad)
 
     assert (result.code, result.err) == (0, "")
-    assert result.lines[-1] == "imported 5 records: 4 created, 1 replaced"
+    assert result.lines[-1] == "imported: 4 created, 1 replaced"
     assert read_json(terminal, "namespace", "inspect", "shop")["Meta"] == {"team": "web"}
     assert read_json(terminal, "node", "pool", "info", "gpu", "--json")["Meta"] == {"a": "b"}
     assert read_json(terminal, "operator", "scheduler", "get-config", "--json")["SchedulerAlgorithm"] == "spread"
@@ -92,7 +62,7 @@ def test_a_second_import_changes_nothing_and_reports_that(terminal: Terminal, no
 
     second = run_import(terminal, nomad)
 
-    assert (second.code, second.lines[-1]) == (0, "nothing changed: 6 records are the same in Wharf")
+    assert (second.code, second.lines[-1]) == (0, "nothing changed: 6 the same in Wharf")
     assert read_job(terminal, "web", "shop")["ModifyIndex"] == index
 
 
@@ -152,7 +122,7 @@ def test_a_job_that_is_stopped_in_nomad_stays_stopped(terminal: Terminal, nomad:
     job = read_job(terminal, "web")
 
     assert (job["Stop"], job["Status"]) == (True, "dead")
-    assert run_import(terminal, nomad).lines[-1] == "nothing changed: 1 records are the same in Wharf"
+    assert run_import(terminal, nomad).lines[-1] == "nothing changed: 1 the same in Wharf"
 
 
 def test_a_batch_job_that_has_ended_is_not_run_again(terminal: Terminal, nomad: StandIn) -> None:
@@ -180,7 +150,7 @@ def test_all_jobs_are_imported_as_stopped_on_request(terminal: Terminal, nomad: 
     run_import(terminal, nomad, "--stopped")
 
     assert read_job(terminal, "web")["Stop"] is True
-    assert run_import(terminal, nomad, "--stopped").lines[-1] == "nothing changed: 1 records are the same in Wharf"
+    assert run_import(terminal, nomad, "--stopped").lines[-1] == "nothing changed: 1 the same in Wharf"
 
 
 def test_a_job_keeps_the_text_from_which_it_was_submitted(terminal: Terminal, nomad: StandIn) -> None:
@@ -263,9 +233,9 @@ def test_policies_come_before_roles_and_tokens_are_only_counted(
         policies = terminal.run_ok("acl", "role", "info", "team", "-t", "{{range .Policies}}{{.Name}}{{end}}").strip()
         second = run_import(terminal, nomad)
 
-    assert (result.lines[-1], policies) == ("imported 2 records: 2 created, 0 replaced", "reader")
+    assert (result.lines[-1], policies) == ("imported: 2 created, 0 replaced", "reader")
     assert "tokens (1): their secrets are not copied; create tokens with `wharf acl token create`" in result.out
-    assert second.lines[-1] == "nothing changed: 2 records are the same in Wharf"
+    assert second.lines[-1] == "nothing changed: 2 the same in Wharf"
 
 
 def test_a_token_that_may_not_read_a_kind_is_reported_and_the_others_are_imported(
@@ -276,7 +246,7 @@ def test_a_token_that_may_not_read_a_kind_is_reported_and_the_others_are_importe
 
     result = run_import(terminal, nomad)
 
-    assert result.lines[-1] == "imported 4 records: 3 created, 1 replaced"
+    assert result.lines[-1] == "imported: 3 created, 1 replaced"
     assert "variables: not read: permission denied: the token may not read them: use a management token" in result.out
     assert (result.code, result.err) == (
         1,
@@ -291,7 +261,7 @@ def test_kinds_that_this_nomad_does_not_have_are_no_failure(terminal: Terminal, 
 
     assert "quotas: this edition or version of Nomad does not have them" in result.out
     assert "policies: access control is off in Nomad" in result.out
-    assert (result.code, result.lines[-1]) == (0, "nothing changed: 0 records are the same in Wharf")
+    assert (result.code, result.lines[-1]) == (0, "nothing changed: 0 the same in Wharf")
 
 
 def test_a_job_that_wharf_cannot_run_is_skipped_with_the_reason(terminal: Terminal, nomad: StandIn) -> None:
@@ -302,7 +272,7 @@ def test_a_job_that_wharf_cannot_run_is_skipped_with_the_reason(terminal: Termin
 
     assert "jobs: default/web: " in result.out
     assert "task group" in result.out.lower()
-    assert result.lines[-1] == "imported 1 records: 1 created, 0 replaced"
+    assert result.lines[-1] == "imported: 1 created, 0 replaced"
 
 
 def test_fields_without_a_counterpart_are_named(terminal: Terminal, nomad: StandIn) -> None:
@@ -323,7 +293,7 @@ def test_a_job_in_a_namespace_that_does_not_exist_is_imported_once_it_exists(
     second = run_import(terminal, nomad)
 
     assert 'jobs: late/web: job "web" is in nonexistent namespace "late"' in first.out
-    assert second.lines[-1] == "imported 2 records: 2 created, 0 replaced"
+    assert second.lines[-1] == "imported: 2 created, 0 replaced"
 
 
 def test_a_refused_change_does_not_stop_the_others_and_the_next_import_writes_it(
@@ -335,10 +305,10 @@ def test_a_refused_change_does_not_stop_the_others_and_the_next_import_writes_it
     nomad.lists["/v1/namespaces"][0]["Description"] = "short"
     second = run_import(terminal, nomad)
 
-    assert (first.code, first.lines[-1]) == (1, "imported 1 records: 1 created, 0 replaced")
+    assert (first.code, first.lines[-1]) == (1, "imported: 1 created, 0 replaced")
     assert "namespaces: bad: " in first.out
-    assert "wharf: Wharf refused 1 changes: correct what their reasons name, and repeat the import" in first.err
-    assert (second.code, second.lines[-1]) == (0, "imported 1 records: 1 created, 0 replaced")
+    assert "wharf: changes that Wharf refused: 1; correct what their reasons name, and repeat the import" in first.err
+    assert (second.code, second.lines[-1]) == (0, "imported: 1 created, 0 replaced")
 
 
 def test_a_server_of_wharf_that_is_lost_leaves_a_state_from_which_the_next_import_goes_on(
@@ -351,8 +321,8 @@ def test_a_server_of_wharf_that_is_lost_leaves_a_state_from_which_the_next_impor
     terminal.lost_path = ""
     second = run_import(terminal, nomad)
 
-    assert "2 changes are not written: repeat the import, it writes what is missing" in first.err
-    assert (second.code, second.lines[-1]) == (0, "imported 2 records: 2 created, 0 replaced")
+    assert "changes that are not written: 2; repeat the import, which writes what is missing" in first.err
+    assert (second.code, second.lines[-1]) == (0, "imported: 2 created, 0 replaced")
 
 
 def test_an_unreachable_nomad_is_an_error_that_says_what_to_set(terminal: Terminal) -> None:

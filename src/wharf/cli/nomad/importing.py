@@ -367,8 +367,8 @@ def _summarize(report: ImportReport) -> str:
     if report.is_plan:
         return f"plan: {created} to create, {replaced} to replace; nothing was written"
     if created or replaced or counts[Action.FAIL]:
-        return f"imported {created + replaced} records: {created} created, {replaced} replaced"
-    return f"nothing changed: {counts[Action.SAME]} records are the same in Wharf"
+        return f"imported: {created} created, {replaced} replaced"
+    return f"nothing changed: {counts[Action.SAME]} the same in Wharf"
 
 
 def _raise_failures(report: ImportReport, lost_connection: str) -> None:
@@ -376,12 +376,12 @@ def _raise_failures(report: ImportReport, lost_connection: str) -> None:
     failed = sum(record.action == Action.FAIL for record in report.records)
     if lost_connection:
         raise CliError(
-            f"{lost_connection}; {failed} changes are not written: repeat the import, it writes what is missing"
+            f"{lost_connection}; changes that are not written: {failed}; repeat the import, which writes what is missing"
         )
     if failed:
         raise CliError(
-            f"Wharf refused {failed} changes: correct what their reasons name, and repeat the import, which writes what is "
-            "missing"
+            f"changes that Wharf refused: {failed}; correct what their reasons name, and repeat the import, which writes "
+            "what is missing"
         )
     if report.unread:
         kinds = ", ".join(each.kind for each in report.unread)
