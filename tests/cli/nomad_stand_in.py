@@ -1,6 +1,7 @@
 """A stand-in for a Nomad server: serves documents in the formats that Nomad's API returns, with pages and tokens."""
 
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
@@ -21,6 +22,9 @@ class StandIn:
         self.records: dict[str, Any] = {"/v1/status/leader": "10.0.0.1:4647"}
         self.errors: dict[str, tuple[int, str]] = {"/v1/quotas": (501, "Nomad Enterprise only endpoint")}
         self.requests: list[tuple[str, str]] = []
+        self.regions: set[str] = set()
+        self.broken_path = ""
+        """A request for this path ends with a closed connection."""
         self.tokens: set[str] = set()
         self.page_size = 2
         self.address = ""
@@ -138,8 +142,8 @@ def fill(nomad: StandIn) -> None:
 
 
 @contextmanager
-def serving_nomad() -> Iterator[StandIn]:
-    """Serve a stand-in until the end of the block."""
+def serving_nomad(tls: ssl.SSLContext | None = None) -> Iterator[StandIn]:
+    """Serve a stand-in until the end of the block, over https if a TLS context is given."""
     stand_in = StandIn()
 
     class Handler(QuietHandler):
@@ -157,6 +161,10 @@ def serving_nomad() -> Iterator[StandIn]:
             query = {name: values[0] for name, values in parse_qs(url.query).items()}
             path = unquote(url.path)
             stand_in.requests.append(("GET", path))
+            stand_in.regions.add(query.get("region", ""))
+            if path == stand_in.broken_path:
+                self.close_connection = True
+                return
             if path != "/v1/status/leader" and stand_in.tokens and self._get_token() not in stand_in.tokens:
                 self.reply(403, b"Permission denied")
             elif path in stand_in.errors:
@@ -179,7 +187,9 @@ def serving_nomad() -> Iterator[StandIn]:
             self.reply(200, json.dumps(documents[start:end]).encode(), ("X-Nomad-Index", "40"), *further)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    stand_in.address = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    stand_in.address = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
     with serving(server):
         yield stand_in
 

@@ -19,6 +19,7 @@ from wharf.cli.nomad.compat import translate_arguments
 from wharf.cli.root import root
 
 AVAILABLE = {name: command for name, command in COMMANDS.items() if command.wharf}
+UPDATE = "    Update: {MinHealthyTime: 1s}\n"
 CONNECTION_NAMES = {word.rstrip("=") for word in CONNECTION_OPTIONS.split()}
 
 
@@ -236,3 +237,16 @@ def test_a_folder_that_does_not_exist_or_cannot_be_written_is_named(tmp_path: Pa
         f"wharf: {tmp_path}/missing is not a folder: create it, or name a folder that is in PATH\n"
     )
     assert unwritable.stderr.startswith("wharf: cannot make /proc/nomad: ")
+
+
+def test_job_run_of_nomad_waits_for_a_service_and_not_for_the_end_of_a_batch_job(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    service = write_file(tmp_path, WEB)
+    batch = write_file(tmp_path, WEB.replace("ID: web", "ID: sums\nType: batch").replace(UPDATE, ""), "batch.yaml")
+    with open_terminal(capsys, nodes=2) as terminal:
+        followed = terminal.run("job", "run", service, program="nomad")
+        not_followed = terminal.run("job", "run", batch, program="nomad")
+
+    assert (followed.code, followed.lines[-1]) == (0, "✓ web: deployment succeeded")
+    assert re.fullmatch(r"evaluation \w+ is complete", not_followed.lines[-1])

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.nomad_stand_in import TOKEN, StandIn, build_namespace, fill, serving_nomad
 from tests.cli.terminal import CommandResult, Terminal, open_terminal
+from tests.kit.certificates import make_certificates
 
 READER = 'namespace "default" { policy = "read" }'
 
@@ -377,3 +379,58 @@ def test_one_address_for_both_clusters_is_refused(terminal: Terminal, nomad: Sta
 
 def test_an_import_without_an_address_of_nomad_is_refused(terminal: Terminal) -> None:
     assert "set --address or NOMAD_ADDR to the URL of a Nomad server" in terminal.run("import", "nomad").err
+
+
+def test_nomad_is_reached_with_https_if_its_authority_is_named(terminal: Terminal, tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    with serving_nomad(certificates.build_server_context()) as nomad:
+        nomad.add_job("web")
+        trusted = run_import(terminal, nomad, "--ca-cert", certificates.authority_file, "--plan")
+        untrusted = run_import(terminal, nomad, "--plan")
+        unchecked = run_import(terminal, nomad, "--tls-skip-verify", "--plan")
+
+    assert (trusted.code, unchecked.code, trusted.lines[-1]) == (
+        0,
+        0,
+        "plan: 1 to create, 0 to replace; nothing was written",
+    )
+    assert "set --ca-cert or NOMAD_CACERT to the certificate of the authority that signed it" in untrusted.err
+
+
+def test_a_nomad_that_is_lost_while_it_is_read_changes_nothing(terminal: Terminal, nomad: StandIn) -> None:
+    fill(nomad)
+    nomad.broken_path = "/v1/jobs"
+
+    result = run_import(terminal, nomad)
+
+    assert result.err.endswith("the connection to Nomad broke: repeat the command; nothing was imported\n")
+    assert terminal.run_ok("namespace", "list", "-t", "{{range .}}{{.Name}} {{end}}").split() == ["default"]
+
+
+def test_quotas_come_before_the_namespaces_that_use_them(terminal: Terminal, nomad: StandIn) -> None:
+    del nomad.errors["/v1/quotas"]
+    limit = {"Region": "global", "RegionLimit": {"CPU": 1000, "MemoryMB": 512, "Devices": None}, "Hash": "aGFzaA=="}
+    nomad.lists["/v1/quotas"] = [{"Name": "small", "Description": "", "Limits": [limit], "CreateIndex": 1}]
+    nomad.lists["/v1/namespaces"] = [build_namespace("shop", Quota="small")]
+
+    first, second = run_import(terminal, nomad), run_import(terminal, nomad)
+
+    assert (first.lines[-1], second.lines[-1]) == (
+        "imported: 2 created, 0 replaced",
+        "nothing changed: 2 the same in Wharf",
+    )
+
+
+def test_the_region_of_nomad_is_named_in_each_request(terminal: Terminal, nomad: StandIn) -> None:
+    run_import(terminal, nomad, "--region", "europe")
+
+    assert nomad.regions == {"europe"}
+
+
+def test_an_error_of_nomad_is_reported_with_its_status_and_text(terminal: Terminal, nomad: StandIn) -> None:
+    nomad.errors["/v1/namespaces"] = (500, "No cluster leader")
+
+    result = run_import(terminal, nomad)
+
+    assert "namespaces: not read: Nomad replied with status 500: No cluster leader; repeat the import" in result.out
+    assert result.code == 1

@@ -86,8 +86,13 @@ class Session:
         template: str,
         is_verbose: bool,
         connection_words: Sequence[str] = (),
+        is_nomad: bool = False,
     ) -> None:
-        """`connection_words` are the connection options of the call, without secrets, as a printed command repeats them."""
+        """`connection_words` are the connection options of the call, without secrets, as a printed command repeats them.
+
+        `is_nomad`: whether the program was called as `nomad`.
+        """
+        self.is_nomad = is_nomad
         self.connection_words = connection_words
         self.world = environment.world
         self.settings = settings
@@ -260,6 +265,7 @@ class ServerCommand(click.Command):
                 template=output["template"] or "",
                 is_verbose=bool(output["verbose"]),
                 connection_words=_list_words(connection),
+                is_nomad=is_called_as_nomad(context),
             )
             try:
                 with _report_server_errors(session):
@@ -291,12 +297,15 @@ class QuietServerCommand(ServerCommand):
     has_output_options = False
 
 
+def is_called_as_nomad(context: click.Context) -> bool:
+    return context.find_root().info_name == NOMAD_PROGRAM
+
+
 def get_variable_prefixes(context: click.Context) -> Sequence[str]:
     """Return the prefixes of environment variables, the first one wins: Nomad's if the program was called as `nomad`."""
     from wharf.contract.client.settings import ENVIRONMENT_PREFIXES
 
-    is_nomad = context.find_root().info_name == NOMAD_PROGRAM
-    return ENVIRONMENT_PREFIXES[::-1] if is_nomad else ENVIRONMENT_PREFIXES
+    return ENVIRONMENT_PREFIXES[::-1] if is_called_as_nomad(context) else ENVIRONMENT_PREFIXES
 
 
 def build_settings(options: Mapping[str, Any], *, prefixes: Sequence[str]) -> "ClientSettings":
