@@ -434,3 +434,43 @@ def test_an_error_of_nomad_is_reported_with_its_status_and_text(terminal: Termin
 
     assert "namespaces: not read: Nomad replied with status 500: No cluster leader; repeat the import" in result.out
     assert result.code == 1
+
+
+def test_a_client_token_is_reported_because_lists_can_lack_records(terminal: Terminal, nomad: StandIn) -> None:
+    nomad.records["/v1/acl/token/self"] = {"AccessorID": "1", "Type": "client", "SecretID": TOKEN}
+    nomad.add_job("web")
+
+    result = run_import(terminal, nomad)
+
+    assert (
+        "records that the token may not read: not read: it is not a management token, so lists can lack" in result.out
+    )
+    assert (result.code, result.lines[-1]) == (1, "imported: 1 created, 0 replaced")
+    assert TOKEN not in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    "token", [{"AccessorID": "1", "Type": "management"}, {"AccessorID": "acls-disabled", "Type": "client"}]
+)
+def test_a_token_that_sees_everything_is_not_reported(
+    terminal: Terminal, nomad: StandIn, token: dict[str, str]
+) -> None:
+    nomad.records["/v1/acl/token/self"] = token
+
+    assert run_import(terminal, nomad).code == 0
+
+
+def test_an_unreachable_wharf_is_found_before_nomad_is_read(terminal: Terminal, nomad: StandIn) -> None:
+    terminal.set_away(True)
+
+    result = run_import(terminal, nomad)
+
+    assert result.err.endswith("set --to or WHARF_ADDR to a server of Wharf; nothing was imported\n")
+    assert nomad.requests == []
+
+
+def test_a_token_of_wharf_that_is_missing_is_named(capsys: pytest.CaptureFixture[str], nomad: StandIn) -> None:
+    with open_terminal(capsys, access=True) as terminal:
+        result = run_import(terminal, nomad)
+
+    assert "set WHARF_TOKEN to a management token of the Wharf cluster; nothing was imported" in result.err

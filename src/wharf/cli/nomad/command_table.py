@@ -31,6 +31,8 @@ class NomadCommand(NamedTuple):
     reason: str = ""
     defaults: str = ""
     """Switches that are on in Nomad unless they are turned off, such as with `-t=false`."""
+    without_arguments: str = ""
+    """The command of Wharf that runs instead if there are no arguments, only options."""
 
     @property
     def option_names(self) -> dict[str, str]:
@@ -276,6 +278,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
     "job init": NomadCommand(
         "job init",
         "short",
+        defaults="hcl",
         refused={
             "connect": "Wharf has no service mesh",
             "template": "`wharf job init --help` lists the kinds of examples",
@@ -284,13 +287,9 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
     ),
     "job action": NomadCommand(
         "job action",
-        "alloc= group= task= i t",
+        f"job=:{POSITIONAL} alloc= group= task= i t",
         defaults="t",
-        refused={
-            "job": "name the job as an argument: `wharf job action JOB ACTION`",
-            "action": "name the action as an argument: `wharf job action JOB ACTION`",
-            "e": "Wharf's terminal has no escape character",
-        },
+        refused={"e": "Wharf's terminal has no escape character"},
     ),
     "job tag apply": NomadCommand("job tag apply", "name= version= description="),
     "job tag unset": NomadCommand("job tag unset", "name="),
@@ -437,7 +436,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
     "setup": NomadCommand(reason="Wharf has no integration with Consul and Vault, so there is nothing to set up"),
     "system gc": NomadCommand("system gc"),
     "system reconcile summaries": NomadCommand("system reconcile summaries"),
-    "status": NomadCommand("status", _READ),
+    "status": NomadCommand("status", _READ, without_arguments="job status"),
     "tls ca create": NomadCommand(reason="`wharf tls create` creates an authority and certificates in one step"),
     "tls ca info": NomadCommand(reason="use `openssl x509 -text -in FILE`"),
     "tls cert create": NomadCommand(reason="`wharf tls create` creates an authority and certificates in one step"),

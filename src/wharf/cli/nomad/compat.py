@@ -6,7 +6,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -124,7 +124,10 @@ def translate_arguments(words: Sequence[str]) -> list[str]:
         return list(words)
     if call.command.reason:
         raise CliError(f"{NOMAD_PROGRAM} {call.name}: {call.command.reason}")
-    return [*call.command.wharf.split(), *_translate_options(call)]
+    translation = _translate_arguments(call)
+    is_alternative = call.command.without_arguments and not translation.has_arguments
+    wharf = call.command.without_arguments if is_alternative else call.command.wharf
+    return [*wharf.split(), *translation.words]
 
 
 def _find_command(words: Sequence[str]) -> _CommandCall | None:
@@ -138,13 +141,22 @@ def _find_command(words: Sequence[str]) -> _CommandCall | None:
     return None
 
 
-def _translate_options(call: _CommandCall) -> Iterator[str]:
-    """Yield the arguments with the options of Wharf. Raises CliError for a refused option."""
+class _Translation(NamedTuple):
+    """The translated words after the name of a command, and whether any is not an option."""
+
+    words: list[str]
+    has_arguments: bool
+
+
+def _translate_arguments(call: _CommandCall) -> _Translation:
+    """Return the arguments with the options of Wharf. Raises CliError for a refused option."""
     options = call.command.option_names
     unset_defaults = set(call.command.defaults.split())
     arguments = iter(call.arguments)
     translated: list[str] = []
+    has_arguments = False
     for word in arguments:
+        has_arguments = has_arguments or not _is_option(word)
         if word == "--" or (not _is_option(word) and call.name in REMOTE_COMMANDS):
             translated += [word, *arguments]
             break
@@ -167,8 +179,8 @@ def _translate_options(call: _CommandCall) -> Iterator[str]:
             )
         else:
             translated.append(word)
-    yield from (_spell_option(name) for name in sorted(unset_defaults))
-    yield from translated
+    defaults = [_spell_option(name) for name in sorted(unset_defaults)]
+    return _Translation([*defaults, *translated], has_arguments)
 
 
 def _is_option(word: str) -> bool:

@@ -3,6 +3,7 @@
 `source` reads Nomad and `import_plan` decides. This module reads Wharf, writes the changes and prints the result.
 """
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -110,16 +111,25 @@ def nomad(
     wharf import nomad --address https://nomad.example.org:4646 --to http://10.0.0.1:4646 --plan
     """
     source = connect_source(source_settings)
+    with _report_wharf_errors():
+        session.client.operator.scheduler_configuration()  # Nomad is read for minutes: find out before whether Wharf replies.
     try:
         state = source.read()
     finally:
         source.close()
-    own = _read_own_state(session.client, state, stops_jobs=stops_jobs)
+    with _report_wharf_errors():
+        own = _read_own_state(session.client, state, stops_jobs=stops_jobs)
     changes = plan_import(state, own, overwrite=overwrite, stops_jobs=stops_jobs)
     lost_connection = ""
     if not only_plans:
         changes, lost_connection = _write_changes(session.client, changes)
-    report = _build_report(changes, source.unread, [*source.uncopied], [*source.absent], is_plan=only_plans)
+    report = ImportReport(
+        is_plan=only_plans,
+        records=[ImportedRecord(each.kind.value, each.name, each.action.value, each.reason) for each in changes],
+        not_imported=source.uncopied,
+        unread=source.unread,
+        absent=source.absent,
+    )
     session.print_result(report, lambda: _render_report(report, is_verbose=session.is_verbose))
     _raise_failures(report, lost_connection)
 
@@ -143,31 +153,38 @@ class ImportReport(msgspec.Struct, frozen=True, rename="pascal"):
     absent: list[UnreadKind]
 
 
-def _read_own_state(client: "SyncClient", source: SourceState, *, stops_jobs: bool) -> OwnState:
-    """Return the records of Wharf with which those of Nomad are compared. Raises CliError if Wharf refuses."""
+@contextlib.contextmanager
+def _report_wharf_errors() -> Iterator[None]:
+    """Turn errors of Wharf in the block, before anything is written, into a CliError that names the settings of Wharf."""
     try:
-        node_pools, namespaces = tuple(client.node_pools.list.iterate()), tuple(client.namespaces.list.iterate())
-        missing = _MissingParents(
-            {each.name for each in source.namespaces} - {each.name for each in namespaces},
-            {each.name for each in source.node_pools} - {each.name for each in node_pools},
-        )
-        return OwnState(
-            quotas=tuple(client.quotas.list.iterate()),
-            node_pools=node_pools,
-            namespaces=namespaces,
-            scheduler=client.operator.scheduler_configuration().value.scheduler_config,
-            policies=_read_access(lambda: _read_policies(client, source)),
-            roles=_read_access(lambda: client.acl.roles.list.iterate()),
-            variables=tuple(_read_variables(client, source.variables)),
-            jobs={
-                (job.namespace, job.id): _compare_job(client, job, missing, stops_jobs=stops_jobs)
-                for job in source.jobs
-            },
-        )
+        yield
     except Forbidden as error:
         raise CliError(
             f"Wharf: {error.text}: set WHARF_TOKEN to a management token of the Wharf cluster; nothing was imported"
         ) from error
+    except Unreachable as error:
+        raise CliError(f"{error}; set --to or WHARF_ADDR to a server of Wharf; nothing was imported") from error
+
+
+def _read_own_state(client: "SyncClient", source: SourceState, *, stops_jobs: bool) -> OwnState:
+    """Return the records of Wharf with which those of Nomad are compared."""
+    node_pools, namespaces = tuple(client.node_pools.list.iterate()), tuple(client.namespaces.list.iterate())
+    missing = _MissingParents(
+        {each.name for each in source.namespaces} - {each.name for each in namespaces},
+        {each.name for each in source.node_pools} - {each.name for each in node_pools},
+    )
+    return OwnState(
+        quotas=tuple(client.quotas.list.iterate()),
+        node_pools=node_pools,
+        namespaces=namespaces,
+        scheduler=client.operator.scheduler_configuration().value.scheduler_config,
+        policies=_read_access(lambda: _read_policies(client, source)),
+        roles=_read_access(lambda: client.acl.roles.list.iterate()),
+        variables=tuple(_read_variables(client, source.variables)),
+        jobs={
+            (job.namespace, job.id): _compare_job(client, job, missing, stops_jobs=stops_jobs) for job in source.jobs
+        },
+    )
 
 
 def _read_access(read: Callable[[], Iterable[T]]) -> tuple[T, ...] | None:
@@ -304,18 +321,6 @@ def _write(client: "SyncClient", change: Change) -> None:
                 submission=record.submission,
                 namespace=record.namespace,
             )
-
-
-def _build_report(
-    changes: Sequence[Change],
-    unread: Sequence[UnreadKind],
-    uncopied: Sequence[Uncopied],
-    absent: Sequence[UnreadKind],
-    *,
-    is_plan: bool,
-) -> ImportReport:
-    records = [ImportedRecord(each.kind.value, each.name, each.action.value, each.reason) for each in changes]
-    return ImportReport(is_plan, records, [*uncopied], [*unread], [*absent])
 
 
 def _render_report(report: ImportReport, *, is_verbose: bool) -> str:

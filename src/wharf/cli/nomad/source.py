@@ -40,6 +40,8 @@ PAGE_RECORDS: Final = 500
 """Records of one page of a list; keeps each reply small."""
 MAX_RECORDS: Final = 200_000
 """Records of one kind; protects the memory of this command. Larger clusters are beyond what one import should change."""
+MAX_TOTAL_BYTES: Final = 1 << 30
+"""All replies of an import; protects the memory of this command, which holds them until everything is read."""
 MAX_ERROR_CHARS: Final = 300
 """Limit of Nomad's text in an error; it could be a whole page of another server."""
 MAX_SHOWN_PROBLEMS: Final = 3
@@ -47,7 +49,9 @@ OK: Final = 200
 NOT_FOUND: Final = 404
 FORBIDDEN: Final = 403
 UNAVAILABLE: Final = 501
-_NEVER_READ: Final = "the token may not read them: use a management token of Nomad, with --token or NOMAD_TOKEN"
+_USE_MANAGEMENT_TOKEN: Final = "use a management token of Nomad, with --token or NOMAD_TOKEN"
+_ACL_OFF_ACCESSOR: Final = "acls-disabled"
+"""The token that Nomad returns to every caller while access control is off."""
 _TLS_FIXES: Final = {
     TlsFailure.UNTRUSTED_SERVER_CERTIFICATE: "set --ca-cert or NOMAD_CACERT to the certificate of the authority that "
     "signed it",
@@ -94,7 +98,7 @@ UNCOPIED_KINDS: Final = (
 )
 
 
-class Uncopied(msgspec.Struct, frozen=True):
+class Uncopied(msgspec.Struct, frozen=True, rename="pascal"):
     """Records of a kind that the import never copies: their number, and what to do instead."""
 
     kind: str
@@ -102,7 +106,7 @@ class Uncopied(msgspec.Struct, frozen=True):
     reason: str
 
 
-class UnreadKind(msgspec.Struct, frozen=True):
+class UnreadKind(msgspec.Struct, frozen=True, rename="pascal"):
     """A kind of record that Nomad did not return, and what to do about it."""
 
     kind: str
@@ -128,6 +132,7 @@ class NomadSource:
         self._transport = transport
         self._address = address
         self._region = {"region": region} if region else {}
+        self._received_bytes = 0
         self._skipped: list[Change] = []
         self._losses: dict[tuple[ImportKind, str], str] = {}
 
@@ -138,6 +143,7 @@ class NomadSource:
         """Return all records. Raises CliError if Nomad cannot be reached; kinds that it refuses are in `unread`."""
         try:
             self._check_server()
+            self._check_token()
             state = SourceState(
                 quotas=self._read_kind(
                     ImportKind.QUOTA, lambda: self._read_list(ImportKind.QUOTA, "/v1/quotas", Quota)
@@ -168,6 +174,24 @@ class NomadSource:
         if not leader:
             raise CliError(f"{self._address}: the Nomad cluster has no leader now: repeat the command when it has one")
 
+    def _check_token(self) -> None:
+        """Report a token that sees only a part: Nomad leaves records that it may not read out of lists, without an error."""
+        try:
+            token = self._read("/v1/acl/token/self")
+        except _Refusal:
+            return  # Access control is off in an older version, or each list reports the invalid token.
+        if (
+            isinstance(token, dict)
+            and token.get("Type") != "management"
+            and token.get("AccessorID") != _ACL_OFF_ACCESSOR
+        ):
+            self.unread.append(
+                UnreadKind(
+                    "records that the token may not read",
+                    f"it is not a management token, so lists can lack records: {_USE_MANAGEMENT_TOKEN}",
+                )
+            )
+
     def _read_kind(self, kind: ImportKind, read: Callable[[], Iterator[T]]) -> tuple[T, ...]:
         """Return the records of a kind; none if Nomad refuses to return them, which is then reported."""
         try:
@@ -178,7 +202,9 @@ class NomadSource:
 
     def _note_refusal(self, kind: str, refusal: _Refusal) -> None:
         if refusal.status == FORBIDDEN:
-            self.unread.append(UnreadKind(kind, f"permission denied: {_NEVER_READ}"))
+            self.unread.append(
+                UnreadKind(kind, f"permission denied: the token may not read them: {_USE_MANAGEMENT_TOKEN}")
+            )
         elif refusal.status in (NOT_FOUND, UNAVAILABLE):
             self.absent.append(UnreadKind(kind, "this edition or version of Nomad does not have them"))
         elif "ACL support disabled" in str(refusal):
@@ -326,7 +352,14 @@ class NomadSource:
         return _decode_reply(self._send(path, query or {}))
 
     def _send(self, path: str, query: Mapping[str, str]) -> ClientReply:
-        return self._transport.send(ClientRequest("GET", path, tuple({**self._region, **query}.items())))
+        reply = self._transport.send(ClientRequest("GET", path, tuple({**self._region, **query}.items())))
+        self._received_bytes += len(reply.body)
+        if self._received_bytes > MAX_TOTAL_BYTES:
+            raise CliError(
+                f"{self._address}: Nomad's records are larger than {MAX_TOTAL_BYTES >> 20} MiB, the limit of an import; nothing "
+                "was imported"
+            )
+        return reply
 
 
 def connect_source(settings: ClientSettings) -> NomadSource:
