@@ -474,3 +474,15 @@ def test_a_token_of_wharf_that_is_missing_is_named(capsys: pytest.CaptureFixture
         result = run_import(terminal, nomad)
 
     assert "set WHARF_TOKEN to a management token of the Wharf cluster; nothing was imported" in result.err
+
+
+def test_records_are_written_after_those_that_they_refer_to(terminal: Terminal, nomad: StandIn) -> None:
+    fill(nomad)
+
+    assert list(read_report(terminal, nomad, "--plan")) == [
+        "node pools",
+        "namespaces",
+        "scheduler settings",
+        "variables",
+        "jobs",
+    ]

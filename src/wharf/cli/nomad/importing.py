@@ -114,9 +114,13 @@ def nomad(
     with _report_wharf_errors():
         session.client.operator.scheduler_configuration()  # Nomad is read for minutes: find out before whether Wharf replies.
     try:
+        _print_step(session, f"reading Nomad at {source_settings.addresses[0]}")
         state = source.read()
     finally:
         source.close()
+    _print_step(
+        session, f"comparing {len(state.jobs):,} jobs and {len(state.variables):,} variables with those of Wharf"
+    )
     with _report_wharf_errors():
         own = _read_own_state(session.client, state, stops_jobs=stops_jobs)
     changes = plan_import(state, own, overwrite=overwrite, stops_jobs=stops_jobs)
@@ -132,6 +136,12 @@ def nomad(
     )
     session.print_result(report, lambda: _render_report(report, is_verbose=session.is_verbose))
     _raise_failures(report, lost_connection)
+
+
+def _print_step(session: Session, text: str) -> None:
+    """Print what a user of a terminal waits for: with thousands of jobs, each step takes minutes."""
+    if session.is_terminal:
+        click.echo(text, err=True)
 
 
 class ImportedRecord(msgspec.Struct, frozen=True, rename="pascal"):
