@@ -100,6 +100,8 @@ class Terminal:
         self.used_settings: list[ClientSettings] = []
         self._capture = capture
         self._is_away = False
+        self.lost_path = ""
+        """A write to a path that begins with this text makes the server unreachable, for connections made later."""
         self._exchanges: list[InMemoryTransport] = []
 
     def set_away(self, is_away: bool) -> None:
@@ -115,7 +117,7 @@ class Terminal:
     def connect(self, settings: ClientSettings) -> SyncClient:
         self.used_settings.append(settings)
         exchange = InMemoryTransport(self.server.api)
-        exchange.is_away = self._is_away
+        exchange.is_away, exchange.lost_path = self._is_away, self.lost_path
         self._exchanges.append(exchange)
         transport = _SyncTransport(self.loop, exchange, settings.token)
         defaults = ClientDefaults(settings.namespace, settings.region, settings.stale)
@@ -124,11 +126,11 @@ class Terminal:
     def pause(self, seconds: float) -> None:
         self.wait(seconds)
 
-    def run(self, *words: str) -> CommandResult:
-        """Run a command and return its result."""
+    def run(self, *words: str, program: str = "wharf") -> CommandResult:
+        """Run a command and return its result. `program` is the name by which the process is called."""
         self._capture.readouterr()
         try:
-            main(words, environment=self)
+            main(words, environment=self, program=program)
         except SystemExit as end:
             code = int(end.code or 0)
         else:

@@ -20,7 +20,7 @@ from tests.cli.terminal import WEB, CommandResult, Terminal, open_terminal, writ
 MAX_ERROR_CHARS = 1_500
 SEARCHES = frozenset({("search",), ("var", "list")})
 """Commands that succeed if nothing matches."""
-CREATES = frozenset({("namespace", "apply"), ("node", "pool", "apply"), ("var", "lock")})
+CREATES = frozenset({("compat", "install-nomad"), ("namespace", "apply"), ("node", "pool", "apply"), ("var", "lock")})
 """Commands whose argument names what they create, or a path of the API."""
 
 
@@ -102,6 +102,7 @@ def test_an_unknown_id_or_name_says_which_command_lists_the_known_ones(
     """The unknown id also has the form of ids of records, and the token is valid."""
     unknown = "11111111-2222-3333-4444-555555555555"
     other_input = {
+        ("compat", "install-nomad"),
         ("job", "dispatch"),
         ("node", "meta", "apply"),
         ("var", "put"),

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from wharf.cli import main
 PAGES = Path(__file__).parents[2]
 SHOWN_ADDRESS = "http://127.0.0.1:4646"
 READS = re.compile(
-    r"curl '?http|"
+    r"curl '?http|nomad job status|"
     r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status))\b"
 )
 """Commands that only read. They are repeated until they print what the page shows, because the cluster may need time."""
@@ -82,10 +82,14 @@ def _split_commands(lines: list[str]) -> Iterator[CommandStep]:
 
 
 class Walk:
-    """Runs the steps of a page. `nodes` is a pattern of the node names on the page."""
+    """Runs the steps of a page. `nodes` is a pattern of the node names on the page.
 
-    def __init__(self, agent: RunningAgent, *, nodes: str) -> None:
+    `addresses` maps addresses in commands of the page to those of servers of the test.
+    """
+
+    def __init__(self, agent: RunningAgent, *, nodes: str, addresses: Mapping[str, str] | None = None) -> None:
         self._agent = agent
+        self._addresses = addresses or {}
         self._node_pattern: re.Pattern[str] | None = None
         self._nodes_shown = re.compile(rf"\b{nodes}\b")
         self._environment = {
@@ -138,10 +142,12 @@ class Walk:
 
     def _run_command(self, command: str) -> list[str]:
         """Run a command of the page in the folder of the agent. Return its output lines."""
+        for shown, real in self._addresses.items():
+            command = command.replace(shown, real)
         if command.startswith("curl "):
             return self._send_request(shlex.split(command.replace(SHOWN_ADDRESS, self._agent.address)))
-        if command.startswith("wharf ") and not SHELL_SYNTAX.search(command):
-            return self._run_wharf(shlex.split(command)[1:])
+        if command.startswith(("wharf ", "nomad ")) and not SHELL_SYNTAX.search(command):
+            return self._run_wharf(shlex.split(command))
         text = re.sub(r"(^|\$\()wharf\b", rf"\1{sys.executable} -m wharf", command)
         process = subprocess.run(
             text,
@@ -157,11 +163,12 @@ class Walk:
         )
         return process.stdout.rstrip("\n").splitlines()
 
-    def _run_wharf(self, arguments: list[str]) -> list[str]:
-        """Run a command without a shell. Return its output lines."""
+    def _run_wharf(self, words: list[str]) -> list[str]:
+        """Run a command of `wharf`, or of the link `nomad`, without a shell. Return its output lines."""
+        program, *arguments = words
         with tempfile.TemporaryFile() as output:
             run_in_fork(
-                lambda: main(arguments),
+                lambda: main(arguments, program=program),
                 folder=self._agent.folder,
                 environment=self._environment,
                 output=output,

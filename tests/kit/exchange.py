@@ -10,15 +10,21 @@ from wharf.contract.client import ClientReply, ClientRequest, Unreachable
 
 
 class InMemoryTransport:
-    """A transport to one API. `is_away` simulates an unreachable server; `sent` records (method, path, body) of each request."""
+    """A transport to one API. `sent` records (method, path, body) of each request.
+
+    `is_away` simulates an unreachable server. A write whose path begins with `lost_path` makes the server unreachable.
+    """
 
     def __init__(self, api: Api) -> None:
         self.api = api
         self.is_away = False
+        self.lost_path = ""
         self.sent: list[tuple[str, str, bytes]] = []
         self.replies: list[ClientReply] = []
 
     async def send(self, request: ClientRequest) -> ClientReply:
+        if self.lost_path and request.method != "GET" and request.path.startswith(self.lost_path):
+            self.is_away = True
         if self.is_away:
             raise Unreachable("no server at this address", is_sent=False)
         method, path, body = request.method, request.path, request.body

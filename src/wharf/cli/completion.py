@@ -64,13 +64,18 @@ class _ShortTimeoutTransport:
 
 def _connect(context: click.Context) -> "SyncClient":
     """Return a client for the first address of the settings; it does not retry and accepts stale replies."""
-    from wharf.cli.common.server_commands import CONNECTION_OPTIONS, RealCommandEnvironment, build_settings
+    from wharf.cli.common.server_commands import (
+        CONNECTION_OPTIONS,
+        RealCommandEnvironment,
+        build_settings,
+        get_variable_prefixes,
+    )
     from wharf.contract.client import NO_RETRIES, ClientDefaults, SyncClient
     from wharf.contract.client.connection import build_tls_context
     from wharf.contract.client.http_transport import SyncHttpTransport
 
     options: dict[str, Any] = {str(option.name): context.params.get(str(option.name)) for option in CONNECTION_OPTIONS}
-    settings = build_settings({**options, "stale": True})
+    settings = build_settings({**options, "stale": True}, prefixes=get_variable_prefixes(context))
     environment = context.find_root().obj
     if environment is not None:
         client: SyncClient = environment.connect(settings)

@@ -8,6 +8,8 @@ import click
 
 NOT_SUPPORTED_BY_NODES: Final = "nodes do not support this yet"
 """The error of commands that need a function which node agents do not have."""
+NOMAD_PROGRAM: Final = "nomad"
+"""The name of the program if it was called by the link that `wharf compat install-nomad` makes."""
 
 
 class CommandEntry(NamedTuple):  # Not a msgspec struct: help must not wait for that import.

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,14 @@ from typing import Final
 import click
 
 from wharf import __version__
-from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup, RenamedOption, add_help_option
+from wharf.cli.lazy_group import (
+    NOMAD_PROGRAM,
+    NOT_SUPPORTED_BY_NODES,
+    CommandEntry,
+    LazyGroup,
+    RenamedOption,
+    add_help_option,
+)
 
 COMMANDS: Final = {
     "dev": CommandEntry("wharf.cli.dev", "dev", "Run a whole cluster on this machine, for development."),
@@ -41,6 +49,10 @@ COMMANDS: Final = {
     "operator": CommandEntry(
         "wharf.cli.operator.group", "operator", "Operate a cluster: API requests, scheduler, servers, keys, snapshots."
     ),
+    "import": CommandEntry(
+        "wharf.cli.nomad.importing", "import_group", "Copy the configuration and the jobs of another scheduler."
+    ),
+    "compat": CommandEntry("wharf.cli.nomad.compat", "compat", "Let scripts that call `nomad` call Wharf."),
     "tls": CommandEntry("wharf.cli.tls", "tls", "Create TLS certificates."),
     "gateway": CommandEntry("wharf.cli.limits.gateway", "gateway", "Run a rate limiting proxy for an HTTP service."),
     "limits": CommandEntry("wharf.cli.limits.group", "limits", "Write rate limit rules and operate a rate limiter."),
@@ -112,16 +124,19 @@ def root() -> None:
 add_help_option(root)
 
 
-def main(arguments: Sequence[str] | None = None, environment: object = None) -> None:
+def main(arguments: Sequence[str] | None = None, environment: object = None, program: str = "") -> None:
     """Run a command and exit the process. `arguments` default to those of the process.
 
-    `environment` is the `CommandEnvironment` of commands that call a server; tests pass their own.
+    `environment` is the `CommandEnvironment` of commands that call a server; tests pass their own. `program` is the name
+    by which the process was called. If it is `nomad`, the arguments are those of Nomad's command line.
     """
     words = sys.argv[1:] if arguments is None else arguments
+    if arguments is None and not program:
+        program = os.path.basename(sys.argv[0])
     _escape_unencodable_output()
     _protect_terminals()
     try:
-        exit_code = _run(words, environment)
+        exit_code = _run(words, environment, NOMAD_PROGRAM if program == NOMAD_PROGRAM else "wharf")
         _flush_output()
     except BrokenPipeError:
         # The reader of the output closed the pipe, as `head` does. Flushing stdout at exit would fail again.
@@ -169,10 +184,14 @@ def _print_error(text: str, arguments: Sequence[str]) -> None:
         click.echo(line if _EXCERPT_LINE.match(line) else f"wharf: {line}", err=True)
 
 
-def _run(arguments: Sequence[str], environment: object) -> int:
+def _run(arguments: Sequence[str], environment: object, program: str) -> int:
     """Run a command and return its exit code. Prints its error."""
     try:
-        exit_code = root.main(list(arguments), prog_name="wharf", standalone_mode=False, obj=environment)
+        if program == NOMAD_PROGRAM:
+            from wharf.cli.nomad.compat import translate_arguments
+
+            arguments = translate_arguments(arguments)
+        exit_code = root.main(list(arguments), prog_name=program, standalone_mode=False, obj=environment)
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
     except click.Abort as abort:

@@ -15,6 +15,7 @@ import click
 
 from wharf.cli.common.errors import CliError, format_error
 from wharf.cli.common.waiting_notices import STALE_TEXT
+from wharf.cli.lazy_group import NOMAD_PROGRAM
 
 if TYPE_CHECKING:
     from wharf.contract.client import ClientSettings, SyncClient
@@ -85,8 +86,13 @@ class Session:
         template: str,
         is_verbose: bool,
         connection_words: Sequence[str] = (),
+        is_nomad: bool = False,
     ) -> None:
-        """`connection_words` are the connection options of the call, without secrets, as a printed command repeats them."""
+        """`connection_words` are the connection options of the call, without secrets, as a printed command repeats them.
+
+        `is_nomad`: whether the program was called as `nomad`.
+        """
+        self.is_nomad = is_nomad
         self.connection_words = connection_words
         self.world = environment.world
         self.settings = settings
@@ -230,11 +236,12 @@ class ServerCommand(click.Command):
     failure_exit_code = 1
     """The exit code of every failure that has no code of its own."""
     has_output_options = True
+    connection_options: Sequence[click.Option] = CONNECTION_OPTIONS
 
     def __init__(self, name: str | None, **attributes: Any) -> None:  # click's own arguments.
         super().__init__(name, **attributes)
         self.own_options = [param for param in self.params if isinstance(param, click.Option)]
-        self.params += [*(OUTPUT_OPTIONS if self.has_output_options else ()), *CONNECTION_OPTIONS]
+        self.params += [*(OUTPUT_OPTIONS if self.has_output_options else ()), *self.connection_options]
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         """Parse the arguments. Long options with one dash are accepted."""
@@ -245,7 +252,7 @@ class ServerCommand(click.Command):
     def invoke(self, context: click.Context) -> Any:  # The result of the command's function.
         """Call the command's function with a session that the connection and output options configure."""
         with _set_exit_code(self.failure_exit_code):
-            connection = {name: context.params.pop(name) for name in _list_names(CONNECTION_OPTIONS)}
+            connection = {name: context.params.pop(name) for name in _list_names(self.connection_options)}
             output = {name: context.params.pop(name, None) for name in _list_names(OUTPUT_OPTIONS)}
             if output["as_json"] and output["template"]:
                 raise click.UsageError("--json and --format exclude each other: use one of them", context)
@@ -253,11 +260,12 @@ class ServerCommand(click.Command):
             environment: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
             session = Session(
                 environment,
-                build_settings(connection),
+                self.build_settings(context, connection),
                 is_json=bool(output["as_json"]),
                 template=output["template"] or "",
                 is_verbose=bool(output["verbose"]),
                 connection_words=_list_words(connection),
+                is_nomad=is_called_as_nomad(context),
             )
             try:
                 with _report_server_errors(session):
@@ -265,12 +273,16 @@ class ServerCommand(click.Command):
             finally:
                 session.close()
 
+    def build_settings(self, context: click.Context, connection: Mapping[str, Any]) -> "ClientSettings":
+        """Return the client settings of the servers that the command calls, from the connection options."""
+        return build_settings(connection, prefixes=get_variable_prefixes(context))
+
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options in three sections: of the command, of the output and of the connection."""
         sections: dict[str, list[click.Parameter]] = {
             "Options": [*self.own_options, *self.get_params(context)[-1:]],
             "Output": list(OUTPUT_OPTIONS if self.has_output_options else ()),
-            "Connection": list(CONNECTION_OPTIONS),
+            "Connection": list(self.connection_options),
         }
         for title, options in sections.items():
             rows = [row for option in options if (row := option.get_help_record(context)) is not None]
@@ -285,14 +297,25 @@ class QuietServerCommand(ServerCommand):
     has_output_options = False
 
 
-def build_settings(options: Mapping[str, Any]) -> "ClientSettings":
-    """Return the client settings of the environment, with the connection options applied."""
+def is_called_as_nomad(context: click.Context) -> bool:
+    return context.find_root().info_name == NOMAD_PROGRAM
+
+
+def get_variable_prefixes(context: click.Context) -> Sequence[str]:
+    """Return the prefixes of environment variables, the first one wins: Nomad's if the program was called as `nomad`."""
+    from wharf.contract.client.settings import ENVIRONMENT_PREFIXES
+
+    return ENVIRONMENT_PREFIXES[::-1] if is_called_as_nomad(context) else ENVIRONMENT_PREFIXES
+
+
+def build_settings(options: Mapping[str, Any], *, prefixes: Sequence[str]) -> "ClientSettings":
+    """Return the client settings of the environment variables with these prefixes, with the connection options applied."""
     import msgspec
 
     from wharf.contract.client import read_settings
     from wharf.contract.client.settings import parse_addresses
 
-    settings = read_settings(os.environ)
+    settings = read_settings(os.environ, prefixes=prefixes)
     changes: dict[str, Any] = {
         field: options[option] for option, field in _SETTING_BY_OPTION.items() if options[option]
     }
@@ -313,7 +336,7 @@ def _list_words(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _list_names(options: tuple[click.Option, ...]) -> list[str]:
+def _list_names(options: Sequence[click.Option]) -> list[str]:
     return [str(option.name) for option in options]
 
 

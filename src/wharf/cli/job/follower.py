@@ -231,16 +231,22 @@ def follow_submission(
     """Show a job's progress after a change, and exit with the code of the outcome.
 
     With `should_detach`, only print the evaluation. Without a terminal and without `should_follow`, wait only until the
-    scheduler has processed the evaluation.
+    scheduler has processed the evaluation. Called as `nomad`, follow services and no other jobs, as Nomad does.
     """
+    from wharf.contract.model.jobs.job import JobType
+
     if should_detach:
         if eval_id:
             click.echo(f"evaluation {session.shorten_id(eval_id)}")
         return
-    if not should_follow and not session.is_terminal:
+    if not should_follow and not session.is_terminal and not session.is_nomad:
         report_evaluation(session, eval_id, namespace)
         return
-    version = session.client.jobs.read(job_id, namespace=namespace).value.version
+    job = session.client.jobs.read(job_id, namespace=namespace).value
+    if session.is_nomad and not should_follow and job.type != JobType.SERVICE:
+        report_evaluation(session, eval_id, namespace)
+        return
+    version = job.version
     try:
         code = follow_job(session, job_id, namespace, version, progress_timeout_s=progress_timeout_s)
     except FollowInterrupted:

@@ -1,7 +1,7 @@
 """Client settings: server addresses, credentials and defaults, from environment variables or from the caller."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -51,18 +51,21 @@ FIELD_BY_VARIABLE: Final = {  # Variable name without its prefix -> field of `Cl
 }
 
 
-def read_settings(environment: Mapping[str, str] | None = None) -> ClientSettings:
+def read_settings(
+    environment: Mapping[str, str] | None = None, *, prefixes: Sequence[str] = ENVIRONMENT_PREFIXES
+) -> ClientSettings:
     """Return the client settings of environment variables such as `WHARF_ADDR` and `WHARF_TOKEN`.
 
     `NOMAD_ADDR` and so on are used where the variable of Wharf is not set. Several addresses are separated by commas.
-    `environment` replaces the variables of the process.
+    `environment` replaces the variables of the process. `prefixes` of names of variables replace `WHARF_` and `NOMAD_`;
+    the first one wins.
     """
     variables = environment if environment is not None else os.environ
     fields: dict[str, str] = {
-        field: text for name, field in FIELD_BY_VARIABLE.items() if (text := _read_variable(variables, name))
+        field: text for name, field in FIELD_BY_VARIABLE.items() if (text := _read_variable(variables, name, prefixes))
     }
-    addresses = parse_addresses(_read_variable(variables, "ADDR")) or (DEFAULT_ADDRESS,)
-    skip_verify = _read_variable(variables, "SKIP_VERIFY") not in FALSE_VALUES
+    addresses = parse_addresses(_read_variable(variables, "ADDR", prefixes)) or (DEFAULT_ADDRESS,)
+    skip_verify = _read_variable(variables, "SKIP_VERIFY", prefixes) not in FALSE_VALUES
     return msgspec.structs.replace(ClientSettings(addresses=addresses, skip_verify=skip_verify), **fields)
 
 
@@ -78,6 +81,6 @@ def _complete_address(text: str) -> str:
     return f"{scheme or 'http'}://{rest.rstrip('/')}"
 
 
-def _read_variable(environment: Mapping[str, str], name: str) -> str:
-    """Return the value of `WHARF_{name}`, or of `NOMAD_{name}` if that is empty or missing; empty without both."""
-    return next((text for prefix in ENVIRONMENT_PREFIXES if (text := environment.get(prefix + name, ""))), "")
+def _read_variable(environment: Mapping[str, str], name: str, prefixes: Sequence[str]) -> str:
+    """Return the value of the variable with the first prefix that is not empty, such as `WHARF_ADDR`; else empty."""
+    return next((text for prefix in prefixes if (text := environment.get(prefix + name, ""))), "")
