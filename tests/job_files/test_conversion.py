@@ -310,7 +310,7 @@ def test_a_dynamic_block_needs_the_variables_that_it_is_computed_from() -> None:
     ("text", "name"),
     [
         (DYNAMIC.replace("type = string", "type = string\n  sensitive = true"), "host"),
-        (DYNAMIC.replace("host\"", "secret_host\"").replace("var.host", "var.secret_host"), "secret_host"),
+        (DYNAMIC.replace('host"', 'secret_host"').replace("var.host", "var.secret_host"), "secret_host"),
     ],
     ids=["declared", "by its name"],
 )
