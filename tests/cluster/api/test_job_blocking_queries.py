@@ -65,7 +65,9 @@ CHANGES: dict[str, tuple[str, Change]] = {
     ),
     "a source": (
         "/submission",
-        lambda job: JOB_SUBMISSIONS.build_put(Submission(namespace="default", job_id=job.id, create_index=WRITE_INDEX)),
+        lambda job: JOB_SUBMISSIONS.build_put(
+            Submission(namespace="default", job_id=job.id, source="ID: shop", create_index=WRITE_INDEX)
+        ),
     ),
 }
 
