@@ -122,6 +122,7 @@ TOML_FAULTS: Final = [
     ("[A B]\n", "[A B]", "the header of this table has no end", "write [A B]"),
     ("A = 007\n", "007", "the number 007 begins with 0", 'write 7, or "007"'),
     ("A = nan\n", "nan", "nan is not a finite number", ""),
+    ('A = 1e400x"\n', "1e400x", "the number 1e400 is too large", ""),
     ("a b = 1\n", "a b", "a key with blanks needs quotes", 'write "a b"'),
     ("// x\n", "//", "a comment of TOML begins with #", "write # instead"),
     ("A = 1;\n", ";", 'a ";" is after the value', "delete it: a value ends with its line"),

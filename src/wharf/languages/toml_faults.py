@@ -39,8 +39,8 @@ _LONG_KEY: Final = re.compile(
     re.DOTALL,
 )
 """The start of a key with too many parts, or a text or comment, in which dots mean nothing."""
+_NAMED_NUMBER: Final = re.compile(r"the number (.+?)(?:\.\.\.)? is ")
 _NOT_FINITE: Final = re.compile(r"[+-]?(?:inf|nan)")
-_SIGNS: Final = frozenset("+-0123456789")
 
 
 def find_long_key(text: str) -> MarkupError | None:
@@ -96,10 +96,11 @@ def _refuse_long_number(text: str) -> MarkupError:
 
 def _find_number(text: str, problem: str) -> tuple[int, int] | tuple[None, None]:
     """Return the place of a number that JSON does not have: the parser reports no place for it."""
+    named = _NAMED_NUMBER.match(problem)
     for token in _VALUE.finditer(text):
-        number = token["number"] or ""
-        special = _NOT_FINITE.match(number)  # More characters may follow: the parser has not read them.
-        if problem.startswith(special[0]) if special is not None else number[:1] in _SIGNS and number[:40] in problem:
+        number = token["number"] or ""  # More characters than the number may follow: the parser has not read them.
+        special = _NOT_FINITE.match(number)
+        if problem.startswith(special[0]) if special is not None else named is not None and number.startswith(named[1]):
             return token.start("number"), token.end("number")
     return None, None
 

@@ -3,6 +3,8 @@
 import pytest
 
 from tests.languages.hcl.evaluations import FREE_SCHEMA, find_errors, list_errors, read_body, read_job
+from wharf.languages.hcl.diagnostics import DocumentErrors
+from wharf.languages.hcl.documents import parse_document
 
 
 def test_a_body_has_arguments_and_blocks() -> None:
@@ -39,6 +41,14 @@ def test_an_argument_that_occurs_twice_names_both_places() -> None:
 )
 def test_another_form_of_an_argument_is_an_error(line: str, message: str) -> None:
     assert list_errors(f"{line}\n", FREE_SCHEMA)[0].endswith(message)
+
+
+@pytest.mark.parametrize("text", ["x { a = 1 ,", "x { a = 1 , ", "x { a = 1;", "x { a = 1"])
+def test_the_errors_of_a_file_that_is_cut_off_have_places_in_its_text(text: str) -> None:
+    with pytest.raises(DocumentErrors) as caught:
+        parse_document(text)
+
+    assert [error.message for error in caught.value.diagnostics if error.place.end > len(text)] == []
 
 
 def test_a_quoted_name_gets_the_advice_to_write_an_object() -> None:

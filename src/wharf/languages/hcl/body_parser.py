@@ -163,7 +163,7 @@ class BodyParser(ExpressionParser):
 
     def _check_one_line(self, block: SyntaxBlock | None, count: int) -> ParseError | None:
         """Return the error of a block on one line that has more than one argument, or is not closed on its line."""
-        start, end = self.pos, self.pos + 1
+        start, end = self.pos, min(self.pos + 1, len(self.text))
         kind = block.type[:80] if block is not None else "block"
         if LINE_END.match(self.text, start) is not None:
             return ParseError(
@@ -173,7 +173,7 @@ class BodyParser(ExpressionParser):
         if count:
             separator = _SEPARATOR.match(self.text, start)
             if separator is not None:
-                if self.text.startswith("}", separator.end()):
+                if self.text.startswith("}", separator.end()) or separator.end() == len(self.text):
                     return self._make_separator_error()
                 start, end = separator.end(), separator.end() + 1
             name = NAME.match(self.text, start)
