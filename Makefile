@@ -67,7 +67,7 @@ clients: environment ## test existing clients and proxies against the API, the g
 	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/cluster/api/existing tests/limits/existing $(ARGS)
 
 fuzz: environment ## run all property tests with many new examples, REQUESTS=100000 requests (FUZZ_SEED=1), JOB_FILES=100000
-	@exec env HYPOTHESIS_PROFILE=fuzz FUZZ_REQUESTS=$(REQUESTS) FUZZ_JOB_FILES=$(JOB_FILES) $(PYTHON_HERE) -m pytest -m "hypothesis or fuzz" $(ARGS)
+	@exec env HYPOTHESIS_PROFILE=fuzz FUZZ_REQUESTS=$(REQUESTS) FUZZ_JOB_FILES=$(JOB_FILES) $(PYTHON_HERE) -m pytest -o faulthandler_timeout=0 -m "hypothesis or fuzz" $(ARGS)
 
 mutants: environment programs ## plant 300 random mistakes, one at a time, and list those that no test notices (COUNT=50)
 	@exec $(PYTHON_HERE) -m tools.mutants --count $(COUNT) $(ARGS)
