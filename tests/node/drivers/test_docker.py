@@ -213,6 +213,9 @@ def test_a_repeated_start_finds_the_existing_container(machine: Machine) -> None
             await docker.recover([])
             await docker.start(order)
             assert ["a4.0.1", "a4.0.1"] == machine.watcher.begun_runs
+            await machine.until(
+                lambda: machine.output("a4.0.1") != ""
+            )  # The program may begin later than its container.
             docker.signal("a4.0.1", "SIGKILL")
             await machine.ended("a4.0.1")
             docker.forget("a4.0.1")
