@@ -39,6 +39,8 @@ YAML_FAULTS: Final = [
     ("ID: %a\n", "%a", "a value that begins with % needs quotes", 'write "%a"'),
     ("%a: 1\n", "%a: 1", "a value that begins with % needs quotes", 'write "%a: 1"'),
     ("ID: {a\nType: b\n", "{", "the { that opens here is not closed", "write } at the end, or put the value in quotes if it is a text"),
+    ("ID:\n  {", "{", "the { that opens here is not closed", "write } at the end, or put the value in quotes if it is a text"),
+    ("ID: [", "[", "the [ that opens here is not closed", "write ] at the end, or put the value in quotes if it is a text"),
     ("ID: {{ x }}\n", "{{ x }}", "a value that begins with { needs quotes", 'write "{{ x }}"'),
     ("ID: {a} b\n", "{a} b", "a value that begins with { needs quotes", 'write "{a} b"'),
     ("ID: [a\nType: b\n", "[", "the [ that opens here is not closed", "write ] at the end, or put the value in quotes if it is a text"),

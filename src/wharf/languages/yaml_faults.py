@@ -268,6 +268,14 @@ def _find_opening_quote(fault: _Fault) -> int | None:
 # -- flow style
 
 
+def _find_opening(text: str, at: int) -> int | None:
+    """Return the offset of the bracket at an offset, or else of the last one before it."""
+    if text[at : at + 1] in _BRACKETS:
+        return at
+    opening_at = max(text.rfind(bracket, 0, at) for bracket in _BRACKETS)
+    return opening_at if opening_at >= 0 else None
+
+
 def _explain_flow(fault: _Fault) -> MarkupError | None:
     """Explain a list or map in brackets without an end, or a text that begins with a bracket."""
     text = fault.text
@@ -282,16 +290,19 @@ def _explain_flow(fault: _Fault) -> MarkupError | None:
                 fault, line.content_start + (key.end() if key is not None else 0), "{" if before == "}" else "["
             )
         return None
-    opening = text[fault.context_at]
-    closing = _BRACKETS.get(opening, "}")
+    opening_at = _find_opening(text, fault.context_at)
+    if opening_at is None:
+        return None
+    opening = text[opening_at]
+    closing = _BRACKETS[opening]
     found = text[fault.at : fault.at + 1]
-    line = fault.get_line(fault.context_at)
+    line = fault.get_line(opening_at)
     if found in ("}", "]") and found != closing:
-        related = (fault.context_at, fault.context_at + 1, f"the {opening} is at")
+        related = (opening_at, opening_at + 1, f"the {opening} is at")
         return MarkupError(f"{found} does not close {opening}", fault.at, fault.at + 1, f"write {closing}", related)
     if fault.get_line(fault.at).start != line.start or fault.at >= len(text.rstrip()):
         return MarkupError(
-            f"the {opening} that opens here is not closed", fault.context_at, fault.context_at + 1,
+            f"the {opening} that opens here is not closed", opening_at, opening_at + 1,
             f"write {closing} at the end, or put the value in quotes if it is a text",
         )  # fmt: skip
     return MarkupError(
