@@ -475,8 +475,8 @@ def read_incoming_request(
         host,
         scope.get("scheme") == "https",
         tuple(method_overrides),
-        method == "POST" and is_form(method, content_types),
-        method == "POST" and is_json(method, content_types),
+        is_form(method, content_types),
+        is_json(method, content_types),
     )
 
 

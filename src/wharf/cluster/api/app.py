@@ -312,16 +312,12 @@ class Api:
                     request = await self._authorizer.add_caller(request)
                     # A separate step, so that the audit record of a refused request names its caller.
                     self._authorizer.check(request)
-                    if (
-                        request.endpoint.kind is EndpointKind.LEADER_WRITE
-                        and request.endpoint.name not in UNTIMED_ENDPOINTS
-                    ):
-                        await self._server.reader.wait_for_leader()  # Nodes try another server instead.
-                    if (
-                        request.body or request.endpoint.kind in WRITE_KINDS
-                    ) and request.endpoint.name not in UNTIMED_ENDPOINTS:
-                        # After the caller is known, because all that wait for the log continue in one iteration.
-                        await self._timed_slots.begin(request.caller.owner_key)
+                    if request.endpoint.name not in UNTIMED_ENDPOINTS:
+                        if request.endpoint.kind is EndpointKind.LEADER_WRITE:
+                            await self._server.reader.wait_for_leader()  # Nodes try another server instead.
+                        if request.body or request.endpoint.kind in WRITE_KINDS:
+                            # After the caller is known, because all that wait for the log continue in one iteration.
+                            await self._timed_slots.begin(request.caller.owner_key)
                     if request.endpoint.name in LOGIN_ENDPOINTS:
                         request = msgspec.structs.replace(
                             request, wait_for_disconnect=partial(wait_for_disconnect, receive)

@@ -94,8 +94,7 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def reports_bucket(self) -> bool:
         """Whether replies report the primary bucket in headers: not if it is in shadow mode for this caller."""
-        charge = self.plan.bucket_charge if self.plan.is_free else self.charges[0]
-        return charge.is_enforced
+        return self.bucket_charge.is_enforced
 
     @property
     def bucket_charge(self) -> Charge:

@@ -124,7 +124,7 @@ class FactReader:
     def read_plain_facts(self, request_id: str, incoming: IncomingRequest, caller: Caller, now_ms: int) -> RequestFacts:
         """Return the facts of a request without a body or a query that counts: the usual case."""
         method, path = self.find_judged_method(incoming), incoming.path
-        may_create = bool(self.marked_endpoints) and self._may_create_content(method, path, caller, now_ms)
+        may_create = self._may_create_content(method, path, caller, now_ms)
         return RequestFacts(request_id, method, path, caller, None, None, incoming.connection, may_create)
 
     def _may_create_content(self, method: str, path: str, caller: Caller, now_ms: int) -> bool:
