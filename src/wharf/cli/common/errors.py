@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 import click
 
-from wharf.languages.suggestions import find_nearest_name
-
 
 class CliError(click.ClickException):
     """A failure of a command: the text for the user, and the exit code."""
@@ -57,6 +55,8 @@ def _name_whole_option(error: click.NoSuchOption, arguments: Sequence[str]) -> c
     word = next((word for word in words if re.match(r"-[^-].", word) and letter in word), None)
     if word is None:
         return error
+    from wharf.languages.suggestions import find_nearest_name
+
     name = word.partition("=")[0]
     known = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx is not None else []
     nearest = find_nearest_name(f"-{name}", known, min_similarity=0.6)

@@ -83,10 +83,10 @@ def history(session: Session, job_id: str, diffs: bool, version: int | None) -> 
     found = find_job(session, job_id)
     response = session.client.jobs.versions(found.id, diffs=diffs, namespace=found.namespace).value
     versions = [job for job in response.versions if version in (None, job.version)]
-    equal_versions = _find_equal_versions(response.versions)
 
     def render_text() -> str:
         """Return a table of the versions, or the changes of each version."""
+        equal_versions = _find_equal_versions(response.versions)
         if not diffs:
             titles: tuple[str, ...] = ("Version", "Stable", "Submitted", "Tag", "Description")
             rows = [_build_version_row(session, job) for job in versions]

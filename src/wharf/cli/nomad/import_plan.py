@@ -4,7 +4,7 @@ Pure: `source` reads Nomad, and `importing` reads Wharf, writes the changes and 
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -186,9 +186,17 @@ def _omit_built_in(pools: Iterable[NodePool]) -> list[NodePool]:
 
 
 def _compare(
-    kind: _ComparedKind, records: Iterable[Any], own_records: Iterable[Any], overwrite: bool
+    kind: _ComparedKind,
+    records: Iterable[Any],
+    own_records: Iterable[Any],
+    overwrite: bool,
+    *,
+    untouched: Collection[str] = (),
 ) -> Iterator[Change]:
-    """Yield the change for each record: created if Wharf has none of the name, else replaced only with `overwrite`."""
+    """Yield the change for each record: created if Wharf has none of the name, else replaced only with `overwrite`.
+
+    The records named in `untouched` are replaced in any case: nobody has changed them in Wharf.
+    """
     own_by_name = {kind.get_name(record): record for record in own_records}
     for record in records:
         name = kind.get_name(record)
@@ -198,7 +206,9 @@ def _compare(
         elif _list_content(kind, record) == _list_content(kind, own):
             yield Change(kind=kind.kind, name=name, action=Action.SAME)
         else:
-            yield _replace_or_keep(kind.kind, name, _keep_identity(record, own), own.modify_index, overwrite)
+            yield _replace_or_keep(
+                kind.kind, name, _keep_identity(record, own), own.modify_index, overwrite or name in untouched
+            )
 
 
 def _keep_identity(record: Any, own: Any) -> Any:
@@ -233,12 +243,13 @@ def _remove_unset(value: Any, unused_fields: frozenset[str]) -> Any:
 def _plan_namespaces(
     namespaces: Sequence[Namespace], own_namespaces: Sequence[Namespace], overwrite: bool
 ) -> Iterator[Change]:
-    """Yield the changes of namespaces. The namespace `default` exists always: as long as nobody changed it, it is replaced."""
-    unchanged = {each.name for each in own_namespaces if each.create_index == each.modify_index}
-    is_default_unchanged = DEFAULT_NAMESPACE in unchanged
-    for namespace in namespaces:
-        may_replace = overwrite or (namespace.name == DEFAULT_NAMESPACE and is_default_unchanged)
-        yield from _compare(_NAMESPACE, [namespace], own_namespaces, may_replace)
+    """Return the changes of namespaces. The namespace `default` exists always: as long as nobody changed it, it is replaced."""
+    untouched = [
+        each.name
+        for each in own_namespaces
+        if each.name == DEFAULT_NAMESPACE and each.create_index == each.modify_index
+    ]
+    return _compare(_NAMESPACE, namespaces, own_namespaces, overwrite, untouched=untouched)
 
 
 def _plan_scheduler(

@@ -11,8 +11,6 @@ import msgspec
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.nomad.import_plan import Action, Change, ImportKind, SourceJob, SourceState
-from wharf.contract.client.connection import ClientSettingsError, build_headers, build_tls_context
-from wharf.contract.client.http_transport import SyncHttpTransport
 from wharf.contract.client.settings import ClientSettings
 from wharf.contract.client.transport import (
     ClientReply,
@@ -364,6 +362,10 @@ class NomadSource:
 
 def connect_source(settings: ClientSettings) -> NomadSource:
     """Return a reader of the Nomad cluster in these settings. Raises CliError if they are invalid. Does not connect yet."""
+    # Only here, because help need not wait for the import of the HTTP library.
+    from wharf.contract.client.connection import ClientSettingsError, build_headers, build_tls_context
+    from wharf.contract.client.http_transport import SyncHttpTransport
+
     address = settings.addresses[0]
     headers = build_headers(msgspec.structs.replace(settings, token=""))
     if settings.token:
