@@ -8,7 +8,7 @@ from tests.job_files.test_conversion import FILES, HCL_TEMPLATE, convert
 from wharf.job_files.comments import find_markup_comments
 from wharf.job_files.conversion import JobFormat
 from wharf.job_files.hcl_formatter import find_hcl_comments, format_hcl
-from wharf.languages.markup import MarkupFormat
+from wharf.languages.markup import MarkupFormat, parse_markup
 
 COMMENT_FORMATS = [JobFormat.HCL, JobFormat.YAML, JobFormat.TOML]
 DATA_FORMATS = [JobFormat.YAML, JobFormat.TOML]
@@ -19,7 +19,11 @@ _LINE = re.compile(r'[ \t]*(?:[\w-]+ *= *(?:"[^"]*"|[\w.]+|\[[^\n]*\])|[\w-]+(?:
 
 
 def list_comments(text: str, format: JobFormat) -> list[str]:
-    ranges = find_hcl_comments(text) if format is JobFormat.HCL else find_markup_comments(text, MarkupFormat(format))
+    ranges = (
+        find_hcl_comments(text)
+        if format is JobFormat.HCL
+        else find_markup_comments(text, parse_markup(text, MarkupFormat(format)))
+    )
     return [text[start:end] for start, end in ranges]
 
 

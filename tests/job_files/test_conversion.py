@@ -24,6 +24,7 @@ from wharf.job_files.hcl_writer import Markers, format_expression
 from wharf.job_files.markup_jobs import parse_markup_job
 from wharf.languages.hcl.diagnostics import DocumentErrors, SourceFile
 from wharf.languages.hcl.documents import parse_document
+from wharf.languages.hcl.template_texts import escape_template
 from wharf.languages.hcl.values import normalize_text
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.languages.markup import MarkupFormat, parse_markup
@@ -483,3 +484,13 @@ def test_many_dollars_are_written_as_hcl_in_linear_time() -> None:
 
     assert format_expression("$" * 500_000) == f'"{"$" * 500_000}"'
     assert time.process_time() - began_s < 5.0
+
+
+def test_a_long_row_of_signs_is_escaped_in_linear_time() -> None:
+    text = "$" * 100_000 + " {"
+
+    began_s = time.process_time()
+    escaped = escape_template(text)
+
+    assert escaped == text
+    assert time.process_time() - began_s < 1

@@ -113,6 +113,8 @@ def test_hcl_gets_indentation_and_aligned_arguments_and_keeps_the_rest() -> None
         ("{a: 1}", "{ a: 1 }"),
         ("(  -1 )", "(-1)"),
         ("1 /* one  two */", "1 /* one  two */"),
+        ('f("5%",1)', 'f("5%", 1)'),
+        ('f("5$",1)', 'f("5$", 1)'),
     ],
 )
 def test_signs_of_expressions_have_the_usual_blanks(code: str, expected: str) -> None:

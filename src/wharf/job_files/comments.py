@@ -15,7 +15,7 @@ from wharf.job_files.hcl.places import parse_path
 from wharf.languages.hcl.bodies import SyntaxBody
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.json_documents import JsonArray, JsonNode, JsonObject
-from wharf.languages.markup import MarkupFormat, parse_markup
+from wharf.languages.markup import MarkupDocument, MarkupFormat
 from wharf.languages.toml_locations import TOML_TEXT
 
 Path = tuple[str, ...]
@@ -97,23 +97,20 @@ def list_hcl_places(
     ]
 
 
-def list_markup_places(text: str, format: MarkupFormat, paths: Mapping[Path, Path] | None = None) -> list[Place]:
+def list_markup_places(text: str, document: MarkupDocument, paths: Mapping[Path, Path] | None = None) -> list[Place]:
     """Return the places of a file in YAML, JSON or TOML.
 
-    `paths` has the paths of the job by those of the file, if they differ. Raises `MarkupError`.
+    `paths` has the paths of the job by those of the file, if they differ.
     """
     places: list[Place] = []
+    is_yaml = document.format is MarkupFormat.YAML
 
     def add(path: Path, node: JsonNode, start: int, *, is_key: bool) -> None:
         is_container = isinstance(node, JsonObject | JsonArray)
         is_flow = text[node.start : node.start + 1] in ("{", "[")
-        column = (
-            -1
-            if is_flow or format is not MarkupFormat.YAML
-            else start - (text.rfind("\n", 0, start) + 1) - (not is_key)
-        )
+        column = -1 if is_flow or not is_yaml else start - (text.rfind("\n", 0, start) + 1) - (not is_key)
         own = paths.get(path, path) if paths is not None and path[:1] not in _DECLARATION_PATHS else path
-        has_end = is_flow or format is MarkupFormat.YAML
+        has_end = is_flow or is_yaml
         places.append(Place(own, start, node.end, is_container and has_end, column))
         if isinstance(node, JsonObject):
             for entry in node.properties:
@@ -122,7 +119,7 @@ def list_markup_places(text: str, format: MarkupFormat, paths: Mapping[Path, Pat
             for at, item in enumerate(node.items):
                 add((*path, str(at)), item, item.start, is_key=False)
 
-    tree = parse_markup(text, format).build_tree()
+    tree = document.build_tree()
     if isinstance(tree, JsonObject):
         for entry in tree.properties:
             add((entry.key,), entry.value, entry.start, is_key=True)
@@ -137,24 +134,20 @@ _DECLARATION_PATHS: Final = tuple((key,) for key in DECLARATION_KEYS)
 # -- comments of a file
 
 
-def find_markup_comments(text: str, format: MarkupFormat) -> list[tuple[int, int]]:
+def find_markup_comments(text: str, document: MarkupDocument) -> list[tuple[int, int]]:
     """Return the offsets of the comments of a file in YAML or TOML. JSON has none."""
-    if format is MarkupFormat.TOML:
+    if document.format is MarkupFormat.TOML:
         return [match.span(1) for match in _TOML_COMMENT.finditer(text) if match[1] is not None]
-    if format is MarkupFormat.JSON or "#" not in text:
+    if document.format is MarkupFormat.JSON or "#" not in text:
         return []
-    texts = sorted(_list_text_ranges(parse_markup(text, format).build_tree()))
+    texts = sorted(_list_text_ranges(document.build_tree()))
     starts = [start for start, _ in texts]
     found: list[tuple[int, int]] = []
     pos = 0
     while (match := _YAML_COMMENT.search(text, pos)) is not None:
         at = bisect_right(starts, match.start()) - 1
         if at >= 0 and match.start() < texts[at][1]:
-            pos = texts[at][1] if texts[at][1] > match.start() else match.start() + 1
-            continue
-        line_start = text.rfind("\n", 0, match.start()) + 1
-        if match.start() > line_start and not text[match.start() - 1].isspace():
-            pos = match.start() + 1
+            pos = texts[at][1]
             continue
         found.append(match.span())
         pos = match.end()
@@ -215,7 +208,7 @@ def _attach_beside(
     """Return a comment at the end of a line with the item that begins there, or that ends there."""
     first = bisect_right(starts, line_start - 1)
     if first < len(ordered) and ordered[first].start < start:
-        return replace(comment, path=_skip_root(ordered, first, start).path, position=Position.BESIDE)
+        return replace(comment, path=_skip_root(ordered, first).path, position=Position.BESIDE)
     outer = _list_outer_places(ordered, first, by_path)
     ending = [place for place in reversed(outer) if line_start < place.end <= start]
     if ending:
@@ -233,10 +226,10 @@ def _list_outer_places(ordered: Sequence[Place], at: int, by_path: Mapping[Path,
     return [place for place in outer if place is not None]
 
 
-def _skip_root(ordered: Sequence[Place], first: int, end: int) -> Place:
+def _skip_root(ordered: Sequence[Place], first: int) -> Place:
     """Return the first place of a line that is not the whole job, which in YAML begins with its first field."""
     place = ordered[first]
-    if not place.path and first + 1 < len(ordered) and ordered[first + 1].start == place.start < end:
+    if not place.path and first + 1 < len(ordered) and ordered[first + 1].start == place.start:
         return ordered[first + 1]
     return place
 
@@ -254,7 +247,7 @@ def _attach_before(
     outer = _list_outer_places(ordered, at, by_path)
     block = next((place for place in outer if place.is_block and start < place.end and column > place.column), None)
     if at < len(ordered) and (block is None or ordered[at].start < block.end):
-        after = _skip_root(ordered, at, len(comment.source) + ordered[at].start)
+        after = _skip_root(ordered, at)
         return replace(comment, path=after.path, position=Position.BEFORE)
     if block is not None:
         return replace(comment, path=block.path, position=Position.INSIDE)
@@ -278,15 +271,14 @@ def insert_comments(text: str, comments: Sequence[Comment], places: Sequence[Pla
     index = _TargetIndex(text, lines, places)
     inserted: dict[tuple[int, bool], list[str]] = {}
     for comment in comments:
-        keeps_source = is_hcl and comment.source.startswith(("#", "//", "/*"))
         number, indentation, is_beside = index.find(comment)
         if is_beside and len(comment.lines) == 1:
-            written = comment.source if keeps_source else _format_line(comment.lines[0])
+            written = comment.source if is_hcl else _format_line(comment.lines[0])
             lines[number] += f" {written}" if is_hcl else f"  {written}"
             index.full_lines.add(number)
             continue
         own_lines = [_format_line(line) for line in comment.lines]
-        if keeps_source:
+        if is_hcl:
             own_lines = [line if at == 0 else line.strip() for at, line in enumerate(comment.source.split("\n"))]
         # The comments at the end of a block precede those before the next item.
         block = inserted.setdefault((number, comment.position is not Position.INSIDE), [])

@@ -40,7 +40,7 @@ from wharf.job_files.markup_jobs import (
 from wharf.languages.hcl.bodies import SyntaxBody
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DocumentErrors, HiddenValues, SourceFile
-from wharf.languages.hcl.documents import ParsedDocument, parse_document
+from wharf.languages.hcl.documents import DECLARATIONS, ParsedDocument, parse_document
 from wharf.languages.hcl.template_documents import Expansion
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.languages.markup import MarkupFormat, parse_markup
@@ -166,8 +166,8 @@ def convert_data_job(
             places.set_origins(normalized, (WRAPPER,) if WRAPPER in content else ())
         paths = places.map_file_paths()
         warnings = []
-    ranges = find_markup_comments(text, markup.format)
-    comments = attach_comments(text, ranges, list_markup_places(text, markup.format, paths)) if ranges else []
+    ranges = find_markup_comments(text, markup)
+    comments = attach_comments(text, ranges, list_markup_places(text, markup, paths)) if ranges else []
     read = _ReadJob(job, declarations, comments, [], warnings, is_written_as_is)
     if target is JobFormat.HCL and not unicodedata.is_normalized("NFC", text):
         read.losses.append(_describe_normal_form(source))
@@ -270,7 +270,7 @@ def _has_declarations(document: ParsedDocument) -> bool:
         if isinstance(tree, SyntaxBody)
         else [each.key for each in tree.properties]
     )
-    return any(kind in ("variable", "variables", "locals") for kind in kinds)
+    return any(kind in DECLARATIONS for kind in kinds)
 
 
 # -- notes
@@ -365,13 +365,13 @@ def _insert_comments(text: str, comments: list[Comment], target: JobFormat, port
         return None
     try:
         if target is not JobFormat.HCL:
-            format = MarkupFormat(target)
-            commented = insert_comments(text, comments, list_markup_places(text, format))
-            return commented if parse_markup(commented, format).value == parse_markup(text, format).value else None
+            written = parse_markup(text, MarkupFormat(target))
+            commented = insert_comments(text, comments, list_markup_places(text, written))
+            return commented if parse_markup(commented, written.format).value == written.value else None
         document = parse_document(text)
         template = read_hcl_template(document, VariableInputs(), ports)
         places = list_hcl_places(template.parsed.places, template.declarations.places, _get_body(document))
         commented = insert_comments(text, comments, places, is_hcl=True)
-        return format_hcl(commented) if is_same_document(commented, text) else None
+        return format_hcl(commented) if is_same_document(commented, _get_body(document)) else None
     except (DocumentErrors, MarkupError):
         return None

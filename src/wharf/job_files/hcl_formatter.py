@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from wharf.languages.hcl.bodies import SyntaxBody
 from wharf.languages.hcl.body_parser import BodyParser
 from wharf.languages.hcl.diagnostics import DiagnosticList, SourceFile
 from wharf.languages.hcl.documents import parse_document
@@ -160,9 +161,9 @@ def find_hcl_comments(text: str) -> list[tuple[int, int]]:
     return scanner.comments
 
 
-def is_same_document(text: str, other: str) -> bool:
-    """Return whether two files in HCL differ only in their format and comments."""
-    return _is_equal(_parse(text), _parse(other))
+def is_same_document(text: str, body: SyntaxBody) -> bool:
+    """Return whether a file in HCL differs from one with this body only in its format and comments."""
+    return _is_equal(_parse(text), body)
 
 
 def _parse(text: str) -> Any:
@@ -261,7 +262,7 @@ class _Scanner:
         if marker is None:
             return False
         self._pos = marker.end()
-        if len(marker[1]) == 1 and marker[2]:
+        if _starts_template(marker):
             self._enter(_TEMPLATE, "}")
         return True
 
@@ -474,6 +475,11 @@ def _list_tokens(code: str) -> list[_Token]:
     return tokens
 
 
+def _starts_template(marker: re.Match[str]) -> bool:
+    """Return whether signs start a template: a single sign before a brace."""
+    return len(marker[1]) == 1 and bool(marker[2])
+
+
 def _find_string_end(code: str, start: int) -> int:
     """Return the offset after a string. An interpolation inside of it may hold strings too."""
     modes = [_STRING_MODE]
@@ -484,7 +490,7 @@ def _find_string_end(code: str, start: int) -> int:
             marker = _MARKER.match(code, pos)
             if marker is not None:
                 pos = marker.end()
-                modes += [_TEMPLATE] if len(marker[1]) == 1 else []
+                modes += [_TEMPLATE] if _starts_template(marker) else []
                 continue
             if character == '"':
                 modes.pop()

@@ -18,6 +18,7 @@ from wharf.languages.hcl.diagnostics import ExpressionError, SourceFile
 from wharf.languages.hcl.expression_parser import ExpressionParser
 from wharf.languages.hcl.nodes import Scope
 from wharf.languages.hcl.reader import NAME, ParseError
+from wharf.languages.hcl.template_texts import MARKERS, escape_template
 
 INDENTATION: Final = "  "
 MAX_LINE_CHARS: Final = 100
@@ -25,7 +26,6 @@ MAX_LINE_CHARS: Final = 100
 HEREDOC_NAMES: Final = ("EOF", "EOT", "END", "END_OF_TEXT")
 """Names that end a heredoc. The first is used that no line of the text has."""
 MIN_HEREDOC_LINES: Final = 2
-_MARKERS: Final = re.compile(r"((?<!\$)\$++|(?<!%)%++)\{")
 _ESCAPED: Final = re.compile(r'[\\"\x00-\x1f\x7f\u2028\u2029\ufeff]')
 _ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 _TEMPLATE_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
@@ -336,7 +336,7 @@ def format_short_duration(nanoseconds: int) -> str:
 
 def format_label(text: str) -> str:
     """Return a label in quotes."""
-    return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
+    return f'"{escape_template(_escape(text), keeps_references=False)}"'
 
 
 def format_expression(value: Any, *, is_inside: bool = False, markers: Markers = Markers.KEEP_REFERENCES) -> str:
@@ -386,13 +386,13 @@ def _format_text(text: str, *, allows_heredoc: bool = False, markers: Markers = 
         if heredoc is not None:
             return heredoc
     quoted = f'"{_escape(text)}"'
-    if _MARKERS.search(text) is None:
+    if MARKERS.search(text) is None:
         return quoted
     if markers is Markers.KEEP_ALL:
         return f'"{"".join(piece if is_code else _escape(piece) for is_code, piece in split_template(text))}"'
     if markers is Markers.KEEP_REFERENCES and _is_right(quoted, text):
         return quoted
-    return f'"{_MARKERS.sub(_double_sign, _escape(text))}"'
+    return f'"{escape_template(_escape(text), keeps_references=False)}"'
 
 
 def _find_bare_expression(text: str) -> str:
@@ -413,7 +413,7 @@ def _format_heredoc(text: str, markers: Markers) -> str | None:
     name = next((name for name in HEREDOC_NAMES if all(line.strip() != name for line in lines)), None)
     if name is None:
         return None
-    escaped = _MARKERS.sub(_double_sign, text)
+    escaped = escape_template(text, keeps_references=False)
     if markers is Markers.KEEP_ALL:
         # Strip markers mean something else in a heredoc.
         return _indent_heredoc(text, name) if "~}" not in text and "{~" not in text else None
@@ -445,7 +445,7 @@ def split_template(text: str) -> list[tuple[bool, str]]:
     """Return the parts of a template: whether each is an interpolation or a directive, and its text."""
     pieces: list[tuple[bool, str]] = []
     literal_start = pos = 0
-    while (marker := _MARKERS.search(text, pos)) is not None:
+    while (marker := MARKERS.search(text, pos)) is not None:
         pos = marker.end()
         if len(marker[1]) > 1:
             continue  # An escape is literal text.
@@ -483,7 +483,3 @@ def _is_right(expression: str, text: str) -> bool:
 def _escape(text: str) -> str:
     """Return a text with the escapes of quoted strings."""
     return _ESCAPED.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
-
-
-def _double_sign(match: re.Match[str]) -> str:
-    return f"{match[1]}{match[1][0]}{{"

@@ -6,15 +6,19 @@ well-known one. References whose first name is unknown are those of `warnings`.
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from wharf.contract.model.jobs.validation.constraints import NODE_TARGETS
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.places import FilePath, format_path
 from wharf.job_files.hcl.warnings import MAX_WARNINGS
+from wharf.job_files.text_places import find_occurrence
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.suggestions import find_nearest_name
 
-NODE_NAMES: Final = frozenset({"unique.id", "unique.name", "datacenter", "region", "class", "pool"})
+NODE_NAMES: Final = frozenset(target.removeprefix("${node.").removesuffix("}") for target in NODE_TARGETS) | {"region"}
 """What references that begin with `node.` can name."""
 ATTRIBUTES: Final = frozenset(
     {
@@ -60,13 +64,25 @@ _INDEXED: Final = re.compile(r"(attr|meta|node|env)\s*\[(.*)\]\Z")
 _INVALID_NAME_CHARACTER: Final = re.compile("[^A-Za-z0-9_]")
 
 
-class TaskNames(NamedTuple):
+@dataclass(frozen=True)
+class TaskNames:
     """What references in a part of a job can name: labels of ports, keys of metadata, and variables that a task sets itself."""
 
     ports: frozenset[str] | None = None
     """`None` outside of groups, where nothing is known about ports."""
     meta: frozenset[str] = frozenset()
     environment: frozenset[str] = frozenset()
+
+    @cached_property
+    def port_variables(self) -> frozenset[str]:
+        """The labels of the ports as names of variables have them."""
+        return _clean(self.ports or ())
+
+    @cached_property
+    def meta_variables(self) -> frozenset[str]:
+        """The keys of metadata as names of variables have them, as written and in upper case."""
+        variables = _clean(self.meta)
+        return variables | {name.upper() for name in variables}
 
 
 class Finding(NamedTuple):
@@ -129,17 +145,18 @@ def _check_variable(name: str, names: TaskNames) -> Finding | None:
     if rest in TASK_NAMES or rest.startswith(OTHER_PREFIXES):
         return None
     if rest.startswith(META_PREFIX):
-        return _check_meta(prefix, rest.removeprefix(META_PREFIX), names.meta)
+        return _check_meta(prefix, rest.removeprefix(META_PREFIX), names.meta_variables)
     kind = next((each for each in PORT_PREFIXES if rest.startswith(each)), "")
     if kind:
-        return _check_port(f"{prefix}{kind}", rest.removeprefix(kind), names.ports)
+        return _check_port(f"{prefix}{kind}", rest.removeprefix(kind), names)
     nearest = find_nearest_name(rest, TASK_NAMES, min_similarity=MIN_SIMILARITY)
     return Finding(f'a task has no variable "{name}"', f'did you mean "{prefix}{nearest}"?') if nearest else None
 
 
-def _check_port(prefix: str, label: str, ports: frozenset[str] | None) -> Finding | None:
+def _check_port(prefix: str, label: str, names: TaskNames) -> Finding | None:
     """Return what is wrong with the port that a variable names, or `None`."""
-    if ports is None or label in ports or label in {_INVALID_NAME_CHARACTER.sub("_", port) for port in ports}:
+    ports = names.ports
+    if ports is None or label in ports or label in names.port_variables:
         return None
     nearest = find_nearest_name(label, ports)
     if nearest is not None:
@@ -148,10 +165,9 @@ def _check_port(prefix: str, label: str, ports: frozenset[str] | None) -> Findin
     return Finding(f'the group has no port "{label}"', fix)
 
 
-def _check_meta(prefix: str, key: str, meta: frozenset[str]) -> Finding | None:
+def _check_meta(prefix: str, key: str, variables: frozenset[str]) -> Finding | None:
     """Return what is wrong with the key of metadata that a variable names, or `None`."""
-    variables = {_INVALID_NAME_CHARACTER.sub("_", each) for each in meta}
-    if key in variables or key in {each.upper() for each in variables}:
+    if key in variables:
         return None
     nearest = find_nearest_name(key, variables)
     fix = f'did you mean "{prefix}{META_PREFIX}{nearest}"?' if nearest else "add it to meta of the job, group or task"
@@ -173,17 +189,13 @@ def _list_names(names: Collection[str], prefix: str = "") -> str:
 
 def _find_reference(value: SourceRange, reference: str, number: int) -> SourceRange:
     """Return the place of a reference in the value that contains it, or that of the value."""
-    source, sign = value.source, "${"
-    at = source.text.find(f"{sign}{reference}", value.start, value.end)
-    if at < 0:  # HCL has references also without a sign.
-        sign = ""
-        at = source.text.find(reference, value.start, value.end)
-    for _ in range(number):
-        at = source.text.find(f"{sign}{reference}", at + 1, value.end) if at >= 0 else -1
+    # HCL has references also without a sign.
+    sign = "${" if find_occurrence(value, f"${{{reference}", 0) >= 0 else ""
+    at = find_occurrence(value, f"{sign}{reference}", number)
     if at < 0:
         return value
     at += len(sign)
-    return SourceRange(source, at, at + len(reference))
+    return SourceRange(value.source, at, at + len(reference))
 
 
 # -- texts of a job
@@ -192,9 +204,10 @@ def _find_reference(value: SourceRange, reference: str, number: int) -> SourceRa
 def _iterate_texts(document: Mapping[str, Any]) -> Iterator[tuple[FilePath, str, TaskNames]]:
     """Yield the texts of a job that contain references, with their paths, and what they can name."""
     job_meta = _get_keys(document, "Meta") | _get_dispatch_keys(document)
+    job_names = TaskNames(None, job_meta)
     for field, value in document.items():
         if field != "TaskGroups":
-            yield from _iterate_values(value, (field,), TaskNames(None, job_meta))
+            yield from _iterate_values(value, (field,), job_names)
     groups = document.get("TaskGroups")
     for at, group in enumerate(groups if isinstance(groups, list) else ()):
         if isinstance(group, dict):
@@ -209,9 +222,10 @@ def _iterate_group(
     group_meta = job_meta | _get_keys(group, "Meta")
     # A service of a group may name what one of the tasks has.
     all_meta = group_meta.union(*(_get_keys(task, "Meta") for task in tasks))
+    group_names = TaskNames(ports, all_meta)
     for field, value in group.items():
         if field != "Tasks":
-            yield from _iterate_values(value, (*path, field), TaskNames(ports, all_meta))
+            yield from _iterate_values(value, (*path, field), group_names)
     for number, task in enumerate(group.get("Tasks") or ()) if _is_list(group, "Tasks") else ():
         if isinstance(task, dict):
             names = TaskNames(ports, group_meta | _get_keys(task, "Meta"), _get_environment(task))
@@ -228,6 +242,11 @@ def _iterate_values(value: Any, path: FilePath, names: TaskNames) -> Iterator[tu
     for step, item in entries:
         if step not in UNREPLACED_FIELDS:
             yield from _iterate_values(item, (*path, step), names)
+
+
+def _clean(names: Collection[str]) -> frozenset[str]:
+    """Return names as those of variables have them."""
+    return frozenset(_INVALID_NAME_CHARACTER.sub("_", name) for name in names)
 
 
 def _list_ports(owner: Any) -> Iterator[str]:

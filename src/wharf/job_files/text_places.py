@@ -6,8 +6,11 @@ that the source does not contain as it is, such as one from another file, has no
 
 import json
 from collections.abc import Iterator
+from functools import partial
+from typing import Final
 
 from wharf.languages.hcl.diagnostics import SourceRange
+from wharf.languages.hcl.template_texts import escape_template
 from wharf.languages.templates.lexer import find_token_end
 
 
@@ -20,7 +23,7 @@ def find_text_place(text: str, offset: int, left: str, value: SourceRange) -> So
     for start, stop in _list_surroundings(text, offset, end, left):
         for spelled, before, length in _spell(text, start, offset, min(end, stop), stop) if start < stop else ():
             # The same line may occur several times, in the text as in the source.
-            at = _find_occurrence(value, spelled, text.count(text[start:stop], 0, start))
+            at = find_occurrence(value, spelled, text.count(text[start:stop], 0, start))
             if at >= 0:
                 return SourceRange(value.source, at + before, at + before + length)
     return None
@@ -38,7 +41,7 @@ def _list_surroundings(text: str, start: int, end: int, left: str) -> Iterator[t
 
 def _spell(text: str, start: int, offset: int, end: int, stop: int) -> Iterator[tuple[str, int, int]]:
     """Yield the spellings of a part in the languages of job files: its text, where the token begins in it, and its length."""
-    for spell in (str, _double_signs, _escape):
+    for spell in (str, _escape_signs, _escape):
         yield (
             spell(text[start:stop]),
             len(spell(text[start:offset])),
@@ -46,9 +49,8 @@ def _spell(text: str, start: int, offset: int, end: int, stop: int) -> Iterator[
         )
 
 
-def _double_signs(part: str) -> str:
-    """Return a part as HCL has it: `$${` stands for `${`."""
-    return part.replace("${", "$${").replace("%{", "%%{")
+_escape_signs: Final = partial(escape_template, keeps_references=False)
+"""Returns a part as HCL has it: `$${` stands for `${`."""
 
 
 def _escape(part: str) -> str:
@@ -56,7 +58,7 @@ def _escape(part: str) -> str:
     return json.dumps(part, ensure_ascii=False)[1:-1]
 
 
-def _find_occurrence(value: SourceRange, part: str, number: int) -> int:
+def find_occurrence(value: SourceRange, part: str, number: int) -> int:
     """Return the offset of an occurrence of a part in a value, counted from 0, or -1."""
     at = value.start - 1
     for _ in range(number + 1):

@@ -351,7 +351,11 @@ class DiagnosticList:
     def raise_if_any(self) -> None:
         """Raise `DocumentErrors` if a diagnostic was added."""
         if self.diagnostics:
-            raise DocumentErrors(self.diagnostics, self.hidden, self.omitted_count)
+            raise self.build_errors()
+
+    def build_errors(self) -> DocumentErrors:
+        """Return the diagnostics as an exception."""
+        return DocumentErrors(self.diagnostics, self.hidden, self.omitted_count)
 
 
 def hide_quoted(message: str) -> str:

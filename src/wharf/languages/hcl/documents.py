@@ -314,7 +314,7 @@ def evaluate_document(
         evaluator.check_required_blocks(schema, evaluated)
     except BudgetExceeded as error:
         diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
-        raise DocumentErrors(diagnostics.diagnostics, diagnostics.hidden, diagnostics.omitted_count) from None
+        raise diagnostics.build_errors() from None
     return EvaluatedDocument(
         evaluated,
         variables,

@@ -10,7 +10,7 @@ from typing import Any, Final
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBlock, SyntaxBody
 from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts
-from wharf.languages.hcl.diagnostics import DiagnosticList, DocumentErrors, ExpressionError, SourceRange
+from wharf.languages.hcl.diagnostics import DiagnosticList, ExpressionError, SourceRange
 from wharf.languages.hcl.documents import (
     DECLARATIONS,
     BodyEvaluator,
@@ -90,7 +90,7 @@ def read_template_document(
             evaluator.add_declarations(result, body)
     except BudgetExceeded as error:
         diagnostics.add(source, 0, 0, error.message, error.fix)
-        raise DocumentErrors(diagnostics.diagnostics, diagnostics.hidden) from None
+        raise diagnostics.build_errors() from None
     result.expansions = evaluator.expansions
     result.kept_ranges = evaluator.kept_ranges
     return result

@@ -16,7 +16,8 @@ from wharf.languages.hcl.nodes import LiteralNode, ObjectNode, ParenthesizedNode
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, HclObject, HclTuple, Value, to_plain
 
-_MARKERS: Final = re.compile(r"(\$+|%+)\{")
+MARKERS: Final = re.compile(r"((?<!\$)\$++|(?<!%)%++)\{")
+"""The start of an interpolation or directive, also an escaped one. It takes linear time."""
 _NODE_REFERENCE: Final = re.compile(r"\$\{(?!(?:var|local)\b)[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*\}")
 """A reference that the node replaces. As a template, it is the same text."""
 
@@ -54,7 +55,7 @@ def escape_template(text: str, *, keeps_references: bool = True) -> str:
         is_reference = keeps_references and match[1] == "$" and _NODE_REFERENCE.match(text, match.start()) is not None
         return match[0] if is_reference else f"{match[1]}{match[1][0]}{{"
 
-    return _MARKERS.sub(escape, text)
+    return MARKERS.sub(escape, text)
 
 
 def escape_value(value: Value, *, keeps_references: bool = True) -> Value:
