@@ -23,11 +23,15 @@ export PYTHONDONTWRITEBYTECODE :=
 PROGRAMS := etcd=etcd-server etcdctl=etcd-client redis-server=redis-server
 # For container tests: the engine, its runtime, the only program of the test image, and network plugins.
 PROGRAMS += podman=podman /usr/sbin/runc=runc busybox=busybox-static /usr/lib/cni/bridge=containernetworking-plugins
-PROGRAMS += gcc=gcc /usr/sbin/iptables=iptables /usr/sbin/mkfs.ext4=e2fsprogs /usr/sbin/nginx=nginx-light
+# For the pages: the browser that opens them in tests.
+PROGRAMS += chromium=chromium
+PROGRAMS += gcc=gcc /usr/sbin/iptables=iptables /usr/sbin/mkfs.ext4=e2fsprogs /usr/sbin/nginx=nginx-light systemd-analyze=systemd
+# Shells in which the completion of commands is tested.
+PROGRAMS += zsh=zsh fish=fish
 
 PYTHON_HERE := .venv/bin/python
 
-.PHONY: help setup environment programs run test check lock bench simulate faults clients fuzz mutants changelog clean
+.PHONY: help setup environment programs run test check lock bench simulate faults clients fuzz mutants site changelog clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/  make \1\t\2/p' Makefile | expand -t 18
@@ -62,15 +66,19 @@ simulate: environment ## run the simulated cluster with SEEDS=300 new seeds
 faults: environment programs ## run the long tests: kill, pause and disconnect real servers many times
 	@exec $(PYTHON_HERE) -m pytest -m faults $(ARGS)
 
-clients: environment ## test existing clients and proxies against the API, the gateway and the limiter; installs them in build/clients/ (needs a network)
+clients: environment ## test existing clients, proxies and installers with the API, the gateway, the limiter and the wheel; installs them in build/clients/ (needs a network)
 	@tools/install-clients.sh build/clients
-	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/cluster/api/existing tests/limits/existing $(ARGS)
+	@exec env WHARF_CLIENTS=build/clients $(PYTHON_HERE) -m pytest tests/cluster/api/existing tests/limits/existing tests/packaging/existing $(ARGS)
 
 fuzz: environment ## run all property tests with many new examples, REQUESTS=100000 requests (FUZZ_SEED=1), JOB_FILES=100000
 	@exec env HYPOTHESIS_PROFILE=fuzz FUZZ_REQUESTS=$(REQUESTS) FUZZ_JOB_FILES=$(JOB_FILES) $(PYTHON_HERE) -m pytest -o faulthandler_timeout=0 -m "hypothesis or fuzz" $(ARGS)
 
 mutants: environment programs ## plant 300 random mistakes, one at a time, and list those that no test notices (COUNT=50)
 	@exec $(PYTHON_HERE) -m tools.mutants --count $(COUNT) $(ARGS)
+
+site: environment ## build the documentation as a site in build/site/, with a search; a broken link is an error
+	@exec $(PYTHON_HERE) -m sphinx -W --keep-going -q -b html -d build/site-trees -c tools/site docs build/site $(ARGS)
+	@echo "wrote build/site/index.html"
 
 changelog: environment ## move the notes of changelog.d/ to CHANGELOG.md: make changelog VERSION=0.2.0
 	@exec $(PYTHON_HERE) -m tools.changelog "$(VERSION)"

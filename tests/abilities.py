@@ -36,6 +36,9 @@ PACKAGES = {
     "iptables": "iptables",
     "nginx": "nginx-light",
     "gcc": "gcc",
+    "zsh": "zsh",
+    "fish": "fish",
+    "systemd-analyze": "systemd",
 }
 
 

@@ -22,6 +22,7 @@ WAITING_FOLDERS: Final = (
     "limits/serving",
     "limits/stores",
     "node",
+    "packaging",
     "reliability",
 )
 """Folders of `tests/` with tests that start processes and wait for them."""

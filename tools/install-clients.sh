@@ -10,6 +10,11 @@ if ! "$folder/python/bin/python" -c "import gitea, github, gitlab, nomad, reques
     python3 -m venv "$folder/python"
     "$folder/python/bin/pip" install -q PyGithub requests python-gitlab py-gitea python-nomad
 fi
+# Installers of Python programs.
+if [ ! -x "$folder/installers/bin/pipx" ] || [ ! -x "$folder/installers/bin/uv" ]; then
+    python3 -m venv "$folder/installers"
+    "$folder/installers/bin/pip" install -q pipx uv
+fi
 if [ ! -d "$folder/node/node_modules/@octokit/plugin-throttling" ]; then
     npm install --silent --no-audit --no-fund --prefix "$folder/node" @octokit/core @octokit/plugin-throttling
 fi
@@ -17,6 +22,9 @@ if [ ! -x "$folder/lfs/usr/bin/git-lfs" ]; then
     mkdir -p "$folder/lfs"
     (cd "$folder/lfs" && apt-get download -q git-lfs && dpkg -x git-lfs_*.deb .)
 fi
+# The program of our own on Nomad's Go module. Go builds only what has changed.
+(cd tests/cluster/api/existing/go_client && go build -o go_client .)
+mv tests/cluster/api/existing/go_client/go_client "$folder/go_client"
 # Proxies. The packages contain the programs, so only these are taken out of them.
 if [ ! -x "$folder/proxies/caddy" ]; then
     mkdir -p "$folder/proxies"

@@ -98,10 +98,10 @@ class RunningAgent:
 def role_of(pid: int) -> str:
     """Return the role of an agent's child process, or "" for any other process."""
     try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return ""
-    return arguments[-2].decode() if len(arguments) > 2 and b"wharf.agent.child" in arguments else ""
+    return arguments[-1].decode() if len(arguments) > 1 and b"wharf.agent.child" in arguments else ""
 
 
 def children_of(pid: int) -> list[int]:

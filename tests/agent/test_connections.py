@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import pytest
 import uvicorn
@@ -13,12 +14,14 @@ from wharf.agent.http.connection_limits import (
     ConnectionLimiter,
     CountedConnection,
 )
+from wharf.agent.http.parsing_slots import MAX_PIECE_BYTES, ParsingSlots
 from wharf.agent.http.protocol import (
     DISCARD_S,
     FIRST_BYTE_TIMEOUT_S,
     HEAD_TIMEOUT_S,
     MAX_HEAD_BYTES,
     MAX_REQUEST_TARGET_BYTES,
+    MAX_SMALL_CHUNKS,
     MAX_UNPROVEN_HEAD_BYTES,
     STALLED_REPLY_TIMEOUT_S,
     UNPROVEN_TIMEOUT_S,
@@ -91,6 +94,13 @@ class Wire(asyncio.Transport):
         self.is_ended = False
         """Whether the client sees the end of what is sent."""
         self.is_aborted = False
+        self.is_paused = False
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -125,11 +135,18 @@ async def _reply(_scope: object, _receive: object, send: Callable[[object], Awai
     await send({"type": "http.response.body", "body": b""})
 
 
-def connect(connections: ConnectionLimiter, address: str = REMOTE_ADDRESS) -> tuple[asyncio.Protocol, Wire]:
-    config = uvicorn.Config(_reply, lifespan="off", log_config=None)
+def connect(
+    connections: ConnectionLimiter,
+    address: str = REMOTE_ADDRESS,
+    *,
+    app: Callable[..., Awaitable[None]] = _reply,
+    slots: ParsingSlots | None = None,
+) -> tuple[asyncio.Protocol, Wire]:
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
     config.load()
     wire = Wire(address)
-    protocol = build_protocol(connections)(config, uvicorn.server.ServerState(), {})  # type: ignore[call-arg]  # the server's own arguments
+    build = build_protocol(connections, slots or ParsingSlots(lambda: 0.0))
+    protocol = build(config, uvicorn.server.ServerState(), {})  # type: ignore[call-arg]  # the server's own arguments
     protocol.connection_made(wire)
     return protocol, wire
 
@@ -426,3 +443,121 @@ def test_a_closed_connection_that_lingers_until_the_next_check_is_aborted() -> N
     lingering.abort_lingering([open_wire, closed, closed_later])
 
     assert [wire.is_aborted for wire in (open_wire, closed, closed_later)] == [False, True, False]
+
+
+CHUNKED_HEAD = b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class ReadingApp:
+    """An application that reads the body of each request, and remembers the headers and the number of bytes."""
+
+    def __init__(self) -> None:
+        self.headers: list[list[tuple[bytes, bytes]]] = []
+        self.body_sizes: list[int] = []
+
+    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Any]) -> None:
+        size, message = 0, {"more_body": True}
+        while message.get("more_body"):
+            message = await receive()
+            size += len(message.get("body", b""))
+        self.headers.append(list(scope["headers"]))
+        self.body_sizes.append(size)
+        await _reply(scope, receive, send)
+
+
+@in_virtual_time
+async def test_a_body_in_too_many_small_chunks_is_refused_with_the_reason() -> None:
+    protocol, wire = connect(build_limiter(1), app=ReadingApp())
+    protocol.data_received(CHUNKED_HEAD)
+    for _ in range(MAX_SMALL_CHUNKS // 1_000 + 1):
+        protocol.data_received(b"1\r\na\r\n" * 1_000)
+    await pass_time(0.001)
+
+    assert wire.sent.startswith(b"HTTP/1.1 400 ")
+    assert b"send larger chunks" in wire.sent
+    assert wire.sent.count(b"HTTP/1.1") == 1
+
+
+@in_virtual_time
+async def test_a_body_in_many_large_chunks_is_accepted() -> None:
+    app = ReadingApp()
+    protocol, wire = connect(build_limiter(1), app=app)
+    protocol.data_received(CHUNKED_HEAD)
+    count = 2 * MAX_SMALL_CHUNKS // 1_000
+    for _ in range(count):
+        protocol.data_received((b"40\r\n" + b"a" * 64 + b"\r\n") * 1_000)
+        await pass_time(0.001)
+    protocol.data_received(b"0\r\n\r\n")
+    await pass_time(0.001)
+
+    assert wire.sent.startswith(b"HTTP/1.1 200 ")
+    assert app.body_sizes == [64 * 1_000 * count]
+
+
+@in_virtual_time
+async def test_a_trailer_does_not_become_a_header() -> None:
+    app = ReadingApp()
+    protocol, _ = connect(build_limiter(1), app=app)
+    protocol.data_received(CHUNKED_HEAD + b"1\r\na\r\n0\r\nX-Cluster-Token: b\r\nHost: c\r\n\r\n")
+    await pass_time(0.001)
+
+    assert app.headers == [[(b"host", b"a"), (b"transfer-encoding", b"chunked")]]
+
+
+class SteppingClock:
+    """A CPU clock that shows at each reading that each piece took 3 ms."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.003
+        return self.now_s
+
+
+@in_virtual_time
+async def test_bodies_of_many_connections_are_parsed_in_turn_and_not_read_meanwhile() -> None:
+    slots, limiter, app = ParsingSlots(SteppingClock()), build_limiter(3), ReadingApp()
+    connected = [connect(limiter, app=app, slots=slots) for _ in range(3)]
+    size = 10 * MAX_PIECE_BYTES
+    for protocol, _ in connected:
+        protocol.data_received(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size)
+    for protocol, _ in connected:
+        protocol.data_received(b"a" * size)
+    at_first = [wire.is_paused for _, wire in connected]
+    await asyncio.sleep(0)
+    after_an_iteration = [wire.sent for _, wire in connected]
+    await pass_time(0.001)
+
+    assert at_first == [True] * 3
+    assert after_an_iteration == [b""] * 3
+    assert app.body_sizes == [size] * 3
+    assert [wire.is_paused for _, wire in connected] == [False] * 3
+
+
+@in_virtual_time
+async def test_a_short_request_does_not_wait_for_the_bodies_of_other_connections() -> None:
+    slots, limiter = ParsingSlots(SteppingClock()), build_limiter(2)
+    protocol, body_wire = connect(limiter, slots=slots)
+    size = 100 * MAX_PIECE_BYTES
+    protocol.data_received(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size + b"a" * size)
+    other, wire = connect(limiter, slots=slots)
+    other.data_received(HEAD)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert wire.sent.startswith(b"HTTP/1.1 200 ")
+    assert body_wire.is_paused
+
+
+@in_virtual_time
+async def test_requests_behind_a_body_are_answered_after_its_turns() -> None:
+    app = ReadingApp()
+    protocol, wire = connect(build_limiter(1), app=app, slots=ParsingSlots(SteppingClock()))
+    size = 3 * MAX_PIECE_BYTES
+    body_request = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % size + b"a" * size
+    protocol.data_received(body_request * 3 + HEAD)
+    await pass_time(0.001)
+
+    assert app.body_sizes == [size, size, size, 0]
+    assert not wire.is_paused

@@ -158,7 +158,7 @@ def test_root_can_check_the_configuration_of_an_agent_of_another_user(tmp_path: 
 
 @pytest.mark.parametrize(
     ("content", "mode", "expected"),
-    [(KEY, 0o644, "is open to others (mode 0644): chmod 600"), (b"short", 0o600, "is invalid: expected keys")],
+    [(KEY, 0o644, "is open to others (mode 0644): chmod 600"), (b"short", 0o600, "is invalid: expected 1 to 16 keys")],
 )
 def test_a_check_of_the_configuration_refuses_a_keyring_file_that_the_agent_refuses(
     tmp_path: Path, content: bytes, mode: int, expected: str

@@ -25,8 +25,9 @@ from wharf.cluster.api.app import Api
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane
 from wharf.cluster.server.snapshot_services import StaleSnapshot
 from wharf.cluster.server.worker_process import WorkerFailed
-from wharf.cluster.state.tables import JOBS, KEYRING, VARIABLES
+from wharf.cluster.state.tables import EVALUATIONS_BY_STATUS, JOBS, KEYRING, VARIABLES
 from wharf.contract.client import ClientReply
+from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.world import SimulatedWorld
@@ -347,12 +348,12 @@ class RecordingWorker(ForkedRequestWorker):
 
 def find_lanes(*requests: tuple[str, str, object, dict[str, str]]) -> tuple[list[int], list[WorkerLane]]:
     """Send requests to a server with access control. Return their statuses, and the lanes that they used."""
-    RecordingWorker.used.clear()
     statuses = []
 
     @on_a_real_loop
     async def run() -> None:
         async with open_target(make_worker=RecordingWorker) as target:
+            RecordingWorker.used.clear()  # The target has registered its own jobs.
             for method, path, body, headers in requests:
                 statuses.append((await send(target, method, path, body, **headers)).status)
 
@@ -400,6 +401,27 @@ def test_the_lane_of_a_large_request_follows_from_what_its_sender_has_proved() -
 
     assert statuses == [200] * 4
     assert lanes == [WorkerLane.NODE, WorkerLane.NEW_NODE, WorkerLane.NODE, WorkerLane.USER]
+
+
+def test_a_job_that_waits_for_capacity_is_explained_in_a_copy_with_what_would_help() -> None:
+    group = {"Name": "web", "Count": 3, "Tasks": [{"Name": "server", "Driver": "no-such-driver"}]}
+
+    async def scenario(target: Target) -> None:
+        RecordingWorker.used.clear()  # The target has registered its own jobs.
+        await send(target, "PUT", "/v1/jobs", {"Job": {"ID": "waits", "TaskGroups": [group]}})
+        await send(target, "PUT", "/v1/jobs", {"Job": {"ID": "empty", "TaskGroups": [{**group, "Count": 0}]}})
+        blocked = (EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
+        await wait_on_loop_until(lambda: target.server.replica.count_by_index(*blocked) > 0, what="the job waits")
+
+        of_idle = await send(target, "GET", "/v1/job/empty/explain", b"")
+        before = list(RecordingWorker.used)
+        explained = json.loads((await send(target, "GET", "/v1/job/waits/explain", b"")).body)
+
+        assert (json.loads(of_idle.body)["Text"], before) == ("empty requests no allocation that could run now", [])
+        assert [lane for lane, _ in RecordingWorker.used] == [WorkerLane.EXPLANATION]
+        assert "no-such-driver" in explained["Groups"][0]["SmallestChange"]
+
+    with_target(scenario, make_worker=RecordingWorker)
 
 
 def test_a_caller_with_many_large_requests_takes_turns_with_other_callers() -> None:

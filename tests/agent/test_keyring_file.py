@@ -1,4 +1,4 @@
-"""The file with the key that wraps the keyring: created once, read by every server, and rejected with an error if it is the wrong key."""
+"""The key that wraps the keyring: a file that is created once and read by every server, or a text. A wrong key is an error."""
 
 import base64
 import stat
@@ -16,6 +16,7 @@ from wharf.agent.startup import check_reloaded_files
 from wharf.cluster.server.settings import KeyringSettings, ServerSettings
 from wharf.cluster.state.tables import KEYRING
 from wharf.config.settings import AgentSettings
+from wharf.contract.model.settings import SecretText
 from wharf.world import RealWorld
 
 
@@ -103,7 +104,7 @@ def test_variables_stay_readable_while_the_wrapping_key_is_changed_in_three_step
     ("damage", "message"),
     [
         (lambda key: key.unlink(), "is missing, and the log holds keys that it wraps"),
-        (lambda key: key.write_text("no key"), "is invalid: expected keys of 32 bytes as base64 text"),
+        (lambda key: key.write_text("no key"), "is invalid: expected 1 to 16 keys of 32 bytes as base64 text"),
         (lambda key: key.write_text("A" * 43 + "=\n"), "is not the one that wraps the keyring in the log"),
         (lambda key: key.chmod(0o644), "is open to others (mode 0644): chmod 600"),
     ],
@@ -138,3 +139,41 @@ def test_a_reload_refuses_a_keyring_file_at_a_path_that_the_system_refuses(tmp_p
 
     with pytest.raises(StartupError, match="cannot be read: File name too long"):
         check_reloaded_files(settings, settings, now_ns=RealWorld().now_ns())
+
+
+def test_with_the_secret_as_text_a_second_server_needs_no_file(tmp_path: Path) -> None:
+    """A cluster that began with a file continues with its content as the text."""
+    file, missing_file = write_keyring(tmp_path / "keyring.key", 1), tmp_path / "other" / "keyring.key"
+
+    @in_virtual_time
+    async def scenario() -> None:
+        async with ACluster() as cluster:
+            leader, follower = await cluster.a_server("m1"), await cluster.a_server("m2", leads=False)
+            load_keyring(leader.server, file)
+            load_keyring(follower.server, missing_file, SecretText(file.read_text()))
+            assert (await ApiCaller(leader).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
+            assert (await ApiCaller(follower).get("/v1/var/db"))[1]["Items"] == {"a": "1"}
+
+    scenario()
+    assert not missing_file.parent.exists()
+
+
+def test_a_wrong_secret_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with ACluster() as cluster:
+            leader, follower = await cluster.a_server("m1"), await cluster.a_server("m2", leads=False)
+            load_keyring(leader.server, write_keyring(tmp_path / "keyring.key", 1))
+            assert (await ApiCaller(leader).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
+            before = leader.replica.index
+
+            with pytest.raises(StartupError) as caught:
+                load_keyring(follower.server, tmp_path / "other.key", SecretText(encode_key(2)))
+
+            assert leader.replica.index == before
+            assert str(caught.value).startswith("the key in keyring.secret (")
+            assert "is not the one that wraps the keyring in the log" in str(caught.value)
+            assert encode_key(2).strip() not in str(caught.value)
+
+    scenario()
+    assert not (tmp_path / "other.key").exists()

@@ -129,6 +129,17 @@ def test_each_token_has_its_own_bucket_and_gets_429_with_a_retry_time_beyond_it(
     assert ask(limited, "/v1/jobs", token=second)[0] == 200
 
 
+def test_the_api_shows_which_token_is_limited(limited: RunningAgent, management_token: str) -> None:
+    flood, reader = (create_token(limited, management_token, name) for name in ("flood", "reader"))
+    for _ in range(10):
+        ask(limited, "/v1/jobs", token=flood)
+
+    status = json.loads(ask(limited, "/v1/limits", token=reader)[2])
+
+    found = {each["TokenName"]: (each["Rule"], each["Refused"]) for each in status["Limited"]}
+    assert found["flood"] == ("core", 2)
+
+
 def test_requests_without_a_known_token_are_counted_by_address(
     limited: RunningAgent,
 ) -> None:

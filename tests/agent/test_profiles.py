@@ -7,6 +7,7 @@ import pytest
 
 from wharf.agent.profiles import (
     CPU_VALUE_TYPES,
+    MAX_TRACED_S,
     NANOSECONDS_PER_SAMPLE,
     StackFrame,
     StackSample,
@@ -96,13 +97,32 @@ def test_allocations_that_are_still_in_use_are_measured() -> None:
     timer = threading.Timer(0.05, lambda: held.append(bytes(3_000_000)))
     timer.start()
 
-    samples = trace_allocations(0.3)
+    profile = trace_allocations(0.3)
     timer.join()
 
-    (largest, *_) = samples
+    (largest, *_) = profile.samples
     assert (len(held), largest.stack[0].file) == (1, __file__)
     assert 3_000_000 < largest.values[1] < 3_001_000
-    assert f"{largest.values[1]} bytes in {largest.values[0]} allocations\n" in render_memory(samples, 0.3)
+    assert f"{largest.values[1]} bytes in {largest.values[0]} allocations\n" in render_memory(profile)
+
+
+def test_a_memory_profile_ends_early_if_many_allocations_are_in_use() -> None:
+    """To copy them holds all threads of the process, the event loop too."""
+    held: list[bytes] = []
+    should_stop = threading.Event()
+
+    def allocate() -> None:
+        while not should_stop.is_set():
+            held.extend([bytes(100) for _ in range(10_000)])
+
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    profile = trace_allocations(MAX_TRACED_S)
+    should_stop.set()
+    thread.join()
+
+    assert profile.seconds < MAX_TRACED_S
+    assert profile.samples[0].stack[0].file == __file__
 
 
 def test_a_second_memory_profile_is_refused_while_one_is_measured() -> None:

@@ -17,6 +17,7 @@ from wharf.cluster.engines.port import EncodedChange, EncodedWrite, LogEngine
 from wharf.cluster.engines.snapshot_file import SnapshotLimits, save_snapshot
 from wharf.cluster.state import Replica
 from wharf.cluster.state.codec import encode_record
+from wharf.cluster.state.formats import NEWEST_FORMAT
 from wharf.cluster.state.tables import ALL_TABLES, CLUSTER_FORMAT, JOBS, LEADER, MEMBERS, NAMESPACES
 from wharf.contract.model.cluster import Leader, Member, RecordFormat
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
@@ -81,7 +82,7 @@ def test_a_restore_omits_the_leader_in_an_old_snapshot(tmp_path: Path) -> None:
     [
         (
             EncodedChange("format", "format", encode_record(CLUSTER_FORMAT, RecordFormat(version=99))),
-            "its format is 99; this version reads formats up to 2",
+            f"its format is 99; this version reads formats up to {NEWEST_FORMAT}",
         ),
         (EncodedChange("ships", "s", b"\x80"), "it has a table 'ships' that this version does not know"),
         (EncodedChange("namespaces", "x", b"\x09\x80"), "has schema version 9; this program reads up to"),

@@ -13,6 +13,7 @@ from tests.agent.test_http_port import HOST, Port, serve_until_exit
 from tests.agent.test_websocket_upgrades import KEY, VERSION, build_upgrade
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.waiting import WITHIN_S, wait_on_loop_until
+from wharf.agent.http.parsing_slots import ParsingSlots
 from wharf.agent.http.protocol import build_protocol
 from wharf.agent.http.websockets import FRAMES_PER_STEP, MAX_FRAGMENTS, STALLED_TIMEOUT_S, FrameBoundaryFinder
 from wharf.cluster.api.websockets.sockets import CallerSocket
@@ -78,7 +79,7 @@ async def open_websocket(app: App) -> AsyncIterator[SocketWire]:
     config.load()
     state = uvicorn.server.ServerState()
     wire = SocketWire()
-    protocol = build_protocol(build_limiter(1))(config, state, {})  # type: ignore[call-arg]  # the server's own arguments
+    protocol = build_protocol(build_limiter(1), ParsingSlots(lambda: 0.0))(config, state, {})  # type: ignore[call-arg]  # the server's own arguments
     wire.set_protocol(protocol)
     protocol.connection_made(wire)
     protocol.data_received(build_upgrade(KEY, VERSION))

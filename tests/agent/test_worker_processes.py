@@ -166,7 +166,7 @@ async def test_calls_beyond_the_limit_are_refused_with_the_time_of_a_retry() -> 
     waiting = [WORLD.start_task(worker.run(hang, "flood"), name="call") for _ in range(MAX_WAITING + 1)]
     await asyncio.sleep(0)
 
-    with pytest.raises(Overloaded, match=f"{MAX_WAITING} dry runs, explanations and rebalancings wait") as caught:
+    with pytest.raises(Overloaded, match=f"{MAX_WAITING} dry runs, rebalancings and reports of use wait") as caught:
         await worker.run(hang, "flood")
 
     assert caught.value.retry_after_s == 17

@@ -92,6 +92,7 @@ def builds(*names: str) -> Callable[[Builder], Builder]:
 
 _NEEDS_NODE: Final = "the agent of a node answers it, and none is connected here"
 _NEEDS_PROVIDER: Final = "an identity provider answers it; tests/cluster/api/test_login_limits.py measures logins"
+_NEEDS_LIMITER: Final = "the probe has no rate limiter in front of its API; the body has a few short texts"
 REFUSED_ENDPOINTS: Final[Mapping[str, str]] = {
     "acl.bootstrap": "access control is bootstrapped once, with the body of a secret; the probe has done so",
     "acl.login": _NEEDS_PROVIDER,
@@ -103,6 +104,8 @@ REFUSED_ENDPOINTS: Final[Mapping[str, str]] = {
     "client.restart": _NEEDS_NODE,
     "client.signal": _NEEDS_NODE,
     "host_volume.create": _NEEDS_NODE,
+    "limits.ban": _NEEDS_LIMITER,
+    "limits.grant": _NEEDS_LIMITER,
 }
 """Endpoints that accept no body here, and why."""
 
@@ -194,6 +197,67 @@ async def build_scaling(draft: Draft) -> Json:
     draft.values["job_id"] = "nightly"
     meta = {f"key{number:03}": number for number in range(600)}
     return {"Target": {"Group": "web"}, "Count": 2, "Message": "x" * 9_999, "Meta": meta}
+
+
+@builds("job.rerun")
+async def build_rerun(draft: Draft) -> Json:
+    """Return the indexes of canceled elements: the job of the array was stopped."""
+    draft.values["job_id"] = "sweep"
+    group = {"Name": "train", "Array": {"Size": 100_000, "MaxRunning": 1}, "Tasks": [TASK]}
+    await draft.client.send("PUT", "/v1/jobs", {"Job": {"ID": "sweep", "Type": "batch", "TaskGroups": [group]}})
+    await draft.client.send("DELETE", "/v1/job/sweep")
+    count = draft.size.count(10_000)
+    return {"Group": "train", "Indexes": ",".join(str(10_000 + 2 * number) for number in range(count))}
+
+
+@builds("job.stop-elements")
+async def build_stop_elements(draft: Draft) -> Json:
+    """Return the indexes of elements that have not begun."""
+    draft.values["job_id"] = "sweep"
+    group = {"Name": "train", "Array": {"Size": 100_000, "MaxRunning": 1}, "Tasks": [TASK]}
+    await draft.client.send("PUT", "/v1/jobs", {"Job": {"ID": "sweep", "Type": "batch", "TaskGroups": [group]}})
+    count = draft.size.count(10_000)
+    return {"Group": "train", "Indexes": ",".join(str(10_000 + 2 * number) for number in range(count))}
+
+
+async def start_run(draft: Draft, **group: Any) -> None:
+    """Register a run with two steps, the second of which waits for the first one or for an answer. No node may run it."""
+    draft.values["job_id"] = "run"
+    steps = [{"Name": "build", "Tasks": [TASK]}, {"Name": "ship", "Tasks": [TASK], **group}]
+    job = {"ID": "run", "Type": "batch", "Datacenters": ["nowhere"], "TaskGroups": steps}
+    await draft.client.send("PUT", "/v1/jobs", {"Job": job})
+    draft.cleanup.append(partial(draft.client.send, "DELETE", "/v1/job/run"))
+
+
+@builds("flow.cancel")
+async def build_cancellation(draft: Draft) -> Json:
+    await start_run(draft, Depends=[{"On": "build"}])
+    return {"Text": "x" * 1_024}
+
+
+@builds("flow.answer")
+async def build_gate_answer(draft: Draft) -> Json:
+    await start_run(draft, Gate={"Ask": "now?"})
+    return {"Step": "ship", "Answer": "approve", "Text": "x" * 1_024}
+
+
+@builds("flow.retry")
+async def build_retry(draft: Draft) -> Json:
+    """Return the steps of a run that was canceled, each named many times."""
+    await start_run(draft, Depends=[{"On": "build"}])
+    await draft.client.send("PUT", "/v1/job/run/cancel", {"AtOnce": True})
+    return {"Steps": ["build", "ship"] * (draft.size.count(500) // 2)}
+
+
+@builds("flow.backfill")
+async def build_backfill(draft: Draft) -> Json:
+    """Return the slots of a day, each of which has no run."""
+    draft.values["job_id"] = "hourly"
+    schedule = {"Specs": ["7 * * * *"], "Enabled": True}
+    group = {"Name": "main", "Tasks": [TASK]}
+    job = {"ID": "hourly", "Type": "batch", "Periodic": schedule, "Flow": {"Overlap": "queue"}, "TaskGroups": [group]}
+    await draft.client.send("PUT", "/v1/jobs", {"Job": job})
+    return {"From": "2025-11-01T00:00:00Z", "To": "2025-11-02T00:00:00Z", "Max": 24}
 
 
 @builds("evaluation.delete")
@@ -379,6 +443,11 @@ async def build_policy(draft: Draft) -> Json:
 async def build_token(draft: Draft) -> Json:
     names = [f"policy{number:04}" for number in range(3_900)]  # 62 kB.
     return {"AccessorID": draft.values.get("accessor_id", ""), "Name": "accepted", "Type": "client", "Policies": names}
+
+
+@builds("acl.session.create")
+async def build_session(_draft: Draft) -> Json:
+    return {"Address": "x" * 20_000, "Browser": "x" * 40_000}
 
 
 @builds("acl.token.exchange")

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -210,7 +211,7 @@ class Probe:
             own_socket = connection.sock
             reply = connection.getresponse()
             if not request.has_endless_reply:
-                return reply.status, reply.read()[:160].decode(errors="replace")
+                return reply.status, _read_to_end(reply)[:160].decode(errors="replace")
             if request.reads_until_silent:
                 own_socket.settimeout(SILENCE_S)
                 return reply.status, _read_until_silent(reply)
@@ -248,6 +249,16 @@ class Probe:
             accepted = max((cost.body_bytes for cost in costs if cost.status < 300), default=0)
             counts = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
             yield f"  {name}: {counts}; largest accepted body {accepted:,} bytes"
+
+
+def _read_to_end(reply: http.client.HTTPResponse) -> bytes:
+    """Return the body of a reply. A reply without an end is an error, and not a test that hangs."""
+    parts: list[bytes] = []
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while part := reply.read1(1 << 20):
+        parts.append(part)
+        assert time.monotonic() < deadline_s, "the reply has no end: is the endpoint marked with has_endless_reply?"
+    return b"".join(parts)
 
 
 def _read_until_silent(reply: http.client.HTTPResponse) -> str:

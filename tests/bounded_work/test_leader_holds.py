@@ -21,7 +21,6 @@ from wharf.cluster.operations.jobs import registration
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
 from wharf.cluster.operations.nodes.reports import AllocationReport
-from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.cluster.server.duties.deployments import FULL_PASS_INTERVAL_S
 from wharf.cluster.server.rpc.handlers.deployments import SET_ALLOCATION_HEALTH, SetHealthRequest
 from wharf.cluster.server.rpc.handlers.jobs import (
@@ -44,6 +43,7 @@ from wharf.cluster.server.rpc.handlers.nodes import (
     RegistrationRequest,
     SetEligibilityRequest,
 )
+from wharf.cluster.server.rpc.handlers.operator import RECONCILE_SUMMARIES, MaintenanceRequest
 from wharf.cluster.server.rpc.method import RpcMethod
 from wharf.cluster.state import Replica
 from wharf.cluster.state.codec import encode_record
@@ -76,6 +76,7 @@ from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, StoredRecord, Write
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+from wharf.contract.model.resource_usage import Usage
 from wharf.contract.model.times import HOUR
 
 MAX_NODES_PER_WRITE: Final = 500
@@ -83,6 +84,9 @@ DEPLOYMENT_COUNT: Final = 5_000
 CHILD_HOLD_S: Final = 0.006
 """The longest hold of a launch: to encode the child takes 3 ms. To make the child takes 13 ms, on the thread."""
 REPORTED_ALLOCATIONS: Final = 10_000
+COUNTED_ALLOCATIONS: Final = 30_000
+MAX_COUNTING_HOLD_S: Final = 0.02
+"""The longest hold while they are counted, which takes 35 ms on the thread. The event loop needs a millisecond."""
 LARGE_NODES: Final = 40
 LARGE_NODE_ENTRIES: Final = 2_100
 LOADED_NODES: Final = 2_000
@@ -177,6 +181,21 @@ def test_no_step_of_a_large_job_holds_the_leader(job: Job, nodes: int, expected_
                 await settled(server)
             assert count_running(list_allocations(server)) == 0
             holds.require_short(f"the leader with {job.id}")
+
+    scenario()
+
+
+def test_no_reconciliation_of_summaries_of_many_allocations_holds_the_leader() -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with MeasuredCluster() as cluster:
+            server = await cluster.a_server()
+            await put_nodes(server, 100)
+            await register(server, make_job(JobType.BATCH, count=COUNTED_ALLOCATIONS))
+            assert count_running(list_allocations(server)) == COUNTED_ALLOCATIONS
+            with measure_holds() as holds:
+                await call(server, RECONCILE_SUMMARIES, MaintenanceRequest())
+            assert holds.longest_s <= MAX_COUNTING_HOLD_S, holds
 
     scenario()
 

@@ -71,20 +71,18 @@ LIST_PARAMETERS: Final = ("filter", "prefix", "per_page", "next_token", "reverse
 COMMON_PARAMETERS: Final = ("namespace", "pretty")
 READ_PARAMETERS: Final = ("index", "wait")
 
-ENDLESS_REPLIES: Final = frozenset((
-    "agent.monitor", "agent.monitor_export", "event.stream", "client.fs_logs", "client.fs_stream",
-))  # fmt: skip
-"""Endpoints whose replies last as long as the caller wants. Only their first part is read."""
 REQUIRED_PARAMETERS: Final[Mapping[str, Mapping[str, str]]] = {
     "client.exec": {"task": "server", "command": '["true"]'},
     "client.fs_logs": {"task": "server", "type": "stdout"},
     "client.fs_read_at": {"offset": "0", "limit": "1"},
+    "client.fs_search": {"task": "server", "type": "stdout", "text": "x"},
     "agent.monitor_export": {"on_disk": "true"},
 }
 """Parameters without which an endpoint reads no other ones, with a valid value."""
 REPEATED_VALUES: Final[Mapping[str, Callable[[int], str]]] = {
     "topic": lambda number: f"Job:{number:05}",
     "address": lambda number: f"h{number:05}:4647",
+    "endpoint": lambda number: f"job.{number:05}",
     "type": lambda number: f"{number:05}",
 }
 """Different values of parameters that may be repeated, so that many of them fit in a request line."""
@@ -173,7 +171,7 @@ def _build_request(endpoint: Endpoint, name: str, target: str) -> WorstRequest:
         name,
         endpoint.method,
         target,
-        has_endless_reply=endpoint.name in ENDLESS_REPLIES,
+        has_endless_reply=endpoint.has_endless_reply,
     )
 
 

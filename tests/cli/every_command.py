@@ -10,15 +10,17 @@ Words = tuple[str, ...]
 STARTS_PROCESSES: frozenset[Words] = frozenset({("dev",), ("gateway",), ("limits", "demo")})
 """Commands that run until they are stopped, whatever their arguments are."""
 _OPTION_VALUES = {
-    "--amount": "5", "--auth-method": "sso", "--bind-type": "role", "--config": "missing.toml", "--duration": "10m",
+    "--amount": "5", "--auth-method": "sso", "--bind-type": "role", "--config": "missing.toml", "--duration": "10m", "--from": "2026-01-01",
     "--name": "n1", "--since": "1h", "--to": "json",
 }  # fmt: skip
 _FURTHER_OPTIONS: dict[Words, Words] = {
     ("node", "drain"): ("--enable", "--detach"),
     ("node", "eligibility"): ("--enable",),
+    ("job", "rerun"): ("--failed",),
     ("limits", "grant"): ("--duration", "10m"),
     ("operator", "debug"): ("--output", "missing/debug.zip"),
     ("operator", "snapshot", "restore"): ("--yes",),
+    ("top",): ("--once",),
 }
 
 

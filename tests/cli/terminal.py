@@ -90,7 +90,8 @@ class _StreamedReply:
 
 
 class Terminal:
-    """Runs commands against one server. `used_settings` has the client settings of each connection, in order."""
+    """Runs commands against one server. `used_settings` has the client settings of each connection, in order,
+    and `opened_pages` the addresses that the browser showed."""
 
     def __init__(self, loop: SimulatedLoop, cluster: ACluster, server: OneServer, capture: Any) -> None:
         self.loop = loop
@@ -100,6 +101,8 @@ class Terminal:
         self.used_settings: list[ClientSettings] = []
         self._capture = capture
         self._is_away = False
+        self.has_browser = True
+        self.opened_pages: list[str] = []
         self.lost_path = ""
         """A write to a path that begins with this text makes the server unreachable, for connections made later."""
         self._exchanges: list[InMemoryTransport] = []
@@ -122,6 +125,11 @@ class Terminal:
         transport = _SyncTransport(self.loop, exchange, settings.token)
         defaults = ClientDefaults(settings.namespace, settings.region, settings.stale)
         return SyncClient(self.world, [transport], defaults=defaults, retry_policy=COMMAND_RETRIES)
+
+    def open_browser(self, url: str) -> bool:
+        if self.has_browser:
+            self.opened_pages.append(url)
+        return self.has_browser
 
     def pause(self, seconds: float) -> None:
         self.wait(seconds)

@@ -23,6 +23,11 @@ from tests.agent.test_providers import serve_in_thread
 from tests.cli.terminal import Terminal, open_terminal, write_file
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.waiting import wait_until
+from wharf.cli.common.server_commands import suggest_token
+from wharf.cluster.access import Caller, CallerKind
+from wharf.cluster.access.denials import describe_denial
+from wharf.contract.model.acl import permissions
+from wharf.contract.model.acl.tokens import Token
 from wharf.contract.model.times import SECOND
 
 READER = 'namespace "default" { policy = "read" }'
@@ -62,9 +67,12 @@ def test_a_request_without_a_token_is_refused_with_a_hint_how_to_set_one(
     invalid = terminal.run("job", "status", "--token", "11111111-1111-4111-8111-111111111111")
     repeated = terminal.run("acl", "bootstrap")
 
-    assert without_token.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
+    assert without_token.err == (
+        "wharf: Permission denied: the request had no token; it needs the capability list-jobs in namespace "
+        '"default"; set --token or WHARF_TOKEN\n'
+    )
     assert (without_token.code, invalid.code, repeated.code) == (1, 1, 1)
-    assert "the token does not exist or lacks a permission" in invalid.err
+    assert "the token does not exist: it was deleted, or belongs to another cluster" in invalid.err
     assert repeated.err.startswith("wharf: ACL bootstrap already done (reset index: ")
 
 
@@ -139,6 +147,7 @@ def test_login_exchanges_the_token_of_an_identity_provider_for_a_wharf_token(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = build_provider(terminal)
+    without_any_method = terminal.run("login")
     terminal.run_ok("acl", "policy", "apply", "reader", write_file(tmp_path, READER, "reader.hcl"))
     terminal.run_ok("acl", "auth-method", "create", write_yaml(tmp_path, build_auth_method(provider, Default=True)))
     rule = ("--auth-method", "company", "--bind-type", "policy", "--bind-name", "reader")
@@ -150,6 +159,7 @@ def test_login_exchanges_the_token_of_an_identity_provider_for_a_wharf_token(
     with_forged_token = terminal.run("login", "--login-token", "a.b.c")
     secret = terminal.run_ok("login", "--login-token", provider.identity(), "-t", "{{.SecretID}}").strip()
 
+    assert "no default auth method: the cluster has no auth methods" in without_any_method.err
     assert "auth method company requires a token of its identity provider" in without_method.err
     assert missing.err == "wharf: auth method other does not exist; choose one with --method: company\n"
     assert (without_method.code, missing.code, with_forged_token.code) == (1, 1, 1)
@@ -196,7 +206,7 @@ def test_a_user_logs_in_with_a_browser(tmp_path: Path) -> None:
             login = start_command(tmp_path, {"WHARF_ADDR": agent.address}, *words)
 
             assert login.stderr is not None
-            url = next(line.strip() for line in login.stderr if "http" in line)
+            url = next(line.strip() for line in login.stderr if "state=" in line)
             redirect = provider.visit(url)
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{port}/oidc/callback?{urlencode(redirect)}", timeout=10
@@ -296,6 +306,18 @@ def test_an_unknown_token_is_reported_as_such_by_the_command_that_shows_it(
     assert result.err.startswith(f"wharf: no such token: it does not exist, was deleted or has expired{problem}")
     assert result.err.endswith("; set another one with --token or WHARF_TOKEN\n")
     assert "acl token self" not in result.err
+
+
+@pytest.mark.parametrize("kind", list(CallerKind))
+def test_only_a_token_that_the_servers_know_is_shown_by_the_advised_command(kind: CallerKind) -> None:
+    caller = Caller(kind=kind, token=Token(accessor_id="a1", name="ci"))
+    detail = describe_denial(caller, permissions.READ_JOB, namespace="web")
+
+    advice = suggest_token(detail, has_token=kind is not CallerKind.ANONYMOUS)
+
+    is_unknown = kind in (CallerKind.UNKNOWN, CallerKind.EXPIRED, CallerKind.UNVERIFIED)
+    assert (is_unknown or kind is CallerKind.ANONYMOUS) is ("acl token self" not in advice)
+    assert is_unknown is ("set another one" in advice)
 
 
 A_SECRET: Final = "5f8a4b0e-2a53-4d0c-9a57-1f3f1f6f1c11"

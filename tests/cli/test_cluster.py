@@ -273,13 +273,14 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
         terminal.run_ok("acl", "token", "delete", created["AccessorID"][:7])
         deleted = terminal.run("acl", "token", "info", "me")
 
-    assert refusal.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
+    assert refusal.err.startswith("wharf: Permission denied: the request had no token; it needs ")
     assert (reads.code, writes.code, own_token) == (0, 1, "me\n")
     assert writes.err == (
-        "wharf: Permission denied: the token does not exist or lacks a permission; `wharf acl token self` shows it\n"
+        'wharf: Permission denied: token "me" lacks the capability submit-job (or register-job) in any namespace; '
+        "`wharf acl token self` shows the token\n"
     )
     assert status.splitlines()[1] == "Nodes   not visible to this token"
-    assert [line.split()[1:4] for line in listed.splitlines() if " me " in line] == [["me", "client", "team"]]
+    assert [line.split()[1:5] for line in listed.splitlines() if " me " in line] == [["me", "client", "-", "team"]]
     assert deleted.err == (
         "wharf: no token has this accessor id or name: `wharf acl token list` lists the accessor ids; a secret is not "
         "accepted\n"
@@ -356,7 +357,11 @@ def test_an_unreachable_server_is_reported_with_a_hint(
         (403, {REASON_HEADER: "secret-file"}, "Permission denied"),
         (403, {REASON_HEADER: "exec-disabled"}, "Permission denied"),
         (400, {}, "Permission denied"),
-        (400, {REASON_HEADER: "acl-disabled"}, "Permission denied: every request is allowed; docs/access.md"),
+        (
+            400,
+            {REASON_HEADER: "acl-disabled"},
+            "Permission denied: every request is allowed; the documentation page Access control",
+        ),
         (400, {REASON_HEADER: "of-tomorrow"}, "Permission denied"),
     ],
 )
@@ -382,7 +387,7 @@ def test_the_hint_for_a_refusal_depends_on_its_reason_and_not_on_its_text(
     result = terminal.run("job", "status")
 
     assert result.err.rstrip("\n") == f"wharf: {hint}" or (
-        hint.endswith("docs/access.md") and result.err.startswith(f"wharf: {hint} ")
+        hint.endswith("page Access control") and result.err.startswith(f"wharf: {hint} ")
     )
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.agent.processes import lines, run, running
 from tests.forked_command import run_wharf
+from wharf.cli.agent import describe_stop
 from wharf.cli.lazy_group import LazyGroup
-from wharf.cli.root import root
+from wharf.cli.root import main, root
 
 
 def test_help_loads_no_heavy_modules() -> None:
@@ -158,6 +159,13 @@ def test_version_is_printed_as_text_and_as_json(tmp_path: Path) -> None:
     assert run(tmp_path, "version").stdout.startswith("wharf 0.1.0 (Python 3.")
     assert json.loads(run(tmp_path, "version", "--json").stdout)["version"] == "0.1.0"
     assert run(tmp_path, "--version").stdout == "wharf 0.1.0\n"
+
+
+def test_a_command_that_calls_no_server_accepts_long_options_with_one_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["version", "-json"])
+    main(["version", "-format", "{{.version}}"])
+
+    assert capsys.readouterr().out.endswith("\n}\n0.1.0\n")
 
 
 def test_config_check_counts_valid_files_and_lists_errors(tmp_path: Path) -> None:
@@ -322,6 +330,18 @@ def test_the_last_line_of_an_agent_after_sigint_is_stopped(tmp_path: Path, comma
 
         assert agent.wait_end() == 0
         assert lines(agent.out)[-1] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("count", "begin"),
+    [
+        (0, "stopped"),
+        (1, "stopped; 1 program of a task keeps running"),
+        (2, "stopped; 2 programs of tasks keep running"),
+    ],
+)
+def test_an_agent_that_stops_says_how_many_programs_keep_running(count: int, begin: str) -> None:
+    assert describe_stop(count).partition(", and the agent")[0] == begin
 
 
 def find_command(words: tuple[str, ...]) -> click.Command:

@@ -1,5 +1,7 @@
 """What `wharf node drain` reports at the end: what became of each allocation."""
 
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,13 @@ import msgspec
 import pytest
 
 from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
-from wharf.cli.node.drain import summarize_drain
-from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.cli.node.drain import describe_end_of_drain, summarize_drain
+from wharf.contract.client import ClientSettings
+from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.nodes.node import NodeEvent, NodeEventSubsystem
+from wharf.contract.model.nodes.node import NodeEvent, NodeEventSubsystem, SchedulingEligibility
 from wharf.contract.wire.allocations.messages import AllocationView
-from wharf.contract.wire.nodes.messages import NodeView
+from wharf.contract.wire.nodes.messages import NodeListStub, NodeView
 
 
 @pytest.fixture
@@ -56,6 +59,12 @@ RUNS = {"desired_status": DesiredStatus.RUN, "client_status": ClientStatus.RUNNI
             False,
             "1 stopped without a replacement; `wharf job explain web` shows why no replacement runs",
         ),
+        (
+            [view(deployment_status=AllocDeploymentStatus(canary=True))],
+            (),
+            False,
+            "1 stopped (canary; an active deployment places another)",
+        ),
         ([view(next_allocation="b"), view(**SYSTEM)], (), False, "1 replaced on other nodes, 1 stopped (system job)"),
         (
             [view(**BATCH)],
@@ -90,6 +99,25 @@ def test_the_end_of_a_drain_says_what_became_of_each_allocation(
     )
 
 
+@pytest.mark.parametrize(
+    ("is_draining", "eligibility", "is_kept_ineligible", "expected"),
+    [
+        (True, "ineligible", False, ("canceled", "drain of n1 canceled")),
+        (True, "ineligible", True, ("canceled", "drain of n1 canceled; the node stays ineligible")),
+        (False, "ineligible", False, ("eligible", "n1 was not draining; it is eligible again")),
+        (False, "ineligible", True, ("unchanged", "no change: n1 is not draining and stays ineligible")),
+        (False, "eligible", True, ("unchanged", "no change: n1 is not draining and stays eligible")),
+        (False, "eligible", False, ("unchanged", "no change: n1 is not draining and stays eligible")),
+    ],
+)
+def test_only_a_drain_in_progress_is_reported_as_canceled(
+    is_draining: bool, eligibility: str, is_kept_ineligible: bool, expected: tuple[str, str]
+) -> None:
+    node = NodeListStub(id="n", name="n1", drain=is_draining, scheduling_eligibility=SchedulingEligibility(eligibility))
+
+    assert describe_end_of_drain(node, is_kept_ineligible=is_kept_ineligible) == expected
+
+
 def test_a_drain_has_not_ended_while_an_allocation_stops() -> None:
     stopping = view(client_status=ClientStatus.RUNNING)
 
@@ -104,6 +132,31 @@ def test_a_drain_whose_allocations_have_moved_says_so(terminal: Terminal, tmp_pa
 
     assert drained.splitlines()[-1] == "drain of node-1 complete: 1 replaced on other nodes"
     assert again.splitlines()[-1] == "drain of node-1 complete: no allocation had to leave"
+
+
+class TypedInput(io.StringIO):
+    """The input of a user at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_at_a_terminal_a_node_with_allocations_is_drained_only_after_confirmation(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", TypedInput("n\n"))
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, WEB.replace("Count: 2", "Count: 1")))
+    terminal.wait(5)
+    (name,) = [each.node_name for each in terminal.connect(ClientSettings()).allocations.list().value]
+    other = "node-1" if name == "node-2" else "node-2"
+
+    empty = terminal.run("node", "drain", "--enable", "--detach", other)
+    declined = terminal.run("node", "drain", "--enable", "--detach", name)
+    confirmed = terminal.run("node", "drain", "--enable", "--detach", "--yes", name)
+
+    assert (empty.code, empty.out) == (0, f"drain of {other} started\n")
+    assert (declined.code, "stops 1 allocation there?" in declined.err, "started" in declined.out) == (130, True, False)
+    assert (confirmed.code, confirmed.out) == (0, f"drain of {name} started\n")
 
 
 def test_a_service_that_fits_on_no_other_node_is_not_reported_as_moved(terminal: Terminal, tmp_path: Path) -> None:

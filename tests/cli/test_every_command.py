@@ -18,9 +18,14 @@ from tests.cli.every_command import Words, build_arguments, list_commands, takes
 from tests.cli.terminal import WEB, CommandResult, Terminal, open_terminal, write_file
 
 MAX_ERROR_CHARS = 1_500
+LOCAL_OPERATOR_COMMANDS = frozenset({("operator", "debug"), ("operator", "keyring", "generate")})
+"""Commands of operators that need no server."""
 SEARCHES = frozenset({("search",), ("var", "list")})
 """Commands that succeed if nothing matches."""
-CREATES = frozenset({("compat", "install-nomad"), ("namespace", "apply"), ("node", "pool", "apply"), ("var", "lock")})
+CREATES = frozenset({
+    ("compat", "install-nomad"), ("compat", "install-slurm"), ("namespace", "apply"), ("node", "pool", "apply"),
+    ("var", "lock"),
+})  # fmt: skip
 """Commands whose argument names what they create, or a path of the API."""
 
 
@@ -77,7 +82,7 @@ def test_a_command_without_a_server_gives_a_sentence(terminal: Terminal) -> None
     local = {"config", "tls", "completion", "version", "limits"}
 
     def choose(words: Words, command: click.Command) -> list[str] | None:
-        is_local = words[0] in local or words[-1] == "init" or words == ("operator", "debug")
+        is_local = words[0] in local or words[-1] == "init" or words in LOCAL_OPERATOR_COMMANDS
         return None if is_local else build_arguments(words, command, text="web")
 
     assert call_all(terminal, choose) == {}
@@ -86,7 +91,7 @@ def test_a_command_without_a_server_gives_a_sentence(terminal: Terminal) -> None
 def test_a_wrong_token_gives_a_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHARF_TOKEN", "11111111-2222-3333-4444-555555555555")
     local = {"config", "tls", "completion", "version", "limits"}
-    public = {("status",), ("operator", "api"), ("login",), ("operator", "debug"), ("acl", "auth-method", "list")}
+    public = {("status",), ("operator", "api"), ("login",), ("acl", "auth-method", "list"), *LOCAL_OPERATOR_COMMANDS}
 
     def choose(words: Words, command: click.Command) -> list[str] | None:
         is_local = words[0] in local or words[-1] == "init" or words in public
@@ -103,6 +108,7 @@ def test_an_unknown_id_or_name_says_which_command_lists_the_known_ones(
     unknown = "11111111-2222-3333-4444-555555555555"
     other_input = {
         ("compat", "install-nomad"),
+        ("compat", "install-slurm"),
         ("job", "dispatch"),
         ("node", "meta", "apply"),
         ("var", "put"),

@@ -117,7 +117,7 @@ def test_a_field_of_a_record_that_is_given_in_two_spellings_is_refused(terminal:
 
 
 def test_json_and_a_template_exclude_each_other(terminal: Terminal) -> None:
-    result = terminal.run("job", "list", "--json", "--format", "x")
+    result = terminal.run("job", "list", "--json", "--format", "{{.ID}}")
 
     assert (result.code != 0, result.out) == (True, "")
     assert "--json and --format exclude each other: use one of them" in result.err

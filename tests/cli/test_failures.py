@@ -4,11 +4,13 @@ import click
 import pytest
 
 from wharf.cli.alloc.group import format_event
-from wharf.cli.common.failures import find_common_exit_code, summarize_failures
+from wharf.cli.common.failures import find_common_exit_code, list_failures
+from wharf.cli.common.log_ends import MAX_LINE_CHARS, READ_BYTES, get_last_lines
 from wharf.cli.job.plan import render_plan
 from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.failure_reasons import describe_failure
 from wharf.contract.model.allocations.metrics import AllocMetric
-from wharf.contract.model.allocations.task_event_messages import describe_last_failure, make_task_state_view
+from wharf.contract.model.allocations.task_event_messages import make_task_state_view
 from wharf.contract.model.allocations.task_states import TaskEvent, TaskState, TaskStatus
 from wharf.contract.model.explanations import Exclusion, GroupExplanation
 from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
@@ -96,5 +98,32 @@ def test_a_task_that_ran_out_of_memory_is_described_alike_by_all_commands() -> N
     event = (states["main"].events or ())[0]
 
     assert format_event(event) == "Exit Code: 137, Signal: 9 (out of memory)"
-    assert describe_last_failure(states) == "main: Exit Code: 137, Signal: 9 (out of memory)"
-    assert summarize_failures([failed])[0].text.endswith("main: Exit Code: 137, Signal: 9 (out of memory)")
+    assert describe_failure(failed) == "main: Exit Code: 137, Signal: 9 (out of memory)"
+    assert list_failures([failed])[0].text.endswith("main: Exit Code: 137, Signal: 9 (out of memory)")
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"one\n\ntwo\n", ["one", "two"]),
+        (b"no module\n" * 3 + b"end\n", ["no module (3 times)", "end"]),
+        (b"".join(b"line %d\n" % number for number in range(9)), [f"line {number}" for number in range(4, 9)]),
+        (b"10 %\r90 %\r100 %\n\x1b[31mred\x1b[0m\x1b]0;title\x07\n", ["10 %", "90 %", "100 %", "red"]),
+        (b"a\tb \xff\n", ["a   b \ufffd"]),
+        (b"x" * 500, ["x" * MAX_LINE_CHARS]),
+        (b"cut off" + b" " * READ_BYTES + b"\nwhole\n", ["whole"]),
+    ],
+    ids=[
+        "empty",
+        "blank lines",
+        "repeated attempts",
+        "last five",
+        "control characters",
+        "not UTF-8",
+        "long line",
+        "begin of the part",
+    ],
+)
+def test_the_end_of_a_log_is_shown_as_its_last_lines(content: bytes, lines: list[str]) -> None:
+    assert get_last_lines(content) == lines

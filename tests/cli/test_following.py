@@ -88,6 +88,7 @@ def test_a_deployment_that_nobody_promotes_is_followed_until_the_time_without_pr
 
     assert result.code == 3, result
     assert "the canaries are healthy: `wharf deployment promote" in result.out
+    assert result.out.count("wharf deployment promote") == 1, result.out
     assert "no progress for 1m30s" in result.lines[-1]
 
 

@@ -102,3 +102,62 @@ def test_fmt_prints_standard_input_with_its_format_normalized(
         monkeypatch.setattr("sys.stdin", stream)
 
         assert terminal.run_ok("job", "fmt", "-") == FORMATTED
+
+
+TEMPLATE_FRAGMENT = 'template {\n    data = "a"\n  destination="b"\n}\n'
+
+
+def test_fmt_knows_a_part_of_a_job_in_hcl_without_an_ending(terminal: Terminal, tmp_path: Path) -> None:
+    file = write_file(tmp_path, TEMPLATE_FRAGMENT, "fragment")
+
+    terminal.run_ok("job", "fmt", file)
+
+    assert Path(file).read_text() == 'template {\n  data        = "a"\n  destination = "b"\n}\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "first notes\nof a meeting\n",
+        "one line",
+        "- a\n-   b\n",
+        "Note:   the meeting\n  is at ten\n",
+        "apiVersion:   v1\nkind: Pod\n",
+        "\n",
+    ],
+)
+@pytest.mark.parametrize("name", ["notes", "notes.yaml"])
+def test_fmt_refuses_and_keeps_a_file_that_is_no_job(terminal: Terminal, tmp_path: Path, text: str, name: str) -> None:
+    file = write_file(tmp_path, text, name)
+
+    result = terminal.run("job", "fmt", file)
+
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"wharf: {file}:")
+    assert Path(file).read_text() == text
+
+
+@pytest.mark.parametrize(
+    "text", ["locals:\n  a:  1\n", "Job:\n  ID:  a\n", "task_groups:  []\n", "x-base:  {a: 1}\nname: a\n"]
+)
+def test_fmt_formats_a_file_with_any_part_of_a_job(terminal: Terminal, tmp_path: Path, text: str) -> None:
+    file = write_file(tmp_path, text, "web.yaml")
+
+    assert terminal.run_ok("job", "fmt", file) == f"{file}\n"
+
+
+def test_a_missing_language_is_reported_in_one_line(terminal: Terminal, tmp_path: Path) -> None:
+    result = terminal.run("job", "convert", write_file(tmp_path, HCL, "a.hcl"))
+
+    assert result.err == (
+        "wharf: Missing option '--to'. Choose from: hcl, yaml, json, toml; see `wharf job convert --help`\n"
+    )
+
+
+@pytest.mark.parametrize(("language", "expected"), [("hcl", False), ("toml", False), ("yaml", True)])
+def test_a_comment_for_editors_of_yaml_stays_only_in_yaml(
+    terminal: Terminal, tmp_path: Path, language: str, expected: bool
+) -> None:
+    file = write_file(tmp_path, f"# yaml-language-server: $schema=http://127.0.0.1/x\n{WEB.lstrip()}", "a.yaml")
+
+    assert ("yaml-language-server" in terminal.run_ok("job", "convert", file, "--to", language)) is expected

@@ -118,6 +118,7 @@ FORMATS = {
     "web.txt": YAML_WEB, "web.toml": TOML_WEB, "web.conf": TOML_WEB, "web.json": JSON_WEB, "hcl.json": HCL_IN_JSON,
 }  # fmt: skip
 """Names of job files with their texts; all are the same job."""
+PLAIN_HCL = 'job "web" {\n  group "api" {\n    task "main" {\n      driver = "mock"\n    }\n  }\n}\n'
 DETACHED_RUN = ("job", "run", "--detach")
 
 
@@ -153,7 +154,7 @@ def test_a_job_file_of_any_format_is_validated_planned_and_run_with_values_for_i
     template = "{{range .TaskGroups}}{{.Count}} {{range .Tasks}}{{.KillTimeout}} {{.Resources.MemoryMB}}{{end}}{{end}} {{.Meta.zones}}"
     assert read_job(terminal, template) == "2 20000000000 32 a,b\n"
     assert (valid.code, valid.err) == (0, "")
-    assert (planned.code, "(2 create)" in planned.out) == (1, True)
+    assert (planned.code, ": 2 to place" in planned.out) == (1, True)
     assert f"""--var count=2 --var 'zones=["a", "b"]' {file}""" in planned.out
 
 
@@ -231,10 +232,13 @@ def test_automatic_files_are_read_in_the_order_of_their_names(terminal: Terminal
     assert read_job(terminal, "{{(index .TaskGroups 0).Count}}") == "3\n"
 
 
-def test_a_file_without_variables_reads_no_automatic_files(terminal: Terminal, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "name"), [(WEB, "web.yaml"), (PLAIN_HCL, "web.hcl")])
+def test_a_file_without_variables_reads_no_automatic_files(
+    terminal: Terminal, tmp_path: Path, text: str, name: str
+) -> None:
     write_file(tmp_path, "this is no values file", "a.auto.vars")
 
-    terminal.run_ok(*DETACHED_RUN, write_file(tmp_path, WEB))
+    assert terminal.run(*DETACHED_RUN, write_file(tmp_path, text, name)).err == ""
 
 
 @pytest.mark.parametrize("name", ["web.hcl", "web.yaml"])

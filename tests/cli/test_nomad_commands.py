@@ -16,7 +16,7 @@ from wharf.cli.common.server_commands import ServerCommand
 from wharf.cli.lazy_group import LazyGroup
 from wharf.cli.nomad.command_table import ALIASES, COMMANDS, CONNECTION_OPTIONS, POSITIONAL, REMOTE_COMMANDS
 from wharf.cli.nomad.compat import translate_arguments
-from wharf.cli.root import root
+from wharf.cli.root import main, root
 
 AVAILABLE = {name: command for name, command in COMMANDS.items() if command.wharf}
 UPDATE = "    Update: {MinHealthyTime: 1s}\n"
@@ -173,6 +173,26 @@ def test_called_as_nomad_the_variables_of_nomad_come_first(terminal: Terminal, m
     ]
 
 
+@pytest.mark.parametrize(("program", "prefix"), [("nomad", "NOMAD_"), ("wharf", "WHARF_")])
+def test_texts_name_the_variables_and_the_program_that_the_user_called(
+    program: str, prefix: str, terminal: Terminal, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_without_server(*words: str) -> str:
+        with pytest.raises(SystemExit):
+            main(words, program=program)
+        return capsys.readouterr().err
+
+    unreachable = run_without_server("job", "status", "-address", "http://127.0.0.1:1")
+    unsendable = run_without_server("job", "status", "-token", "a\nb")
+    plan = terminal.run("job", "plan", write_file(tmp_path, WEB), program=program).out
+    usage = terminal.run("job", "status", "--help", program=program).out
+
+    assert unreachable.endswith(f"--address or {prefix}ADDR selects another\n")
+    assert f"with --token or {prefix}TOKEN" in unsendable
+    assert f"\n  {program} job run --check-index 0 " in plan
+    assert f"[{prefix}TOKEN]" in usage
+
+
 def test_the_link_runs_the_program_with_the_commands_of_nomad(tmp_path: Path) -> None:
     folder = make_program(tmp_path)
     made = install(folder, tmp_path / "bin")
@@ -196,9 +216,9 @@ def make_program(tmp_path: Path) -> Path:
     return folder
 
 
-def install(folder: Path, target: Path) -> "subprocess.CompletedProcess[str]":
+def install(folder: Path, target: Path, what: str = "install-nomad") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [str(folder / "wharf"), "compat", "install-nomad", str(target)],
+        [str(folder / "wharf"), "compat", what, str(target)],
         capture_output=True,
         text=True,
         check=False,
@@ -216,6 +236,24 @@ def test_a_link_of_wharf_is_made_again_and_a_note_says_that_path_lacks_the_folde
     assert (made.returncode, (tmp_path / "bin/nomad").readlink()) == (0, folder / "wharf")
     assert made.stderr == f"note: {tmp_path}/bin is not in PATH: add it, or call {tmp_path}/bin/nomad\n"
     assert sorted(os.listdir(tmp_path / "bin")) == ["nomad"]
+
+
+def test_links_of_slurm_run_the_commands_of_their_names(tmp_path: Path) -> None:
+    folder = make_program(tmp_path)
+
+    made = install(folder, tmp_path / "bin", "install-slurm")
+    called = subprocess.run(
+        [str(tmp_path / "bin/sbatch"), "--hold", "--wrap=true"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={"PATH": "/nowhere", "PYTHONPATH": ":".join(sys.path)},
+    )
+
+    assert (made.returncode, sorted(os.listdir(tmp_path / "bin"))) == (0, ["sacct", "sbatch", "scancel", "squeue"])
+    assert called.returncode == 1
+    assert "--hold: not supported" in called.stderr
 
 
 def test_another_file_named_nomad_stays(tmp_path: Path) -> None:

@@ -219,7 +219,9 @@ def test_policies_and_roles_are_skipped_while_access_control_is_off(terminal: Te
 
     result = run_import(terminal, nomad)
 
-    assert "policies: reader: access control is off in Wharf; turn it on (docs/access.md)" in result.out
+    assert (
+        "policies: reader: access control is off in Wharf; turn it on (documentation page Access control)" in result.out
+    )
     assert "roles: team: access control is off in Wharf" in result.out
 
 
@@ -339,7 +341,8 @@ def test_an_unreachable_nomad_is_an_error_that_says_what_to_set(terminal: Termin
 def test_a_server_that_is_not_nomad_is_named(terminal: Terminal, nomad: StandIn) -> None:
     del nomad.records["/v1/status/leader"]
 
-    assert "this is not a Nomad server: set --address or NOMAD_ADDR to one" in run_import(terminal, nomad).err
+    error = run_import(terminal, nomad).err
+    assert "this is not a Nomad server: GET /v1/status/leader was answered with status 404; set --address" in error
 
 
 def test_a_nomad_cluster_without_a_leader_is_reported(terminal: Terminal, nomad: StandIn) -> None:

@@ -1,15 +1,19 @@
 """The progress display of a followed job."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+from tests.builders import a_group, a_job
 from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
 from wharf.cli.common.server_commands import Session
-from wharf.cli.job.progress import ExitCode, fetch_progress, find_outcome
-from wharf.cli.job.progress_view import find_nonempty_columns, render_progress
+from wharf.cli.job.progress import ExitCode, JobProgress, describe_way_back, fetch_progress, find_outcome
+from wharf.cli.job.progress_view import LineProgressView, find_nonempty_columns, render_progress
 from wharf.contract.client import read_settings
+from wharf.contract.model.jobs.array_views import ArrayCounts, ArrayView
+from wharf.contract.model.times import SECOND
 
 
 def capture_progress(terminal: Terminal, job: str, version: int, *, max_steps: int = 10) -> list[str]:
@@ -76,3 +80,31 @@ def test_a_version_replaced_by_a_newer_one_is_not_a_success(capsys: pytest.Captu
 
     assert end is not None
     assert (end.exit, end.text) == (ExitCode.FAILED, "deployment canceled: Cancelled due to newer version of job")
+
+
+def test_an_update_that_fails_names_the_way_back_if_there_is_one() -> None:
+    assert describe_way_back(make_progress(version=0)) == ""
+    assert describe_way_back(make_progress(version=1)) == "; `wharf job revert web` returns to the last stable version"
+    assert describe_way_back(make_progress(version=1)._replace(version=0)) == ""
+
+
+def make_progress(**fields: Any) -> JobProgress:
+    job = a_job("web", a_group("api"), **fields)
+    return JobProgress(job, job.version, (), (), None, {}, {}, 0)
+
+
+def test_without_a_terminal_the_counts_of_an_array_are_printed_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_terminal(capsys) as terminal:
+        session = Session(terminal, read_settings({}), is_json=False, template="", is_verbose=False)
+        view = LineProgressView(session)
+        for second in range(100):
+            counts = ArrayCounts(succeeded=second, waiting=100 - second)
+            array = ArrayView(group="train", size=100, states="", counts=counts)
+            progress = make_progress(type="batch")._replace(arrays=(array,))
+            view.update(progress, second * SECOND, f"waits for {100 - second} MHz" if second else "")
+        view.report_outcome(is_success=True, text="sweep: 100 of 100 elements succeeded")
+
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if "waits" in line] == ["waits for 99 MHz", "waits for 39 MHz"]
+    assert len(lines) == 14
+    assert lines[-2].endswith("99 succeeded, 1 waiting")

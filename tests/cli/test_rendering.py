@@ -7,14 +7,23 @@ import pytest
 from msgspec.structs import replace
 
 from wharf.cli.alloc.group import format_event, list_ports
-from wharf.cli.common.failures import list_placement_failures
-from wharf.cli.common.rendering import natural_sort_key, render_bar, render_pairs, render_table
-from wharf.cli.common.terminal import render_for_terminal
-from wharf.cli.common.times import format_relative_time, format_rounded_duration, format_utc_time
+from wharf.cli.common.rendering import (
+    MAX_PROSE_LINES,
+    natural_sort_key,
+    render_bar,
+    render_pairs,
+    render_table,
+    shorten_words,
+    wrap_words,
+)
+from wharf.cli.common.terminal import render_for_terminal, style
+from wharf.cli.common.times import format_relative_time, format_utc_time
 from wharf.contract.model.allocations.allocation import NetworkStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.placement_reasons import list_placement_failures
 from wharf.contract.model.allocations.resources import AllocatedPort
 from wharf.contract.model.allocations.task_states import TaskEventView
+from wharf.contract.model.times import format_rounded_duration
 
 S = 1_000_000_000
 NOW = 1_790_000_000 * S
@@ -61,7 +70,7 @@ def test_columns_are_as_wide_as_their_content_and_numbers_are_right_aligned() ->
         (42, ["ID    Since   Status   Why", "web1  3h ago  running  because of a reason"]),
         (36, ["ID    Status   Why", "web1  running  because of a reason"]),
         (30, ["ID    Status   Why", "web1  running  because of a r…"]),
-        (20, ["ID    Status   Why", "web1  running  because of a reason"]),
+        (20, ["ID    Status", "web1  running"]),
     ],
 )
 def test_a_table_that_is_too_wide_drops_optional_columns_and_cuts_the_last(width: int, shown: list[str]) -> None:
@@ -77,7 +86,7 @@ def test_a_table_that_is_too_wide_drops_optional_columns_and_cuts_the_last(width
     [
         (45, ["a-name-that-machines-make[10]  running  short", "web[1]                         running  -"]),
         (38, ["a-name-that…s-make[10]  running  short", "web[1]                  running  -"]),
-        (27, ["a-name-that-machines-make[10]  running  short", "web[1]                         running  -"]),
+        (27, ["a-name-th…make[10]  running", "web[1]              running"]),
     ],
 )
 def test_a_table_that_is_still_too_wide_cuts_the_middle_of_names(width: int, shown: list[str]) -> None:
@@ -91,9 +100,39 @@ def test_a_table_that_is_still_too_wide_cuts_the_middle_of_names(width: int, sho
 
 
 def test_wide_characters_are_cut_by_their_width() -> None:
-    output = click.unstyle(render_table(("ID", "Description"), [("a", "日本語日本語日本語")], max_width=15))
+    output = click.unstyle(render_table(("ID", "Title"), [("a", "日本語日本語日本語")], max_width=15))
 
     assert output.splitlines()[1] == "a   日本語日本…"
+
+
+def test_sentences_in_the_last_column_are_wrapped_and_numbers_stay_on_the_right() -> None:
+    rows = [("b", 10, "the program does not exist: check the path"), ("a", 9, "started")]
+
+    shown = click.unstyle(render_table(("ID", "Count", "Message"), rows, max_width=34))
+
+    assert shown.splitlines()[1:] == [
+        "b      10  the program does not",
+        "           exist: check the path",
+        "a       9  started",
+    ]
+
+
+def test_a_sentence_of_many_lines_is_cut_after_the_fourth() -> None:
+    shown = click.unstyle(render_table(("ID", "Message"), [("a", "word " * 100)], max_width=30)).splitlines()
+
+    assert (len(shown), shown[-1][-1]) == (1 + MAX_PROSE_LINES, "…")
+
+
+def test_a_long_name_is_cut_before_optional_columns_are_dropped() -> None:
+    table = render_table(
+        ("Name", "Type", "Status"),
+        [("n" * 60, "batch", "running")],
+        optional_columns=("Type",),
+        shortenable_columns=("Name",),
+        max_width=60,
+    )
+
+    assert click.unstyle(table).splitlines()[1].split()[1:] == ["batch", "running"]
 
 
 def test_wide_characters_are_aligned_by_their_width() -> None:
@@ -165,3 +204,59 @@ def test_a_task_killed_for_lack_of_memory_is_marked() -> None:
         format_event(killed),
         format_event(out_of_memory),
     ]
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 100])
+def test_long_lines_break_between_words_and_lose_nothing(width: int) -> None:
+    text = (
+        "big waits for resources: api lacks 2 allocations: none of 7 nodes can run one; lower CPU of api/main from 100500 "
+        "to 2700, or add a node\n  · too little cpu on 7 nodes, at least 97,800 MHz missing (vm, vm-1, vm-2)"
+    )
+
+    wrapped = wrap_words(text, width).splitlines()
+
+    assert max(map(len, wrapped)) <= width
+    assert " ".join(wrapped).split() == text.split()
+
+
+def test_a_continued_line_is_indented_like_its_beginning() -> None:
+    assert wrap_words("  · one two three", 11).splitlines() == ["  · one two", "    three"]
+    assert wrap_words("    one two three", 12).splitlines() == ["    one two", "    three"]
+
+
+def test_a_command_on_a_line_of_its_own_stays_whole() -> None:
+    line = "  wharf job run --check-index 9 web.yaml"
+
+    assert wrap_words(f"To submit it:\n{line}", 20).splitlines()[-1] == line
+
+
+def test_a_continued_line_of_an_output_has_its_mark() -> None:
+    assert wrap_words("  │ one two three", 12) == "  │ one two\n  │ three"
+
+
+def test_a_word_that_is_too_long_stays_whole() -> None:
+    assert wrap_words("see https://example.org/a/long/path now", 10).splitlines() == [
+        "see", "https://example.org/a/long/path", "now"
+    ]  # fmt: skip
+
+
+def test_a_long_path_keeps_its_beginning_and_the_name_of_its_file() -> None:
+    line = shorten_words(f'  │ File "/home/{"deep/" * 30}train.py", line 3', 40)
+
+    assert line.startswith('  │ File "/home/')
+    assert line.endswith('train.py", line 3')
+    assert max(map(len, line.split(" "))) == 40
+
+
+def test_styled_text_is_wrapped_by_its_visible_width() -> None:
+    assert click.unstyle(wrap_words(style("one two", fg="red"), 7)) == "one two"
+
+
+def test_ids_are_on_the_left_also_if_all_have_only_digits() -> None:
+    assert click.unstyle(render_table(("ID", "Count"), [("12345678", 1)])).startswith("ID ")
+
+
+def test_an_exact_time_in_the_last_column_is_never_cut() -> None:
+    time = "2026-11-29 13:00:00Z"
+
+    assert time in render_table(("Name", "Modified"), [("a" * 40, time)], max_width=50)

@@ -36,7 +36,10 @@ def test_a_job_that_a_failed_deployment_holds_short_is_shown_with_the_command_th
         terminal.wait(30)
         after = terminal.run_ok("job", "status", *scope, "web")
 
-    assert "Fewer allocations than requested\n1 of 2 of api exist: web does not continue: the deployment of" in status
+    assert (
+        "Fewer allocations than requested\napi has 1 of 2 allocations: web does not continue: the deployment of"
+        in status
+    )
     assert "; 1 allocation missing: `wharf job scale" in explanation
     assert [result.code for result in scaled] == [0]
     assert "Fewer allocations than requested" not in after

@@ -43,6 +43,33 @@ def test_run_plan_status_and_explain_show_the_same_reasons(
 
 
 @pytest.mark.parametrize(
+    ("node_count", "change", "expected"),
+    [
+        (0, "", "add a node: the cluster has none"),
+        (1, "NodePool: gpu\n", 'add a node to the pool "gpu", or use another pool: default'),
+        (2, "", "1 node excluded: node is ineligible"),
+    ],
+    ids=["no node", "no node in the pool", "no eligible node"],
+)
+def test_run_plan_status_and_explain_agree_when_no_node_is_considered(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, node_count: int, change: str, expected: str
+) -> None:
+    file = write_file(tmp_path, WEB + change)
+    with open_terminal(capsys, nodes=node_count) as terminal:
+        terminal.run_ok("node", "pool", "apply", "gpu")
+        if node_count == 2:
+            for name in ("node-1", "node-2"):
+                terminal.run_ok("node", "eligibility", "--disable", name)
+            expected = expected.replace("1 node", "2 nodes")
+        planned = terminal.run("job", "plan", file)
+        run = terminal.run("job", "run", file)
+        shown = [planned.out, run.out, *(terminal.run("job", word, "web").out for word in ("status", "explain"))]
+
+    assert [output for output in shown if expected not in output] == []
+    assert [output for output in shown if "no ready node" in output] == []
+
+
+@pytest.mark.parametrize(
     ("text", "wait", "considered"),
     [
         (WEB + "Datacenters: [zork]\n", "a suitable node", "0 nodes considered\n"),

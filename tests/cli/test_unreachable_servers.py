@@ -17,8 +17,10 @@ import pytest
 from tests.cli.terminal import CommandResult
 from tests.http_servers import QuietHandler, serving
 from wharf.agent.tls.certificates import get_files, make_authority, make_certificate, write_pair
+from wharf.cli.common.unreachable import suggest_fix
 from wharf.cli.common.waiting_notices import LEADER_QUERY_TIMEOUT_S, NOTICE_DELAY_S
 from wharf.cli.root import main
+from wharf.contract.client import ClientSettings, Unreachable
 from wharf.contract.model.times import SECOND
 from wharf.world import RealWorld
 from wharf.world.failover import MAX_PART_S
@@ -64,6 +66,23 @@ def test_a_command_fails_if_no_server_can_be_reached(run: Callable[..., CommandR
 
     assert result.code != 0
     assert f"cannot connect to {NOBODY}" in result.err
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("http://127.0.0.1:4646", "`wharf dev` starts a server on this machine"),
+        ("http://[::1]:4646", "`wharf dev` starts a server on this machine"),
+        ("unix:///run/wharf.sock", "`wharf dev` starts a server on this machine"),
+        ("http://192.0.2.7:4646", "check that a server runs there and listens on this address"),
+    ],
+)
+def test_a_server_is_started_on_this_machine_only_if_the_address_belongs_to_it(address: str, advice: str) -> None:
+    error = Unreachable("refused", is_sent=False)
+
+    text = suggest_fix(error, ClientSettings(addresses=(address,)), now_ns=0)
+
+    assert text == f"{advice}; --address or WHARF_ADDR selects another"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +400,7 @@ def test_a_command_says_that_a_frozen_server_accepted_the_connection_and_did_not
     )
 
 
-def test_a_command_that_waits_for_a_frozen_server_says_that_it_does_not_answer_other_requests_either(
+def test_a_command_that_waits_for_a_frozen_server_says_that_it_answers_no_request(
     run: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wharf.contract.client.flow.REQUEST_TIMEOUT_S", 3.0)
@@ -389,8 +408,7 @@ def test_a_command_that_waits_for_a_frozen_server_says_that_it_does_not_answer_o
         result = run("job", "status", "--address", address)
 
     assert result.err.splitlines()[0] == (
-        f"waiting for a reply from {address}: it accepts connections, but does not answer other requests either; "
-        "Ctrl-C ends the command"
+        f"waiting for a reply from {address}: it accepts connections, but answers no request; Ctrl-C ends the command"
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import WEB, open_terminal, write_file
-from wharf.cli.common.errors import ValidationIssue, format_validation_issues, parse_validation_issues
+from wharf.job_files.validation_issues import ValidationIssue, format_validation_issues, parse_validation_issues
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,10 @@ from wharf.cli.common.errors import ValidationIssue, format_validation_issues, p
         (
             "2 errors occurred:\n\t* a (ID)\n\t* Task group x failed: 1 error occurred:\n\t* b (Name): fix it\n\n\n\n",
             [ValidationIssue("ID", "a"), ValidationIssue("Name", "b: fix it")],
+        ),
+        (
+            "1 error occurred:\n\t* old (Periodic.Spec): use crons (Specs)\n\n",
+            [ValidationIssue("Periodic.Spec", "old: use crons (Specs)")],
         ),
         ("1 error occurred:\n\t* too large (at most 9)\n\n", [ValidationIssue("", "too large (at most 9)")]),
     ],

@@ -48,6 +48,13 @@ def configure(**values: object) -> Configuration:
         ),
         ({"log_file": "log"}, 'log_file: expected an absolute path, given "log"'),
         ({"bind_addr": "example"}, 'bind_addr: expected an IP address or "localhost", given "example"'),
+        (
+            {"api__trusted_origins": ["https://a.example/"]},
+            "api.trusted_origins: expected a scheme and a host, such as https://dashboard.example.com or "
+            'http://localhost:3000, given "https://a.example/"',
+        ),
+        ({"api__trusted_origins": ["https://a.example", "*"]}, "api.trusted_origins: expected a scheme and a host"),
+        ({"api__host_names": ["a.example:4646"]}, "api.host_names: expected a name without a port"),
         ({"bind_addr": "0.0.0.0"}, "bind_addr: listening on 0.0.0.0 without access control"),
         (
             {"acl__token_min_expiration_ttl": "2h", "acl__token_max_expiration_ttl": "1h"},

@@ -3,7 +3,7 @@
 import pytest
 
 from wharf.config.configuration import CommandFlag, load_configuration
-from wharf.config.ineffective import CAPABILITY_BY_KEY, REASON_BY_KEY, get_awaited_capability, list_warnings
+from wharf.config.ineffective import REASON_BY_KEY, get_ineffective_reason, list_warnings
 from wharf.config.schema import iterate_fields
 from wharf.config.tree import KeyPath
 
@@ -17,12 +17,6 @@ def find_warnings(path: KeyPath, value: str | int | bool) -> list[str]:
     return list(list_warnings(load_configuration(environment={}, flags=flags)))
 
 
-def test_a_setting_without_effect_is_reported_with_its_origin_and_the_planned_capability() -> None:
-    assert find_warnings(("ui", "enabled"), False) == [
-        "a file: ui.enabled has no effect yet; it comes with the web interface"
-    ]
-
-
 def test_a_setting_with_an_effect_is_not_reported() -> None:
     assert find_warnings(("api", "max_body_size"), "1MB") == []
 
@@ -34,13 +28,13 @@ def test_a_setting_without_meaning_is_reported_with_the_reason() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", [*CAPABILITY_BY_KEY, *REASON_BY_KEY])
+@pytest.mark.parametrize("path", [*REASON_BY_KEY])
 def test_settings_without_effect_are_declared(path: KeyPath) -> None:
     assert any(declared[: len(path)] == path for declared, _ in iterate_fields())
 
 
 def test_an_entry_applies_to_all_keys_below_it() -> None:
-    assert get_awaited_capability(("ui", "enabled")) == "the web interface"
+    assert get_ineffective_reason(("server", "plan_rejection_tracker", "enabled")) is not None
 
 
 def test_a_sink_is_reported_for_an_agent_that_is_only_a_node() -> None:

@@ -54,9 +54,6 @@ class Machines:
             text = text.replace(shown, str(folder / Path(shown).name if shown != "/var/lib/wharf" else folder / "data"))
         return text
 
-    def run_shell(self, text: str) -> None:
-        subprocess.run(["bash", "-ec", text], check=True, cwd=self.folder, env=self.environment, timeout=60)
-
     def run_step(self, step: CommandStep) -> None:
         """Run a command of the page until it prints what the page shows."""
         if step.command.startswith("export "):
@@ -110,14 +107,12 @@ def read_blocks(language: str) -> list[str]:
 
 def test_the_steps_of_the_page_set_up_three_servers_and_a_node(tmp_path: Path) -> None:
     machines = Machines(tmp_path)
-    etcd_command, keyring_commands = read_blocks("sh")
+    (etcd_command,) = read_blocks("sh")
     server_file, node_file = read_blocks("toml")
     for machine in MACHINES:
         (tmp_path / machine).mkdir()
-    machines.run_shell(machines.localize(keyring_commands))
-    for machine in MACHINES[1:]:
-        machines.run_shell(f"install -d -m 0700 {machine}/wharf && cp -p s1/wharf/keyring.key {machine}/wharf/")
-    steps = [step for step in read_steps(PAGE) if isinstance(step, CommandStep)]
+    generation, *steps = [step for step in read_steps(PAGE) if isinstance(step, CommandStep)]
+    (secret,) = machines.run(generation.command)
     position = next(index for index, step in enumerate(steps) if "force-leave" in step.command)
 
     with ExitStack() as stack:
@@ -125,7 +120,9 @@ def test_the_steps_of_the_page_set_up_three_servers_and_a_node(tmp_path: Path) -
 
         def start(machine: str, text: str) -> RunningAgent:
             (tmp_path / machine).mkdir(exist_ok=True)
-            (tmp_path / machine / "a.toml").write_text(machines.localize(text, machine))
+            file = tmp_path / machine / "a.toml"
+            file.touch(mode=0o600)
+            file.write_text(machines.localize(text.replace("SECRET", secret), machine))
             return stack.enter_context(running(tmp_path / machine, "agent", "--config", "a.toml"))
 
         first = start("s1", server_file)

@@ -15,6 +15,7 @@ from tests.docs.walking import PAGES, CommandStep, FileStep, Walk, read_steps
         ("quotas.md", 2, ""),
         ("scheduling.md", 50, ""),
         ("volumes.md", 0, ""),
+        ("runs.md", 0, ""),
         ("access.md", 0, "[acl]\nenabled = true\n"),
     ],
 )
@@ -43,3 +44,14 @@ def test_the_job_files_of_the_page_run_and_print_what_it_shows(tmp_path: Path) -
             walk.run_step(step)
 
     assert sum(isinstance(step, FileStep) for step in steps) == 13
+
+
+def test_the_steps_of_the_page_pass_texts_and_print_what_it_shows(tmp_path: Path) -> None:
+    with running(tmp_path / "walk", "dev", "--port", "0") as agent:
+        agent.wait_ready()
+        walk = Walk(agent, nodes="vm")
+        steps = list(read_steps(PAGES / "docs/step-outputs.md"))
+        for step in steps:
+            walk.run_step(step)
+
+    assert sum(isinstance(step, CommandStep) for step in steps) == 5

@@ -1,7 +1,7 @@
 """Walkthrough pages: every command of a page is run with a real agent and must print what the page shows.
 
 Values that differ in each run are masked on both sides: ids, times, indexes, addresses and node names. `…` in a page matches
-any text. A file is a block of YAML, HCL, JSON or TOML under a line that ends with its name in code marks and a colon.
+any text. A file is a block of YAML, HCL, JSON, TOML, shell or Python under a line that ends with its name in code marks and a colon.
 """
 
 import os
@@ -26,7 +26,7 @@ PAGES = Path(__file__).parents[2]
 SHOWN_ADDRESS = "http://127.0.0.1:4646"
 READS = re.compile(
     r"curl '?http|nomad job status|"
-    r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status))\b"
+    r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status)|squeue|sacct|flow (list|status(?!.*--follow)))\b"
 )
 """Commands that only read. They are repeated until they print what the page shows, because the cluster may need time."""
 SHELL_SYNTAX = re.compile(r"[|;&<>$*`\\]")
@@ -40,7 +40,7 @@ MASKS = (
 )
 PROGRESS = re.compile(r" +\d+m?s  ")
 """A progress line; the number of these lines depends on the machine."""
-FILE = re.compile(r"`([\w.-]+\.(?:yaml|hcl|json|toml|vars))`:$")
+FILE = re.compile(r"`([\w.-]+\.(?:yaml|hcl|json|toml|vars|sh|py))`:$")
 
 
 class CommandStep(NamedTuple):

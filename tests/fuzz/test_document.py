@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from tests.agent.processes import RunningAgent, running
 from tests.fuzz.rounds import DOCUMENTED_CODES, IS_FULL_RUN, SEED, STALE_READ_TEXT
 from tests.fuzz.server_records import BOOTSTRAP, ITEM, NODE_SECRET, create_records
+from wharf.contract.wire.endpoint_table import ENDPOINTS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -31,13 +32,9 @@ CONFORMANCE_CHECKS: Final = [
     checks.response_schema_conformance,
 ]
 """The checks of a reply against the document."""
-ENDLESS_ENDPOINTS: Final = (
-    "/v1/event/stream",
-    "/v1/agent/monitor",
-    "/v1/agent/pprof/profile",
-    "/v1/agent/pprof/{profile}",
-)
-"""Streams, and endpoints with a requested duration."""
+TIMED_ENDPOINTS: Final = ("/v1/agent/pprof/profile", "/v1/agent/pprof/{profile}")
+"""Endpoints with a requested duration."""
+ENDLESS_ENDPOINTS: Final = frozenset(endpoint.path for endpoint in ENDPOINTS if endpoint.has_endless_reply)
 LEADERSHIP_ENDING_ENDPOINTS: Final = (
     "/v1/agent/force-leave",
     "/v1/operator/raft/peer",
@@ -68,7 +65,7 @@ def test_replies_match_the_openapi_document(agent: RunningAgent) -> None:
         for result in schema.get_all_operations():
             assert isinstance(result, Ok), f"an operation of the document cannot be read: {result}"
             operation = result.ok()
-            if operation.path in (*ENDLESS_ENDPOINTS, *LEADERSHIP_ENDING_ENDPOINTS):
+            if operation.path in (*ENDLESS_ENDPOINTS, *TIMED_ENDPOINTS, *LEADERSHIP_ENDING_ENDPOINTS):
                 continue
 
             @seed(SEED)

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tests.fuzz.generated_requests import HOST, FuzzRequest, SendMode
+from wharf.contract.wire.endpoint_table import ENDPOINTS
 
 ANSWER_WITHIN_S: Final = 60.0
 """Limit for complete requests that do not block. Only a hanging server reaches it."""
@@ -17,9 +18,7 @@ LISTEN_S: Final = 0.05
 PAUSE_S: Final = 0.02
 GZIP_FORMAT: Final = 16 + zlib.MAX_WBITS
 """Selects the format of gzip."""
-STREAMS: Final = frozenset(
-    ("event.stream", "agent.monitor", "agent.monitor_export", "client.fs_stream", "client.fs_logs")
-)
+STREAMS: Final = frozenset(endpoint.name for endpoint in ENDPOINTS if endpoint.has_endless_reply)
 AMBIGUOUS_HEADERS: Final = frozenset(("content-length", "transfer-encoding", "expect", "upgrade"))
 
 

@@ -16,7 +16,9 @@ from wharf.job_files.schema import iterate_fields
 
 SCHEMA = build_schema_document()
 DURATION_TYPE = "duration"
-BATCH_BLOCKS = {"Periodic", "Parameterized"}
+BATCH_BLOCKS = {
+    "Periodic", "Parameterized", "GroupArray", "Need", "Gate", "Lock", "Outputs", "StepRetry", "Flow",
+}  # fmt: skip
 INHERITED = (("Update",), ("Migrate",), ("Reschedule",))
 MAIN_TASK = {"Name": "main", "Driver": "mock"}
 """A group needs a main task beside one with a lifecycle."""

@@ -1,6 +1,9 @@
 """The format of job files in HCL and YAML: what changes, what stays, and that the document never changes."""
 
+import contextlib
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from wharf.job_files.conversion import JobFormat
 from wharf.job_files.data_writer import MAX_FORMATTED_CHARS, MAX_FORMATTED_NODES, format_yaml, list_yaml_comments
 from wharf.job_files.hcl_formatter import format_hcl
 from wharf.languages.hcl.diagnostics import DocumentErrors
+from wharf.languages.hcl.documents import parse_document
 from wharf.languages.markup import MarkupFormat, parse_markup
 from wharf.languages.markup_errors import MarkupError
 
@@ -296,3 +300,40 @@ def test_signs_before_braces_do_not_change_the_format_of_other_lines() -> None:
     text = 'a = "$x${1}100 %{ if true }x%{ endif }$$${ }$"\nbb = { x = 1 }\n'
 
     assert format_hcl(text) == text.replace("a = ", "a  = ", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "line_end"),
+    [("ID: a\r\nMeta:\r\n    b:   c   # x\r\n    # y\r\n", "\r\n"), ("ID: a\r\nMeta:\n    b: c # x\n", "\n")],
+)
+def test_line_ends_of_yaml_are_those_of_most_lines(text: str, line_end: str) -> None:
+    formatted = format_yaml(text)
+
+    assert formatted.count(line_end) == text.count("\n")
+    assert formatted == format_yaml(text.replace("\r\n", "\n")).replace("\n", line_end)
+    assert format_yaml(formatted) == formatted
+
+
+def test_a_map_with_one_entry_in_a_list_keeps_its_braces() -> None:
+    text = "Networks: [{DynamicPorts: [{Label: http}]}]\n"
+
+    assert format_yaml(text) == text
+
+
+def list_documented_files() -> list[tuple[str, str]]:
+    """Return the texts in HCL of all pages without errors of syntax, each with the name of its page."""
+    found: list[tuple[str, str]] = []
+    for path in sorted([*Path("docs").rglob("*.md"), Path("README.md")]):
+        for text in re.findall(r"^```hcl\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL):
+            if path.name == "access.md" or "cuont" in text:
+                continue  # Policies, and the file that shows errors.
+            with contextlib.suppress(DocumentErrors):
+                parse_document(text)
+                found.append((str(path), text))
+    return found
+
+
+def test_the_files_of_the_pages_are_formatted() -> None:
+    unformatted = [(page, text) for page, text in list_documented_files() if format_hcl(text) != text]
+
+    assert unformatted == []

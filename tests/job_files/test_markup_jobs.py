@@ -350,7 +350,7 @@ group:
             ],
         ),
         ("Type: batch\n", ["job.yaml:1:1: the job has no ID"]),
-        ("- a\n", ["job.yaml:1:1: expected a job, got a list"]),
+        ("- a\n", ["job.yaml:1:1: not a job file: expected a map, got a list"]),
         ("Job: [a]\n", ["job.yaml:1:6: Job: expected a job, got a list"]),
     ],
 )
@@ -372,6 +372,7 @@ def explain(text: str, format: str = "yaml") -> list[tuple[str, str, str]]:
     ]
 
 
+NETWORK = "ID: a\nTaskGroups:\n  - Networks: "
 TASK = "ID: a\nTaskGroups:\n  - Name: g\n    Tasks:\n      - Name: t\n        Driver: docker\n        "
 
 
@@ -386,11 +387,18 @@ TASK = "ID: a\nTaskGroups:\n  - Name: g\n    Tasks:\n      - Name: t\n        Dr
         ("job:\n  web:\n    group: {}\n", "job", "job is not a known field", "write ID: web, and the fields of the job at the top of the file beside it"),
         ("ID: a\ngroups: []\n", "groups", "groups is not a known field", "did you mean group? It is TaskGroups of the API"),
         ("ID: a\ntask: {t: {}}\n", "task", "task is not a known field", "it belongs to a group (an item of TaskGroups)"),
+        ("ID: a\nTaskGroups:\n  - Needs: [b]\n", "Needs", "TaskGroups[0].Needs is not a known field", "did you mean Depends?"),
+        ("ID: a\nTaskGroups:\n  - depends_on: [b]\n", "depends_on", "TaskGroups[0].depends_on is not a known field", "did you mean Depends?"),
         (TASK + "Count: 2\n", "Count", "TaskGroups[0].Tasks[0].Count is not a known field", "it belongs to a group (an item of TaskGroups)"),
         (TASK + "cpu: 100\n", "cpu", "TaskGroups[0].Tasks[0].cpu is not a known field", "it belongs to Resources"),
         ("ID: a\nTaskGroups:\n  - kill_timout: 3s\n", "kill_timout", "TaskGroups[0].kill_timout is not a known field", "did you mean KillTimeout? It belongs to a task (an item of Tasks)"),
         ("ID: a\nTaskGroups:\n  - restrat: {}\n", "restrat", "TaskGroups[0].restrat is not a known field", "did you mean restart? It is RestartPolicy of the API"),
         ("ID:a\n", "ID:a", "a blank is missing after the colon", "write ID: a"),
+        (TASK + "Config:\n        image: x\n", "image", "TaskGroups[0].Tasks[0].image is not a known field", "indent it below Config"),
+        (TASK + "command: x\n        Config: {image: a}\n", "command", "TaskGroups[0].Tasks[0].command is not a known field", "it is an option of the driver: write it in Config"),
+        (NETWORK + "[{DynamicPorts: [{Name: http}]}]\n", "Name", "TaskGroups[0].Networks[0].DynamicPorts[0].Name is not a known field", "did you mean Label?"),
+        (NETWORK + "[{DynamicPorts: [{http: 80}]}]\n", "http", "TaskGroups[0].Networks[0].DynamicPorts[0].http is not a known field", "write {Label: http, To: 80}"),
+        (NETWORK + "[{ReservedPorts: [{http: 80}]}]\n", "http", "TaskGroups[0].Networks[0].ReservedPorts[0].http is not a known field", "write {Label: http, Value: 80}"),
         ('job "a" {\n}\n', 'job "a" {', "the file is written in HCL", "give it a name that ends with .hcl"),
         ("apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", "apiVersion", "this is a manifest of Kubernetes, not a job file",
          "write a job file: `wharf job init --docker` writes an example; a pod is a group, and a container is a task"),
@@ -438,10 +446,23 @@ def test_a_list_of_tables_in_place_of_one_table_has_a_fix_in_toml() -> None:
         ("KillTimeout: 5 min", "5 min", 'KillTimeout: expected a duration such as 30s or 1h30m, got "5 min"', "write 5m; the units are ns, us, ms, s, m and h"),
         ("KillTimeout: 2d", "2d", 'KillTimeout: expected a duration such as 30s or 1h30m, got "2d"', "write 48h; the units are ns, us, ms, s, m and h"),
         ("KillTimeout: soon", "soon", 'KillTimeout: expected a duration such as 30s or 1h30m, got "soon"', "write a number and a unit, such as 30s or 1h30m; the units are ns, us, ms, s, m and h"),
-        ("Resources: {CPU: 100MHz}", "100MHz", "Resources.CPU: expected a whole number, got text", "write 100, without a unit"),
+        ('Resources: {CPU: 100MHz}', '100MHz', 'Resources.CPU: expected a whole number, got text', 'write 100, without a unit: the number is in megahertz'),
+        ('Resources: {CPU: 2GHz}', '2GHz', 'Resources.CPU: expected a whole number, got text', 'write 2000, without a unit: the number is in megahertz'),
+        ('Resources: {CPU: 500m}', '500m', 'Resources.CPU: expected a whole number, got text', 'write megahertz, such as 500: CPU is not counted in cores; Cores reserves whole cores'),
+        ('Resources: {CPU: "0.5"}', '"0.5"', 'Resources.CPU: expected a whole number, got text', 'write megahertz, such as 500: CPU is not counted in cores; Cores reserves whole cores'),
+        ('Resources: {CPU: 0.5}', '0.5', 'Resources.CPU: expected a whole number, got 0.5', 'write megahertz, such as 500: CPU is not counted in cores; Cores reserves whole cores'),
+        ('Resources: {MemoryMB: 1Gi}', '1Gi', 'Resources.MemoryMB: expected a whole number, got text', 'write 1024, without a unit: the number is in megabytes'),
+        ('Resources: {MemoryMB: 1GB}', '1GB', 'Resources.MemoryMB: expected a whole number, got text', 'write 1024, without a unit: the number is in megabytes'),
+        ('Resources: {MemoryMB: "1.5 GiB"}', '"1.5 GiB"', 'Resources.MemoryMB: expected a whole number, got text', 'write 1536, without a unit: the number is in megabytes'),
+        ('Resources: {MemoryMB: 100KB}', '100KB', 'Resources.MemoryMB: expected a whole number, got text', 'write the number of megabytes, without a unit'),
+        ('Resources: {MemoryMB: 5s}', '5s', 'Resources.MemoryMB: expected a whole number, got text', 'write the number of megabytes, without a unit'),
+        ('Resources: {Cores: two}', 'two', 'Resources.Cores: expected a whole number, got text', 'write a number without quotes, such as 3'),
         ('Resources: {CPU: "100"}', '"100"', "Resources.CPU: expected a whole number, got text", "write 100, without quotes"),
         ("Leader: yes", "yes", "Leader: expected true or false, got text", "write true"),
         ("Env: {A: 1}", "1", "Env.A: expected text, got a whole number", 'write it in quotes: "1"'),
+        ("Env: {A: 1.10}", "1.10", "Env.A: expected text, got a number", 'write it in quotes: "1.10"'),
+        ("Env: {A: 010}", "010", "Env.A: expected text, got a whole number", 'write it in quotes: "010"'),
+        ("Env: {A: True}", "True", "Env.A: expected text, got true or false", 'write it in quotes: "True"'),
         ("Env: [A]", "[A]", "Env: expected an object or null, got a list", "write a map, such as {name: value}"),
     ],
 )  # fmt: skip
@@ -449,6 +470,22 @@ def test_a_value_of_a_wrong_type_is_marked_and_has_a_fix(field: str, marked: str
     prefix = "TaskGroups[0].Tasks[0]."
 
     assert explain(TASK + field + "\n        Typo7: 1\n")[0] == (marked, prefix + message, fix)
+
+
+@pytest.mark.parametrize(
+    ("field", "marked", "message", "fix"),
+    [
+        ("Lock: production", "production", "Lock: expected an object or null, got text", "write {Key: production}"),
+        ("Gate: Now", "Now", "Gate: expected an object or null, got text", "write {Ask: Now}"),
+        ("Retry: {OnExit: 75}", "75", "Retry.OnExit: expected a list or null, got a whole number", "write [75]"),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_in_a_field_of_a_step_has_a_fix_with_the_value(
+    field: str, marked: str, message: str, fix: str
+) -> None:
+    text = f"ID: a\nTaskGroups:\n  - {field}\n    Typo7: 1\n"
+
+    assert explain(text)[0] == (marked, f"TaskGroups[0].{message}", fix)
 
 
 def test_a_reference_to_an_undeclared_variable_is_the_only_error_of_its_value() -> None:
@@ -630,3 +667,48 @@ def test_the_errors_of_many_unknown_fields_are_located_in_linear_time() -> None:
         return time.process_time() - started_s
 
     assert measure(16_000) < 20 * measure(2_000)  # Eight times the fields; a search in a list takes 64 times as long.
+
+
+def test_errors_of_templates_types_and_rules_are_shown_together() -> None:
+    text = (
+        "variables: {x: {}}\nID: a\nType: sevice\nMeta: {a: '${var.x}'}\nPriority: '${var.x}'\nTaskGroups:\n  - Name: g\n"
+        "    Count: two\n    Services: [{Name: s, PortLabel: htp, Checks: [{Type: tcp}]}]\n"
+        "    Networks: [{DynamicPorts: [{Label: http}]}]\n    Tasks: [{Name: t, Driver: dcoker, Config: {image: a}}]\n"
+    )
+
+    assert list_errors(text) == [
+        'job.yaml:1:13: the variable "x" has no value',
+        'job.yaml:3:7: Type: Invalid job type: "sevice"',
+        "job.yaml:8:12: TaskGroups[0].Count: expected a whole number, got text",
+        'job.yaml:9:37: TaskGroups[0].Services[0].PortLabel: Port label "htp" does not exist in the group\'s network',
+        'job.yaml:11:31: TaskGroups[0].Tasks[0].Driver: no node has the driver "dcoker"',
+    ]
+
+
+def test_what_an_error_may_cause_is_no_second_error() -> None:
+    text = (
+        "ID: a\nTaskGroups:\n  - Name: g\n    Netwroks: [{DynamicPorts: [{Label: http}]}]\n    Services: [{Name: s, PortLabel: http}]\n"
+        "    Tasks: [{Name: t, Driver: [raw_exec], Config: {command: a}}]\n"
+    )
+
+    assert [error.partition(": ")[0] for error in list_errors(text)] == ["job.yaml:4:5", "job.yaml:6:31"]
+
+
+def test_errors_beside_a_list_from_a_template_have_their_places() -> None:
+    text = """\
+locals: {names: [a]}
+ID: j
+TaskGroups:
+  - Name: g
+    Tasks:
+      - {Name: a, Driver: raw_exec, Config: {command: x, args: '${local.names}'}}
+      - {Name: b, Driver: raw_exec, Confg: {command: x}}
+"""
+
+    assert list_errors(text) == ["job.yaml:7:37: TaskGroups[0].Tasks[1].Confg is not a known field"]
+
+
+def test_a_port_that_is_a_text_is_shown_as_a_map() -> None:
+    errors = explain(NETWORK + "[{DynamicPorts: [http]}]\n    Typo7: 1\n")
+
+    assert errors[0][2] == "write {Label: http}"

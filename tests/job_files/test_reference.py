@@ -236,6 +236,7 @@ CANONICAL_DEFAULTS = {
     "Job.NodePool": "pool-of-namespace", "Job.Priority": 50, "Job.Region": "here", "Resources.CPU": 100,
     "ScalingPolicy.Min": 1, "ScalingPolicy.Type": "horizontal", "Service.Name": "job-id--",
     "Service.Namespace": "default", "Service.Provider": "nomad",
+    "Lock.Policy": "queue", "Need.When": "succeeded",
     "ServiceCheck.Name": 'service: "job-id--" check', "ServiceCheck.OnUpdate": "require_healthy", "TaskGroup.Count": 1,
     "VolumeRequest.Name": "name",
 }  # fmt: skip

@@ -11,6 +11,7 @@ from wharf.contract.model.allocations.resources import (
     AllocatedResources,
     AllocatedSharedResources,
 )
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import Node
@@ -21,6 +22,7 @@ from wharf.job_files.runtime_names import TaskNames, find_mistake
 from wharf.languages.hcl.documents import parse_document
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.languages.markup import MarkupFormat
+from wharf.languages.suggestions import NameSearch
 from wharf.node.agent.fingerprint.machine import probe_machine
 from wharf.node.tasks.environment import TaskHost, build_environment
 from wharf.node.tasks.folders import TaskFolders
@@ -59,7 +61,7 @@ def list_notes(value: str, *, group: str = "", template: str = "") -> list[str]:
     ],
 )  # fmt: skip
 def test_a_misspelled_name_has_a_correction(reference: str, problem: str, fix: str) -> None:
-    assert (problem, fix) == find_mistake(reference, NAMES)
+    assert (problem, fix) == find_mistake(reference, NAMES, NameSearch())
 
 
 @pytest.mark.parametrize(
@@ -72,11 +74,17 @@ def test_a_misspelled_name_has_a_correction(reference: str, problem: str, fix: s
     ],
 )  # fmt: skip
 def test_a_name_that_a_node_may_know_is_no_mistake(reference: str) -> None:
-    assert find_mistake(reference, NAMES) is None
+    assert find_mistake(reference, NAMES, NameSearch()) is None
 
 
 def test_no_variable_of_a_task_and_no_attribute_of_this_machine_is_a_mistake(tmp_path: Path) -> None:
-    job = Job(id="j", name="j", parent_id="p", meta={"owner": "x", "a-b": "c"}, task_groups=(TaskGroup(name="g"),))
+    job = Job(
+        id="j",
+        name="j",
+        parent_id="p",
+        meta={"owner": "x", "a-b": "c"},
+        task_groups=(TaskGroup(name="g", array=GroupArray(size=2)),),
+    )
     ports = tuple(AllocatedPort(label=label, value=80) for label in ("http", "db-x"))
     resources = AllocatedResources(shared=AllocatedSharedResources(ports=ports))
     allocation = AssignedAllocation(id="a", name="j.g[0]", task_group="g", allocated_resources=resources)
@@ -89,8 +97,8 @@ def test_no_variable_of_a_task_and_no_attribute_of_this_machine_is_a_mistake(tmp
         agent_environment={}, network=NetworkStatus(address="10.1.1.1"),
     )  # fmt: skip
 
-    assert {"NOMAD_ALLOC_ADDR_http", "WHARF_META_A_B"} <= variables.keys()
-    assert [name for name in (*variables, *values.values) if find_mistake(name, NAMES) is not None] == []
+    assert {"NOMAD_ALLOC_ADDR_http", "WHARF_META_A_B", "WHARF_ARRAY_ITEM"} <= variables.keys()
+    assert [name for name in (*variables, *values.values) if find_mistake(name, NAMES, NameSearch()) is not None] == []
 
 
 @pytest.mark.parametrize(
@@ -146,3 +154,12 @@ def test_files_in_yaml_without_variables_have_the_same_notes() -> None:
 
 def test_notes_are_limited() -> None:
     assert 20 == len(list_notes('"' + " ".join(f"${{NOMAD_PORT_htpp{number}}}" for number in range(30)) + '"'))
+
+
+def test_searches_for_similar_names_are_limited_for_all_references_of_a_file() -> None:
+    names = TaskNames(environment=frozenset(f"VARIABLE_{number:04}" for number in range(1_000)))
+    search = NameSearch()
+
+    findings = [find_mistake(f"VARIABEL_{number:04}", names, search) for number in range(120)]
+
+    assert [finding is not None for finding in findings] == [True] * 100 + [False] * 20

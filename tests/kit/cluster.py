@@ -22,9 +22,13 @@ from wharf.cluster.server.duties.collection import CollectionDuty, VolumeDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
+from wharf.cluster.server.duties.job_needs import JobNeedDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
+from wharf.cluster.server.duties.run_queue import RunQueueDuty
+from wharf.cluster.server.duties.runs import RunDuty
 from wharf.cluster.server.duties.secrets import SecretsDuty, SecretsSettings
+from wharf.cluster.server.duties.step_locks import StepLockDuty
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.security.access_services import AccessSettings
@@ -57,6 +61,8 @@ COLLECTION_SETTINGS = CollectionSettings(
     evaluation_retention_ns=50 * MINUTE,
     batch_evaluation_retention_ns=20 * HOUR,
     job_retention_ns=3 * HOUR,
+    batch_job_retention_ns=100 * HOUR,
+    max_batch_results=900,
     deployment_retention_ns=70 * MINUTE,
     node_retention_ns=20 * HOUR,
 )
@@ -82,6 +88,7 @@ class OneServer:
         access: bool = False,
         job_settings: JobSettings = JOB_SETTINGS,
         worker: WorkerProcess | None = None,
+        collection: CollectionSettings = COLLECTION_SETTINGS,
     ) -> None:
         self.name = name
         self.world = cluster.world(name)
@@ -114,8 +121,12 @@ class OneServer:
         DeploymentDuty(self.world, self.brain, self.server.job_settings)
         DrainDuty(self.world, self.brain)
         PeriodicLaunchDuty(self.world, self.brain, self.server.job_settings)
-        CollectionDuty(self.world, self.brain, COLLECTION_SETTINGS)
+        RunQueueDuty(self.brain)
+        RunDuty(self.world, self.brain)
+        JobNeedDuty(self.brain)
+        CollectionDuty(self.world, self.brain, collection)
         QuotaDuty(self.brain)
+        StepLockDuty(self.brain)
         IsolationDuty(self.brain)
         VolumeDuty(self.brain)
         self.api = self.build_api()
@@ -201,11 +212,18 @@ class ACluster:
         access: bool = False,
         job_settings: JobSettings = JOB_SETTINGS,
         worker: WorkerProcess | None = None,
+        collection: CollectionSettings = COLLECTION_SETTINGS,
     ) -> OneServer:
         """Start a server that follows the log, and bootstrap the cluster. `leads`: wait until it leads. `access`: enable
         access control."""
         member = self.servers[name] = OneServer(
-            self, name, heartbeats=heartbeats, access=access, job_settings=job_settings, worker=worker
+            self,
+            name,
+            heartbeats=heartbeats,
+            access=access,
+            job_settings=job_settings,
+            worker=worker,
+            collection=collection,
         )
         await member.follow()
         await member.server.bootstrap_cluster()

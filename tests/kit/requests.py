@@ -40,6 +40,8 @@ def read(reply: ClientReply) -> Any:
 
 
 async def commit(server: OneServer, *changes: Any) -> int:
-    """Commit records without validation, and return the index."""
+    """Commit records without validation, wait until the server's replica has them, and return the index."""
     outcome = await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), changes))
-    return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
+    index: int = outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
+    await server.server.writer.wait_until_visible(index)
+    return index

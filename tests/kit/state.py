@@ -17,6 +17,8 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALL_TABLES,
     ALLOCATIONS,
+    ARRAY_ATTEMPTS,
+    ARRAY_RESULTS,
     CLUSTER_FORMAT,
     EVALUATIONS,
     JOB_SUBMISSIONS,
@@ -30,6 +32,7 @@ from wharf.cluster.state.tables import (
     SCALING_EVENTS,
     SCALING_POLICIES,
     SCHEDULER_CONFIGURATION,
+    STEP_OUTPUTS,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.cluster import list_bootstrap_records
@@ -196,7 +199,10 @@ def _is_covered_by_job(change: PutRecord | DeleteRecord) -> bool:
     """Return whether a condition for the job of this record is enough."""
     if change.table in (JOB_VERSIONS.name, JOB_SUBMISSIONS.name):
         return True
-    tables = (JOB_SUMMARIES.name, PERIODIC_LAUNCHES.name, SCALING_EVENTS.name, SCALING_POLICIES.name)
+    tables = (
+        JOB_SUMMARIES.name, PERIODIC_LAUNCHES.name, SCALING_EVENTS.name, SCALING_POLICIES.name, ARRAY_ATTEMPTS.name,
+        ARRAY_RESULTS.name, STEP_OUTPUTS.name,
+    )  # fmt: skip
     return isinstance(change, DeleteRecord) and change.table in tables
 
 

@@ -12,6 +12,8 @@ from wharf.languages.markup import MAX_SLOW_CHARS, MarkupFormat, parse_json, par
 from wharf.languages.markup_errors import MarkupError
 
 YAML_FAULTS: Final = [
+    ("TaskGroups:\n\u00a0 - Name: g\n    Tasks: []\n", "\u00a0", "the line has a no-break space (U+00A0)", "replace it by a blank"),
+    ("ID: a\nType:\u00a0batch\nPriority: 5\n", "\u00a0", "the line has a no-break space (U+00A0)", "replace it by a blank"),
     ("ID: a\n\tType: batch\n", "\t", "the line has a tab", "indent YAML with blanks: two for each level"),
     ("TaskGroups:\n\t- Name: g\n", "\t", "the line has a tab", "indent YAML with blanks: two for each level"),
     ("TaskGroups:\n  -\tName: g\n", "\t", "the line has a tab", "write a blank instead of the tab"),

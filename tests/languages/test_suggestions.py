@@ -2,7 +2,7 @@
 
 import pytest
 
-from wharf.languages.suggestions import MAX_SUGGESTION_CHARS, find_nearest_name
+from wharf.languages.suggestions import MAX_COMPARED_NAMES, MAX_SUGGESTION_CHARS, find_nearest_name
 
 KNOWN = ["count", "Constraint", "affinity"]
 
@@ -27,3 +27,11 @@ def test_a_very_long_name_is_not_searched() -> None:
 
 def test_nothing_is_suggested_if_nothing_is_known() -> None:
     assert find_nearest_name("count", []) is None
+
+
+def test_of_many_known_names_only_those_with_swapped_letters_or_another_case_are_found() -> None:
+    known = [f"name{number}" for number in range(MAX_COMPARED_NAMES + 1)]
+
+    assert find_nearest_name("naem7", known) == "name7"
+    assert find_nearest_name("NAME7", known) == "name7"
+    assert find_nearest_name("nam7", known) is None

@@ -13,7 +13,7 @@ from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_SUMMARIES, JOBS, NODES
 from wharf.contract.client import ClientReply, ClientRequest, Unreachable
 from wharf.contract.model.allocations.allocation import Allocation
-from wharf.contract.model.allocations.task_event_messages import describe_last_failure
+from wharf.contract.model.allocations.failure_reasons import describe_task_failure
 from wharf.contract.model.jobs.group_policies import DisconnectPolicy, UpdatePolicy
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
@@ -92,7 +92,7 @@ async def test_an_exit_code_makes_the_allocation_fail() -> None:
         failed = next(a for a in allocations(server) if a.client_status == "failed")
         assert failed.task_states is not None
         assert {name: state.failed for name, state in failed.task_states.items()} == {"server": True}
-        assert describe_last_failure(failed.task_states) == "server: Exit Code: 3"
+        assert describe_task_failure(failed.task_states) == "server: Exit Code: 3"
 
 
 @in_virtual_time
@@ -106,7 +106,7 @@ async def test_a_start_error_makes_the_allocation_fail_at_once() -> None:
         await until(lambda: "failed" in statuses(server), what="the allocation has failed")
         await pass_time(60.0)
         assert set(statuses(server)) == {"failed"}
-        assert {describe_last_failure(a.task_states) for a in allocations(server)} == {"server: no such image"}
+        assert {describe_task_failure(a.task_states) for a in allocations(server)} == {"server: no such image"}
         assert len(allocations(server)) < 10
 
 

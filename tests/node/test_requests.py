@@ -528,6 +528,14 @@ def test_files_are_listed_and_written_out(node: NodeProcess, alloc: str) -> None
     assert b"drwxrwxrwx" in wharf(node, "alloc", "fs", "stat", alloc, "t").stdout
 
 
+def test_a_file_is_printed_if_a_path_of_a_list_names_one(node: NodeProcess, alloc: str) -> None:
+    printed = wharf(node, "alloc", "fs", alloc, "alloc/logs/t.stdout.0")
+    refused = wharf(node, "alloc", "fs", "ls", "--json", alloc, "alloc/logs/t.stdout.0")
+
+    assert printed.stdout.startswith(b"begun\n")
+    assert (refused.returncode, b"`wharf alloc fs cat` prints a file" in refused.stderr) == (1, True)
+
+
 def test_a_refused_secret_file_does_not_suggest_a_token(node: NodeProcess, alloc: str) -> None:
     errors = wharf(node, "alloc", "fs", "cat", alloc, "t/secrets/x").stderr
 

@@ -20,6 +20,7 @@ from simulation.models import (
     RecordResponse,
     RecordState,
     RegisterModel,
+    RerunElements,
     RestoreRecord,
     StopJob,
     UnchangedRecord,
@@ -289,7 +290,7 @@ def _apply(state: RecordState, request: RecordRequest, version: int) -> tuple[Re
             if state.version != expected:
                 return VersionConflict(), state
             return RecordState(value, version), RecordState(value, version)
-        case StopJob() | PurgeJob() | RestoreRecord():
+        case StopJob() | RerunElements() | PurgeJob() | RestoreRecord():
             raise AssertionError("the history of a record has no operations of jobs, and no restores")
 
 

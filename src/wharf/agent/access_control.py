@@ -114,6 +114,7 @@ def configure_access(context: ProcessContext, server: Server) -> None:
             lifetime_limits=lifetime_limits,
             issuer=settings.server.oidc_issuer,
             own_node_secret=context.order.own_node_secret,
+            page_session_ttl_ns=settings.ui.session_ttl.ns,
             authoritative_region=settings.server.authoritative_region,
         )
     )
@@ -124,17 +125,17 @@ def configure_access(context: ProcessContext, server: Server) -> None:
 
 
 def open_keyring(context: ProcessContext, server: Server) -> None:
-    """Load the keyring file now and again at each reload, because its keys may have changed.
+    """Load the wrapping keys now and again at each reload, because they may have changed.
 
     Raises `StartupError` if the first load fails. A failed reload only logs an error.
     """
     file = get_keyring_file(context.order.settings)
-    load_keyring(server, file)
+    load_keyring(server, file, context.order.settings.keyring.secret)
 
-    def reload_keyring(_settings: AgentSettings) -> None:
-        """Load the keyring file again. If it cannot be used, log an error and keep the keys loaded before."""
+    def reload_keyring(settings: AgentSettings) -> None:
+        """Load the wrapping keys again. If they cannot be used, log an error and keep the keys loaded before."""
         try:
-            load_keyring(server, file)
+            load_keyring(server, file, settings.keyring.secret)
         except StartupError as error:
             log.error("keyring file not reloaded; the keys loaded before stay in use", extra={"why": str(error)})
 

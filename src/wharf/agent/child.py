@@ -1,6 +1,7 @@
-"""The entry point of every child process: `python -m wharf.agent.child`, with the channel to the parent as standard input.
+"""The entry point of every child process, with the channel to the parent as standard input.
 
-It reads its order, imports only the module of its role, and runs the role until the parent stops it or is gone.
+It is called by the fork server, or runs as `python -m wharf.agent.child`. It reads its order, imports only the module of
+its role, and runs the role until the parent stops it or is gone.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from wharf.agent.errors import StartupError
 from wharf.agent.process_context import ProcessContext
 from wharf.world.descriptors import allow_many_open_files, close_on_exec
 
+MODULE: Final = "wharf.agent.child"
 MAX_OPEN_FILES: Final = 1_048_576
 """The limit to request if the hard limit is infinite. Some systems refuse a larger one."""
 

@@ -23,7 +23,9 @@ MARKER_FILE: Final = "cluster"
 LOG_FILE: Final = "log.db"
 MAX_MARKER_BYTES: Final = 1_000
 """Protects against reading a wrong, large file."""
-_MARKER_TEXT: Final = "This server has run a cluster. Without its log it does not start; see docs/running.md.\n"
+_MARKER_TEXT: Final = (
+    "This server has run a cluster. Without its log it does not start; see the documentation page Operating an agent.\n"
+)
 _ENGINE: Final = re.compile(r"^engine: ([a-z]+)$", re.MULTILINE)
 _CLUSTER_ID: Final = re.compile(r"^cluster: ([0-9a-zA-Z-]+)$", re.MULTILINE)
 

@@ -25,6 +25,7 @@ from wharf.cluster.server.fair_places import FairPlaces
 from wharf.cluster.server.worker_process import WorkerFailed, WorkerFunction
 from wharf.contract.model.refusal import Overloaded, Refusal, RefusalCode
 from wharf.world import World
+from wharf.world.pipes import connect_reading_end
 
 WORKER_TIMEOUT_S: Final = 10.0
 """How long one fork may run."""
@@ -97,7 +98,7 @@ class ForkedWorker:
 
 def _build_queue_refusal(waiting_count: int) -> Overloaded:
     return Overloaded(
-        f"{waiting_count} dry runs, explanations and rebalancings wait for the scheduler's worker process",
+        f"{waiting_count} dry runs, rebalancings and reports of use wait for the scheduler's worker process",
         1 + waiting_count // CALLS_PER_S,
     )
 
@@ -105,9 +106,7 @@ def _build_queue_refusal(waiting_count: int) -> Overloaded:
 async def _read_result(read_descriptor: int) -> tuple[bytes, bytes]:
     """Return the tag and the body that the fork writes."""
     reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_descriptor, "rb", buffering=0)
-    )
+    transport, _ = await connect_reading_end(lambda: asyncio.StreamReaderProtocol(reader), read_descriptor)
     try:
         tag, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
         return tag, await reader.readexactly(length)

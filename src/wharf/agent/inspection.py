@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wharf import __version__
 from wharf.agent import profiles
@@ -28,6 +28,7 @@ from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.engines.snapshot_file import SnapshotLimits
 from wharf.cluster.server.agent_interface import AgentInfo, HostInfo, ProcessInfo, SavedSnapshot
 from wharf.cluster.server.metrics import MetricFilter
+from wharf.config.settings import AgentSettings
 from wharf.config.values import redact_settings
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 
@@ -101,6 +102,8 @@ class AgentInspection:
         self._context = context
         self._folder = Path(context.order.data_folder)
         settings = context.order.settings
+        self._redacted: tuple[AgentSettings, Mapping[str, Any]] | None = None
+        """Settings, and what `_redact_settings` returned for them."""
         self._certificates = CertificateWatch(context.world, settings.tls)
         context.add_reload_handler(lambda new: self._certificates.reload(new.tls))
         self._snapshots = SnapshotTransfer(
@@ -115,10 +118,8 @@ class AgentInspection:
     def info(self) -> AgentInfo:
         """Return the settings and facts of this agent that do not change between reloads."""
         settings = self._context.order.settings
-        configuration = redact_settings(settings)
-        assert isinstance(configuration, dict), "the settings are one table"
         return AgentInfo(
-            configuration=configuration,
+            configuration=self._redact_settings(settings),
             version=__version__,
             is_debug_enabled=settings.enable_debug,
             is_prometheus_enabled=settings.telemetry.prometheus_metrics,
@@ -134,6 +135,14 @@ class AgentInspection:
                 host="" if settings.telemetry.disable_hostname else get_agent_name(settings),
             ),
         )
+
+    def _redact_settings(self, settings: AgentSettings) -> Mapping[str, Any]:
+        """Return the settings without secrets. They are converted once for each reload: it takes 2 ms, and many requests read them."""
+        if self._redacted is None or self._redacted[0] is not settings:
+            configuration = redact_settings(settings)
+            assert isinstance(configuration, dict), "the settings are one table"
+            self._redacted = settings, configuration
+        return self._redacted[1]
 
     def _state_folder(self) -> Path:
         state_dir = self._context.order.settings.client.state_dir
@@ -182,7 +191,7 @@ class AgentInspection:
         """Return the sampled stacks of this process over this many seconds, as text or in the format of pprof."""
         samples = await asyncio.to_thread(profiles.sample_stacks, seconds)
         if not as_pprof:
-            return profiles.render_folded(samples).encode()
+            return (await asyncio.to_thread(profiles.render_folded, samples)).encode()
         now_ns = self._context.world.now_ns()
         return await asyncio.to_thread(
             profiles.encode_pprof, samples, profiles.CPU_VALUE_TYPES, time_ns=now_ns, seconds=seconds
@@ -193,13 +202,13 @@ class AgentInspection:
 
         `profile` is `heap` or `allocs`: the names of the values differ. Raises `Refusal` while another one is measured.
         """
-        samples = await asyncio.to_thread(profiles.trace_allocations, seconds)
+        measured = await asyncio.to_thread(profiles.trace_allocations, seconds)
         if not as_pprof:
-            return profiles.render_memory(samples, seconds).encode()
+            return (await asyncio.to_thread(profiles.render_memory, measured)).encode()
         value_types = profiles.MEMORY_VALUE_TYPES[profile]
         now_ns = self._context.world.now_ns()
         return await asyncio.to_thread(
-            profiles.encode_pprof, samples, value_types, time_ns=now_ns, seconds=min(seconds, profiles.MAX_TRACED_S)
+            profiles.encode_pprof, measured.samples, value_types, time_ns=now_ns, seconds=measured.seconds
         )
 
     async def read_host(self) -> HostInfo:

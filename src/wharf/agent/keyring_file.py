@@ -1,12 +1,10 @@
-"""The file with the wrapping keys, which encrypt the keyring. It is created at the first start of a cluster.
+"""The wrapping keys, which encrypt the keyring: a file, created at the first start of a cluster, or a setting.
 
 The first line is the key that encrypts. Further lines are keys that only decrypt, so that the key can be rotated. The
 file is never part of the log, a snapshot or an archive. If it is missing or does not match the log, the server does not
-start: a new key could not decrypt the existing keyring.
+start: a new key could not decrypt the existing keyring. With `keyring.secret`, no file is read or created.
 """
 
-import base64
-import binascii
 import os
 import stat
 from pathlib import Path
@@ -14,25 +12,32 @@ from typing import Final
 
 from wharf.agent.errors import CommandError, StartupError
 from wharf.agent.folder_access import ROOT_ID, check_writers
-from wharf.cluster.server.security.keyring import KEY_BYTES, Keyring, WrappingKey, WrongWrappingKey
+from wharf.cluster.server.security.keyring import Keyring, WrappingKey, WrongWrappingKey
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import KEYRING
+from wharf.contract.model.settings import SecretText
+from wharf.contract.model.wrapping_keys import KEY_BYTES, decode_wrapping_keys, encode_wrapping_key
 from wharf.world.durable_file import create_file_once
 
 MAX_KEYRING_FILE_BYTES: Final = 1_000
 """Protects against reading a wrong, large file."""
+NO_SECRET: Final = SecretText()
 OTHER_USERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
-def load_keyring(server: Server, file: Path) -> None:
+def load_keyring(server: Server, file: Path, secret: SecretText = NO_SECRET) -> None:
     """Read the wrapping keys, check them against the replica, and set them on the server.
 
-    Call once the replica is loaded. Raises `StartupError`.
+    If `secret` is not empty, it is the text of the keys, and the file is not used. Call once the replica is loaded. Raises
+    `StartupError`.
     """
-    if not os.path.lexists(file):
-        _create_keyring_file(server, file)
+    if secret:
+        keys = [WrappingKey(key, origin="keyring.secret") for key in decode_wrapping_keys(secret.reveal())]
+    else:
+        if not os.path.lexists(file):
+            _create_keyring_file(server, file)
+        keys = [WrappingKey(key, origin=str(file)) for key in read_wrapping_keys(file)]
     ring = Keyring(server.world, None)
-    keys = [WrappingKey(secret, origin=str(file)) for secret in read_wrapping_keys(file)]
     ring.set_wrapping_keys(*keys)
     try:
         ring.check_wrapping_keys(server.replica)
@@ -50,9 +55,10 @@ def _create_keyring_file(server: Server, file: Path) -> None:
     if existing_key is not None:
         raise StartupError(
             f"keyring file {file} is missing, and the log holds keys that it wraps ({existing_key.wrapped_with}): copy the "
-            "file from another server or from a backup, or set keyring.file; without it encrypted data cannot be read"
+            "file from another server or from a backup, or set keyring.file or keyring.secret; without the key encrypted data "
+            "cannot be read"
         )
-    text = base64.b64encode(server.world.token_bytes(KEY_BYTES)) + b"\n"
+    text = encode_wrapping_key(server.world.token_bytes(KEY_BYTES)).encode() + b"\n"
     _check_folder(file, user_id=os.geteuid(), accepts_sticky=False)
     try:
         create_file_once(file, text)
@@ -81,13 +87,10 @@ def read_wrapping_keys(file: Path, *, user_id: int | None = None) -> list[bytes]
         )
     if mode & OTHER_USERS_MODE:
         raise StartupError(f"keyring file {file} is open to others (mode {mode:04o}): chmod 600 {file}")
-    secrets = [_decode_key(line) for line in text.splitlines() if line.strip()] or [b""]
-    if any(len(secret) != KEY_BYTES for secret in secrets):
-        raise StartupError(
-            f"keyring file {file} is invalid: expected keys of {KEY_BYTES} bytes as base64 text, one a line; restore the file, or "
-            "set keyring.file"
-        )
-    return secrets
+    try:
+        return decode_wrapping_keys(text.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise StartupError(f"keyring file {file} is invalid: {error}; restore the file, or set keyring.file") from None
 
 
 def _check_folder(file: Path, *, user_id: int, accepts_sticky: bool) -> None:
@@ -102,11 +105,3 @@ def _check_folder(file: Path, *, user_id: int, accepts_sticky: bool) -> None:
         )
     except CommandError as error:
         raise StartupError(str(error)) from error
-
-
-def _decode_key(line: bytes) -> bytes:
-    """Return the decoded line, or an empty value if it is not base64."""
-    try:
-        return base64.b64decode(line.strip(), validate=True)
-    except (binascii.Error, ValueError):
-        return b""

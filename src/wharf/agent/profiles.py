@@ -25,6 +25,11 @@ MAX_TRACED_FRAMES: Final = 16
 """Limits the memory and the time of tracing: this many frames of each allocation are stored, the innermost."""
 MAX_TRACED_S: Final = 10.0
 """Limits how long allocations are traced. Tracing makes the process several times slower."""
+MAX_TRACING_BYTES: Final = 1_500_000
+"""Memory of the tracing itself, after which it ends early: some 30,000 allocations. Copying them is one call of the interpreter, which
+holds all threads for 15 ms, the event loop too."""
+TRACING_CHECK_INTERVAL_S: Final = 0.01
+"""How often this memory is checked: a busy process has some thousand allocations in this time."""
 MAX_TEXT_STACKS: Final = 200
 """Limits the text of a memory profile: this many stacks, those with the most bytes."""
 NANOSECONDS_PER_SAMPLE: Final = 1_000_000_000 // SAMPLES_PER_S
@@ -104,8 +109,16 @@ _TRACING_LOCK: Final = threading.Lock()
 """Held while allocations are traced: the interpreter can trace for one profile at a time."""
 
 
-def trace_allocations(seconds: float) -> list[StackSample]:
-    """Trace allocations for at most `MAX_TRACED_S`, and return those that are still in use: by stack, their number and bytes.
+class MemoryProfile(msgspec.Struct, frozen=True):
+    """Allocations that are still in use: by stack, their number and bytes. Those with the most bytes are first."""
+
+    samples: Sequence[StackSample]
+    seconds: float
+    """For how long allocations were traced."""
+
+
+def trace_allocations(seconds: float) -> MemoryProfile:
+    """Trace allocations for at most `MAX_TRACED_S`, or until there are too many, and return those that are still in use.
 
     The interpreter knows nothing of allocations before that. Call it on a thread of its own. Raises `Refusal` while another
     profile is measured.
@@ -115,7 +128,7 @@ def trace_allocations(seconds: float) -> list[StackSample]:
     try:
         tracemalloc.start(MAX_TRACED_FRAMES)
         try:
-            threading.Event().wait(min(seconds, MAX_TRACED_S))
+            traced_s = _wait_for_allocations(min(seconds, MAX_TRACED_S))
             snapshot = tracemalloc.take_snapshot()
         finally:
             tracemalloc.stop()
@@ -132,13 +145,24 @@ def trace_allocations(seconds: float) -> list[StackSample]:
         )
         for each in snapshot.filter_traces(own_files).statistics("traceback")
     ]
-    return sorted(samples, key=lambda each: each.values[1], reverse=True)
+    return MemoryProfile(sorted(samples, key=lambda each: each.values[1], reverse=True), traced_s)
 
 
-def render_memory(samples: Sequence[StackSample], seconds: float) -> str:
+def _wait_for_allocations(seconds: float) -> float:
+    """Wait for these seconds, or until the traces need `MAX_TRACING_BYTES`. Return for how long it has waited."""
+    pause, waited_s = threading.Event(), 0.0
+    while waited_s < seconds and tracemalloc.get_tracemalloc_memory() < MAX_TRACING_BYTES:
+        step_s = min(TRACING_CHECK_INTERVAL_S, seconds - waited_s)
+        pause.wait(step_s)
+        waited_s += step_s
+    return waited_s
+
+
+def render_memory(profile: MemoryProfile) -> str:
     """Return a memory profile as text: totals of the process, then each stack with its bytes and allocations."""
+    samples = profile.samples
     lines = [
-        f"memory profile: allocations of {min(seconds, MAX_TRACED_S):g} s that are still in use",
+        f"memory profile: allocations of {profile.seconds:.3g} s that are still in use",
         f"bytes: {sum(each.values[1] for each in samples)}",
         f"allocations: {sum(each.values[0] for each in samples)}",
         f"blocks of the interpreter in use: {sys.getallocatedblocks()}",

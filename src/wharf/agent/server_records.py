@@ -48,7 +48,7 @@ class RecordsNotSent(Exception):
 
 
 class ClusterWriteData(msgspec.Struct, frozen=True, kw_only=True):
-    """A write, as the audit log has it. Fields without a value are missing."""
+    """A write or a command in a task, as the audit log has it. Fields without a value are missing."""
 
     request_id: str
     path: Annotated[str, Meta(description="Without the query and without secrets.")]
@@ -62,7 +62,11 @@ class ClusterWriteData(msgspec.Struct, frozen=True, kw_only=True):
     source: Annotated[str, Meta(description="The address of the caller.")] = ""
     index: Annotated[int, Meta(description="The log index of the write; 0 if nothing was written.")] = 0
     error: str = ""
-    duration_ms: float = 0.0
+    duration_ms: Annotated[float, Meta(description="How long a command in a task ran.")] = 0.0
+    allocation_id: str = ""
+    task: str = ""
+    command: Annotated[tuple[str, ...], Meta(description="The words of a command in a task.")] = ()
+    exit_code: Annotated[int | None, Meta(description="How the command ended, if it ended by itself.")] = None
 
 
 class ClusterWriteRecord(StreamRecord, frozen=True, kw_only=True, tag=WRITE_TYPE):

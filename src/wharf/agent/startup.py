@@ -43,7 +43,7 @@ from wharf.config.errors import ConfigurationError
 from wharf.config.rules import get_listen_address
 from wharf.config.settings import AgentSettings
 from wharf.config.values import redact_settings
-from wharf.node.supervisor.task_supervisor import has_running_supervisor
+from wharf.node.supervisor.task_supervisor import count_running_programs, has_running_supervisor
 from wharf.world import RealWorld
 
 SNAPSHOT_ROLE: Final = "snapshot"
@@ -369,7 +369,12 @@ def check_reloaded_files(running: AgentSettings, settings: AgentSettings, *, now
 
 
 def check_existing_keyring_file(settings: AgentSettings) -> None:
-    """Raise `StartupError` if the keyring file exists and cannot be used. If it is missing, the agent creates it."""
+    """Raise `StartupError` if the keyring file exists and cannot be used. If it is missing, the agent creates it.
+
+    With `keyring.secret`, the file is not used.
+    """
+    if settings.keyring.secret:
+        return
     from wharf.agent.keyring_file import read_wrapping_keys  # Loads slowly, and is not needed for a start.
 
     keyring_file = get_keyring_file(settings)
@@ -385,6 +390,11 @@ def require_no_running_tasks(settings: AgentSettings) -> None:
             f"tasks of an earlier run still run in {settings.data_dir}: start once without --reset-data and stop them, "
             "or choose another folder"
         )
+
+
+def count_programs_of_tasks(settings: AgentSettings) -> int:
+    """Return how many programs of tasks this machine's node has left running; 0 without a node."""
+    return count_running_programs(get_state_folder(settings)) if settings.client.enabled else 0
 
 
 def require_own_folder(folder: Path) -> None:

@@ -29,11 +29,11 @@ def agent(paths: tuple[Path, ...], port: int | None, data_dir: Path | None, log_
     """Run a server, a node or both, from configuration files.
 
     SIGHUP reads the files again; the log says which changes were applied and which need a restart. SIGINT and SIGTERM
-    shut the agent down gracefully. docs/configuration.md lists all settings.
+    shut the agent down gracefully. The documentation page Configuration lists all settings.
     """
     with report_startup_errors():
         from wharf.agent.errors import CommandError
-        from wharf.agent.startup import AgentProcess
+        from wharf.agent.startup import AgentProcess, count_programs_of_tasks
         from wharf.config.configuration import CommandFlag, load_configuration
 
         flags = [
@@ -49,13 +49,23 @@ def agent(paths: tuple[Path, ...], port: int | None, data_dir: Path | None, log_
         def read_configuration() -> "Configuration":
             return load_configuration(paths, environment=os.environ, flags=flags)
 
-        agent_process = AgentProcess(
-            read_configuration(), reload_configuration=read_configuration, on_ready=print_ready
-        )
+        configuration = read_configuration()
+        agent_process = AgentProcess(configuration, reload_configuration=read_configuration, on_ready=print_ready)
         failure = agent_process.run()
         if failure:
             raise CommandError(failure)
-        click.echo("stopped")
+        click.echo(describe_stop(count_programs_of_tasks(configuration.settings)))
+
+
+def describe_stop(count: int) -> str:
+    """Return that the agent has stopped, and that this number of programs runs on."""
+    if not count:
+        return "stopped"
+    what = "1 program of a task keeps" if count == 1 else f"{count} programs of tasks keep"
+    return (
+        f"stopped; {what} running, and the agent takes over when it starts again. To end programs, stop their jobs while "
+        "the agent runs, or set client.stop_on_shutdown = true"
+    )
 
 
 def print_ready(report: "ReadyReport") -> None:

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.common.terminal import write_bytes
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
+
+    from wharf.contract.wire.nodes.messages import NodeListStub
 
 MODULE: Final = "wharf.cli.cluster"
 SERVER_COMMANDS: Final = {
@@ -67,14 +70,15 @@ def members(session: Session) -> None:
             )
             for member in reply.members
         ]  # fmt: skip
-        return render_table(("Name", "Address", "Status", "Leader", "Build", "Region", "Last contact"), rows)
+        titles = ("Name", "Address", "Status", "Leader", "Build", "Region", "Last contact")
+        return render_table(titles, rows, optional_columns=("Region", "Build", "Last contact"))
 
     session.print_result(reply.members, render_text)
     if not leader:
-        click.echo(NO_LEADER_TEXT, err=True)
+        print_notice(NO_LEADER_TEXT)
 
 
-@click.command("force-leave", cls=QuietServerCommand)
+@click.command("force-leave", cls=ServerCommand)
 @click.argument("name")
 @click.option("--prune", is_flag=True, hidden=True)
 def force_leave(session: Session, name: str, prune: bool) -> None:
@@ -85,7 +89,7 @@ def force_leave(session: Session, name: str, prune: bool) -> None:
     wharf server force-leave server-3
     """
     session.client.agent.force_leave(name, prune=prune)
-    click.echo(f"removed server {name}")
+    session.print_change(f"removed server {name}", Name=name)
 
 
 def _format_last_contact(session: Session, tags: "Mapping[str, str]") -> str:
@@ -97,24 +101,24 @@ def _format_last_contact(session: Session, tags: "Mapping[str, str]") -> str:
     return session.format_time(datetime.fromisoformat(text))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 def gc(session: Session) -> None:
     """Delete finished jobs, evaluations and nodes that are no longer needed.
 
     wharf system gc
     """
     session.client.system.collect()
-    click.echo("garbage collection started")
+    session.print_change("garbage collection started")
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 def summaries(session: Session) -> None:
     """Recompute the summaries of all jobs.
 
     wharf system reconcile summaries
     """
     session.client.system.reconcile_summaries()
-    click.echo("recomputed the job summaries")
+    session.print_change("recomputed the job summaries")
 
 
 @click.command(cls=QuietServerCommand)
@@ -131,7 +135,7 @@ def monitor(session: Session, log_level: str, log_json: bool, server_id: str, no
     """
 
     if session.is_terminal:
-        click.echo("following the log from now on; Ctrl-C ends it", err=True)
+        print_notice("following the log from now on; Ctrl-C ends it")
     for chunk in session.client.agent.monitor(
         log_level=log_level, log_json=log_json, server_id=server_id, node_id=node_id
     ):
@@ -145,25 +149,41 @@ def status(session: Session, id: str | None) -> None:
 
     wharf status 1a2b3c4d
     """
-    from wharf.cli.common.lookup import list_namespaces_of_job, require_no_other_namespace
-
     if id is None:
         _show_cluster(session)
         return
-    matches = session.client.search.prefix(id).matches
-    found = [(kind, match_id) for kind, ids in matches.items() if kind in _SHOW_BY_CONTEXT for match_id in ids or ()]
-    exact = [entry for entry in found if entry[1] == id]
+    kind, full_id = find_object(session, id, _SHOW_BY_CONTEXT)
+    _SHOW_BY_CONTEXT[kind](session, full_id)
+
+
+def find_object(session: Session, query: str, contexts: "Container[str]") -> tuple[str, str]:
+    """Return the search context and the id of the object whose id begins with `query`, or of the node with this name.
+
+    Objects of other contexts are ignored. Raises CliError if there is no such object, or if there are several.
+    """
+    from wharf.cli.common.lookup import (
+        is_allocation_name,
+        list_namespaces_of_job,
+        match_allocation_name,
+        require_no_other_namespace,
+    )
+
+    matches = session.client.search.prefix(query).matches
+    found = [(kind, match_id) for kind, ids in matches.items() if kind in contexts for match_id in ids or ()]
+    exact = [entry for entry in found if entry[1] == query]
     if len(exact) == 1:
         found = exact
-    found = found or [("nodes", node_id) for node_id in _list_nodes_by_name(session, id)]
+    found = found or [("nodes", node_id) for node_id in _list_nodes_by_name(session, query)]
+    if not found and is_allocation_name(query):
+        found = [("allocs", each.id) for each in match_allocation_name(session, query) if each.name == query]
     if not found:
-        require_no_other_namespace(session, "job", id, lambda: list_namespaces_of_job(session, id))
-        raise CliError(f"no job, node, allocation, evaluation, deployment or namespace has an id that begins with {id}")
+        require_no_other_namespace(session, "job", query, lambda: list_namespaces_of_job(session, query))
+        kinds = [noun for context, noun in _NOUN_BY_CONTEXT.items() if context in contexts]
+        raise CliError(f"no {', '.join(kinds[:-1])} or {kinds[-1]} has an id that begins with {query}")
     if len(found) > 1:
-        lines = [f"{id} matches {len(found)} objects:", *(f"  {kind}  {match_id}" for kind, match_id in found)]
+        lines = [f"{query} matches {len(found)} objects:", *(f"  {kind}  {match_id}" for kind, match_id in found)]
         raise CliError("\n".join(lines))
-    kind, full_id = found[0]
-    _SHOW_BY_CONTEXT[kind](session, full_id)
+    return found[0]
 
 
 @click.command(cls=ServerCommand)
@@ -204,28 +224,32 @@ def _show_cluster(session: Session) -> None:
 
     leader = session.client.status.leader()
     jobs = session.client.jobs.list().value
-    nodes = _format_node_count(session)
+    if not jobs:
+        session.require_namespace()
+    nodes = _list_nodes(session)
 
     def render_text() -> str:
-        head = render_pairs([("Leader", leader or "none"), ("Nodes", nodes)])
-        return head + "\n" + render_section("Jobs", render_jobs(session, jobs))
+        ready = sum(node.status == "ready" for node in nodes or ())
+        count = "not visible to this token" if nodes is None else f"{ready} of {len(nodes)} ready"
+        head = render_pairs([("Leader", leader or "none"), ("Nodes", count)])
+        listed = [job for job in jobs if not job.parent_id]
+        return head + "\n" + render_section("Jobs", render_jobs(session, listed))
 
-    session.print_result(jobs, render_text)
+    session.print_result({"Leader": leader, "Nodes": nodes, "Jobs": jobs}, render_text)
 
 
-def _format_node_count(session: Session) -> str:
-    """Return how many nodes are ready. A token that may only read jobs still gets the rest of the status."""
+def _list_nodes(session: Session) -> "list[NodeListStub] | None":
+    """Return the nodes; None for a token that may only read jobs, which still gets the rest of the status."""
     from wharf.contract.client.errors import Forbidden
 
     try:
-        nodes = session.client.nodes.list().value
+        return session.client.nodes.list().value
     except Forbidden:
-        return "not visible to this token"
-    return f"{sum(node.status == 'ready' for node in nodes)} of {len(nodes)} ready"
+        return None
 
 
 def _show_job(session: Session, id: str) -> None:
-    from wharf.cli.job.views import show_job
+    from wharf.cli.job.status import show_job
 
     show_job(session, id, is_all_allocations=False)
 
@@ -269,3 +293,8 @@ _SHOW_BY_CONTEXT: "Final[dict[str, Callable[[Session, str], None]]]" = {
     "namespaces": _show_namespace,
 }
 """Search contexts of the API, with the function that prints an object of that kind."""
+_NOUN_BY_CONTEXT: Final = {
+    "jobs": "job", "nodes": "node", "allocs": "allocation", "evals": "evaluation", "deployment": "deployment",
+    "namespaces": "namespace",
+}  # fmt: skip
+"""Search contexts of the API, with the word for an object of that kind."""

@@ -18,6 +18,10 @@ COMPLETION_TIMEOUT_S: Final = 1.0
 """How long the shell may wait for a completion."""
 MAX_COMPLETIONS: Final = 100
 """Limit of the offered completions; more could not be read."""
+MAX_COMPLETED_JOBS: Final = 10
+"""Limit of the jobs whose allocations are offered; each is a request."""
+MAX_LISTED_NODES: Final = 2_000
+"""Limit of the nodes among which names are looked for."""
 Completions = Iterable[tuple[str, str]]
 """Ids or names, each with a description."""
 
@@ -39,9 +43,14 @@ def _create_completer(
                 client.close()
         except Exception:  # Any error text would appear within the line that the user types.
             return []
-        return [CompletionItem(id, help=description) for id, description in found[:MAX_COMPLETIONS]]
+        return [CompletionItem(id, help=_clean_description(text)) for id, text in found[:MAX_COMPLETIONS]]
 
     return complete
+
+
+def _clean_description(text: str) -> str:
+    """Return a description on one line and without commas, which end a description in fish."""
+    return " ".join(text.replace(",", " ").split())
 
 
 class _ShortTimeoutTransport:
@@ -92,22 +101,44 @@ def _connect(context: click.Context) -> "SyncClient":
     )
 
 
-complete_jobs = _create_completer(
-    lambda client, prefix: [
-        (job.id, job.status) for job in client.jobs.list(prefix=prefix, per_page=MAX_COMPLETIONS).value
-    ]
-)
-complete_nodes = _create_completer(
-    lambda client, prefix: [
-        (node.id, node.name) for node in client.nodes.list(prefix=prefix, per_page=MAX_COMPLETIONS).value
-    ]
-)
-complete_allocations = _create_completer(
-    lambda client, prefix: [
-        (allocation.id, allocation.name)
-        for allocation in client.allocations.list(prefix=prefix, per_page=MAX_COMPLETIONS).value
-    ]
-)
+def _list_jobs(client: "SyncClient", prefix: str) -> Completions:
+    """Return the ids of jobs, running ones first."""
+    jobs = client.jobs.list(prefix=prefix, per_page=MAX_COMPLETIONS).value
+    return [(job.id, job.status) for job in sorted(jobs, key=lambda job: (job.status != "running", job.id))]
+
+
+def _list_nodes(client: "SyncClient", prefix: str) -> Completions:
+    """Return the names of nodes, ready ones first; for the beginning of an id also ids."""
+    from wharf.cli.common.lookup import match_id_prefix
+
+    nodes = sorted(
+        client.nodes.list(per_page=MAX_LISTED_NODES).value, key=lambda node: (node.status != "ready", node.name)
+    )
+    names = [(node.name, f"{node.id[:8]}, {node.status}") for node in nodes]
+    by_id = match_id_prefix(prefix, lambda part: client.nodes.list(prefix=part, per_page=MAX_COMPLETIONS).value)
+    return [*names, *((node.id, node.name) for node in by_id)]
+
+
+def _list_allocations(client: "SyncClient", prefix: str) -> Completions:
+    """Return the names of allocations, running ones first; for the beginning of an id also ids."""
+    from wharf.cli.common.allocation_selection import get_natural_order, select_newest
+    from wharf.cli.common.lookup import match_id_prefix
+
+    by_id = match_id_prefix(prefix, lambda part: client.allocations.list(prefix=part, per_page=MAX_COMPLETIONS).value)
+    jobs = [id for id, _ in _list_jobs(client, prefix.partition(".")[0])]
+    found = select_newest(
+        allocation for job_id in jobs[:MAX_COMPLETED_JOBS] for allocation in client.jobs.allocations(job_id).value
+    )
+    found.sort(
+        key=lambda allocation: (allocation.client_status != "running", allocation.job_id, get_natural_order(allocation))
+    )
+    names = [(each.name, f"{each.id[:8]}, {each.client_status}") for each in found]
+    return [*names, *((each.id, each.name) for each in by_id)]
+
+
+complete_jobs = _create_completer(_list_jobs)
+complete_nodes = _create_completer(_list_nodes)
+complete_allocations = _create_completer(_list_allocations)
 complete_evaluations = _create_completer(
     lambda client, prefix: [
         (evaluation.id, evaluation.job_id)
@@ -157,4 +188,6 @@ def completion(shell: str) -> None:
 
     script = get_completion_class(shell)
     assert script is not None, f"click has no completion for {shell}"
-    click.echo(script(root, {}, "wharf", "_WHARF_COMPLETE").source())
+    source = script(root, {}, "wharf", "_WHARF_COMPLETE").source()
+    # fish sorts completions by name unless `--keep-order` is given.
+    click.echo(source.replace("complete --no-files", "complete --keep-order --no-files") if shell == "fish" else source)

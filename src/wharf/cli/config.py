@@ -1,11 +1,13 @@
-"""`wharf config`: checks configuration files, and shows the effective settings with their origins."""
+"""`wharf config`: writes and checks configuration files, and shows the effective settings with their origins."""
 
 import os
 from pathlib import Path
 
 import click
 
-from wharf.cli.common.errors import report_startup_errors
+from wharf.cli.common.errors import CliError, report_startup_errors
+from wharf.cli.common.local_output import output_options, print_document
+from wharf.cli.common.sentences import print_notice, print_sentence
 from wharf.cli.common.terminal import style
 from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
 
@@ -13,6 +15,7 @@ KEY_WIDTH = 44
 VALUE_WIDTH = 28
 
 COMMANDS = {
+    "init": CommandEntry("wharf.cli.config", "init", "Write a configuration file with a comment about each setting."),
     "check": CommandEntry("wharf.cli.config", "check", "Check configuration files without starting anything."),
     "show": CommandEntry(
         "wharf.cli.config", "show", "Print every setting and the origin of its value, without secrets."
@@ -22,7 +25,48 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def config() -> None:
-    """Check and show configuration."""
+    """Write, check and show configuration."""
+
+
+@click.command
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default="wharf.toml")
+@click.option("--server", "roles", flag_value="server", multiple=True, help="For a server, which runs no tasks.")
+@click.option("--node", "roles", flag_value="node", multiple=True, help="For a node, which needs a server elsewhere.")
+@click.option("--both", "roles", flag_value="both", multiple=True, help="For a server and a node in one (the default).")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def init(file: Path, roles: tuple[str, ...], force: bool) -> None:
+    """Write a configuration file with a comment about each setting.
+
+    FILE is wharf.toml by default; `-` prints it. Settings that you may want to change later are comments. Only the
+    owner can read the file, because it may contain secrets.
+
+    wharf config init --server /etc/wharf/wharf.toml
+    """
+    from wharf.config.starter_file import AgentRole, render_starter_file
+
+    if len(set(roles)) > 1:
+        raise click.UsageError(f"{' and '.join(f'--{role}' for role in roles)} exclude each other: use one of them")
+    text = render_starter_file(AgentRole(roles[0] if roles else "both"))
+    if str(file) == "-":
+        click.echo(text, nl=False)
+        return
+    _write_file(file, text, can_replace=force)
+    print_sentence(f"wrote {file}; `wharf config check {file}` checks it")
+
+
+def _write_file(file: Path, text: str, *, can_replace: bool) -> None:
+    """Write a new file, or replace an existing one if `can_replace` is set. Raises `CliError`."""
+    from wharf.world.durable_file import create_file_once, replace_file
+
+    if file.suffix != ".toml":
+        raise CliError(f"{file}: the file is TOML, so its name must end with .toml")
+    try:
+        if can_replace:
+            replace_file(file, text.encode())
+        elif not create_file_once(file, text.encode()):
+            raise CliError(f"{file} already exists: choose another file, or replace it with --force")
+    except OSError as error:
+        raise CliError(f"cannot write {file}: {error.strerror}") from error
 
 
 @click.command
@@ -56,7 +100,7 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
         if configuration.settings.server.enabled:
             check_existing_keyring_file(configuration.settings)
         for warning in list_warnings(configuration):
-            click.echo(f"note: {warning}", err=True)
+            print_notice(f"note: {warning}")
         count = len(configuration.files)
         click.echo(f"{count} file{'s are' if count != 1 else ' is'} valid")
 
@@ -69,7 +113,7 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
     type=click.Path(path_type=Path),
     help="Configuration file or folder; may be repeated.  [default: the settings of `wharf dev`]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects with key, value and origin.")
+@output_options
 @click.option(
     "--only-changed",
     "is_only_changed",
@@ -98,7 +142,7 @@ def show(paths: tuple[Path, ...], as_json: bool, is_only_changed: bool) -> None:
             if not is_only_changed or value.origin != OriginKind.DEFAULT.value
         ]
         if as_json:
-            click.echo(msgspec.json.format(msgspec.json.encode(values)))
+            print_document(values)
             return
         texts = [(value.key, msgspec.json.encode(value.value).decode(), value.origin) for value in values]
         for key, text, origin in texts:

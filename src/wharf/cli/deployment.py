@@ -6,12 +6,15 @@ import click
 
 from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option, progress_timeout_option
 from wharf.cli.common.record_tables import render_deployment_groups, render_deployments
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.sentences import print_notice
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.completion import complete_deployments
+from wharf.cli.job.change_report import ChangeReport
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
     from wharf.contract.model.deployments import Deployment
+    from wharf.contract.wire.deployments import DeploymentUpdateResponse
 
 MODULE: Final = "wharf.cli.deployment"
 COMMANDS: Final = {
@@ -63,7 +66,8 @@ def status(session: Session, deployment_id: str | None, monitor: bool, progress_
         return
     found = find_deployment(session, deployment_id)
     if monitor:
-        _follow_deployment(session, found, progress_timeout_s)
+        report = ChangeReport(found.job_id, found.namespace, deployment_id=found.id)
+        _follow_deployment(session, found, report, progress_timeout_s)
         return
     session.print_result(found, lambda: _render_deployment(session, found))
 
@@ -76,7 +80,7 @@ def show_deployment(session: Session, deployment_id: str) -> None:
     session.print_result(found, lambda: _render_deployment(session, found))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @deployment_argument
 @click.option("--group", "groups", multiple=True, help="Promote only this group; may be repeated.")
 @detach_option
@@ -91,13 +95,16 @@ def promote(
     from wharf.cli.common.lookup import find_deployment
 
     found = find_deployment(session, deployment_id)
-    session.client.deployments.promote(found.id, groups, namespace=found.namespace)
-    click.echo(f"promoted the canaries of job {found.job_id}")
+    response = session.client.deployments.promote(found.id, groups, namespace=found.namespace)
+    session.print_text(f"promoted the canaries of job {found.job_id}")
+    report = _create_report(found, response)
     if not detach and session.is_terminal:
-        _follow_deployment(session, found, progress_timeout_s)
+        _follow_deployment(session, found, report, progress_timeout_s)
+        return
+    report.print_result(session)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @deployment_argument
 @detach_option
 def fail(session: Session, deployment_id: str, detach: bool) -> None:
@@ -108,18 +115,17 @@ def fail(session: Session, deployment_id: str, detach: bool) -> None:
     wharf deployment fail web
     """
     from wharf.cli.common.lookup import find_deployment
-    from wharf.cli.job.follower import report_evaluation
+    from wharf.cli.job.follower import finish_change
 
     found = find_deployment(session, deployment_id)
     response = session.client.deployments.fail(found.id, namespace=found.namespace)
     version = response.reverted_job_version
     revert_text = "" if version is None else f"; reverting job {found.job_id} to version {version}"
-    click.echo(f"marked deployment {session.shorten_id(found.id)} of job {found.job_id} as failed{revert_text}")
-    if not detach:
-        report_evaluation(session, response.eval_id, found.namespace)
+    session.print_text(f"marked deployment {session.shorten_id(found.id)} of job {found.job_id} as failed{revert_text}")
+    finish_change(session, _create_report(found, response), should_detach=detach)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @deployment_argument
 def pause(session: Session, deployment_id: str) -> None:
     """Pause a deployment.
@@ -129,7 +135,7 @@ def pause(session: Session, deployment_id: str) -> None:
     _set_paused(session, deployment_id, is_paused=True)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @deployment_argument
 def resume(session: Session, deployment_id: str) -> None:
     """Resume a paused deployment.
@@ -144,13 +150,27 @@ def _set_paused(session: Session, deployment_id: str, *, is_paused: bool) -> Non
     from wharf.cli.common.lookup import find_deployment
 
     found = find_deployment(session, deployment_id)
-    session.client.deployments.pause(found.id, pause=is_paused, namespace=found.namespace)
+    response = session.client.deployments.pause(found.id, pause=is_paused, namespace=found.namespace)
     verb = "paused" if is_paused else "resumed"
-    click.echo(f"{verb} deployment {session.shorten_id(found.id)} of job {found.job_id}")
+    session.print_text(f"{verb} deployment {session.shorten_id(found.id)} of job {found.job_id}")
+    _create_report(found, response).print_result(session)
 
 
-def _follow_deployment(session: Session, deployment: "Deployment", progress_timeout_s: float) -> None:
-    """Show the deployment's progress until it ends, then exit with the code of its outcome.
+def _create_report(deployment: "Deployment", response: "DeploymentUpdateResponse") -> ChangeReport:
+    """Return the report of a change of a deployment, for programs."""
+    more = {
+        "DeploymentModifyIndex": response.deployment_modify_index,
+        "RevertedJobVersion": response.reverted_job_version,
+    }
+    return ChangeReport(
+        deployment.job_id, deployment.namespace, response.eval_id, deployment_id=deployment.id, more=more
+    )
+
+
+def _follow_deployment(
+    session: Session, deployment: "Deployment", report: ChangeReport, progress_timeout_s: float
+) -> None:
+    """Show the deployment's progress until it ends, print the report, and exit with the code of the outcome.
 
     Ctrl-C stops only the display.
     """
@@ -162,11 +182,13 @@ def _follow_deployment(session: Session, deployment: "Deployment", progress_time
             deployment.job_id,
             deployment.namespace,
             deployment.job_version,
+            report,
             progress_timeout_s=progress_timeout_s,
         )
     except FollowInterrupted:
-        click.echo(f"stopped watching; the deployment of job {deployment.job_id} continues", err=True)
+        print_notice(f"stopped watching; the deployment of job {deployment.job_id} continues")
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+    report.print_result(session)
     if code:
         raise click.exceptions.Exit(code)
 
@@ -175,6 +197,7 @@ def _render_deployment(session: Session, deployment: "Deployment") -> str:
     """Return the status of a deployment: main fields, groups and allocations."""
     from wharf.cli.common.record_tables import render_allocations
     from wharf.cli.common.rendering import render_pairs, render_section
+    from wharf.cli.job.status import MAX_ALLOCATIONS_SHOWN
 
     allocations = session.client.deployments.allocations(deployment.id, namespace=deployment.namespace).value
     parts = [
@@ -191,5 +214,7 @@ def _render_deployment(session: Session, deployment: "Deployment") -> str:
         render_section("Groups", render_deployment_groups(session, deployment)),
     ]
     if allocations:
-        parts.append(render_section("Allocations", render_allocations(session, allocations)))
+        command = f"wharf job allocs {deployment.job_id}"
+        table = render_allocations(session, allocations, max_rows=MAX_ALLOCATIONS_SHOWN, list_command=command)
+        parts.append(render_section("Allocations", table))
     return "\n".join(parts)

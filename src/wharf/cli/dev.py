@@ -135,6 +135,7 @@ def print_welcome(report: "ReadyReport") -> None:
     node = report.details.get("node", {})
     rows = {
         "HTTP": report.address,
+        **({"Pages": f"{report.address}/ui/"} if settings.ui.enabled else {}),
         "State": f"{settings.state.engine.value}, in {shorten_path(folder / 'state')}",
         "Log": shorten_path(Path(settings.log_file)) if settings.log_file else "here",
     }
@@ -170,7 +171,7 @@ def print_welcome(report: "ReadyReport") -> None:
 
 def list_commands_to_try(report: "ReadyReport") -> list[str]:
     """Return the shell commands that the welcome text suggests: environment variables to set, then a first job."""
-    settings, folder = report.settings, report.data_folder
+    settings = report.settings
     wharf = find_own_command()
     lines: list[str] = []
     if report.address != DEFAULT_ADDRESS:
@@ -179,13 +180,11 @@ def list_commands_to_try(report: "ReadyReport") -> list[str]:
         lines.append(f"export WHARF_CACERT={shlex.quote(shorten_path(Path(settings.tls.ca_file)))}")
     if settings.acl.enabled:
         lines += [f"{wharf} acl bootstrap   # prints the first token", "export WHARF_TOKEN=…   # its Secret"]
-    data_dir = "" if folder == Path.cwd() / DATA_FOLDER_NAME else f" --data-dir {shlex.quote(shorten_path(folder))}"
     return [
         *lines,
         f"{wharf} job init",
         f"{wharf} job run example.yaml",
         f"{wharf} status",
-        f"{wharf} operator debug{data_dir}",
     ]
 
 

@@ -149,7 +149,12 @@ def _render_evaluation(session: Session, evaluation: "Evaluation") -> str:
         parts.append(render_section("Allocations", render_allocations(session, allocations)))
     if evaluation.related_evals:
         rows = _build_related_rows(session, evaluation.related_evals)
-        parts.append(render_section("Related", render_table(("ID", "Triggered by", "Status", "Created"), rows)))
+        parts.append(
+            render_section(
+                "Related",
+                render_table(("ID", "Triggered by", "Status", "Created"), rows, optional_columns=("Created",)),
+            )
+        )
     return "\n".join(parts)
 
 

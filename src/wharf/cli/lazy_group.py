@@ -11,6 +11,9 @@ NOT_SUPPORTED_BY_NODES: Final = "nodes do not support this yet"
 NOMAD_PROGRAM: Final = "nomad"
 """The name of the program if it was called by the link that `wharf compat install-nomad` makes."""
 
+SLURM_PROGRAMS: Final = ("sbatch", "squeue", "scancel", "sacct")
+"""The names of the links that `wharf compat install-slurm` makes; each is also a command of `wharf`."""
+
 
 class CommandEntry(NamedTuple):  # Not a msgspec struct: help must not wait for that import.
     """Where a command is defined, and its line in the help of the group."""
@@ -123,6 +126,31 @@ def add_help_option(command: click.Command) -> None:
         )
 
 
+def add_second_dash(arguments: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
+    """Return the arguments with `--name` for `-name` if the command has a long option of that name.
+
+    Arguments after `--` stay.
+    """
+    known = {"help"}
+    for param in params:
+        names = (*param.opts, *param.secondary_opts, *getattr(param, "former_names", ()))
+        known |= {name[2:] for name in names if name.startswith("--")}
+    words: list[str] = []
+    for position, word in enumerate(arguments):
+        if word == "--":
+            return words + list(arguments[position:])
+        is_long_option = len(word) > 2 and word[0] == "-" and word[1] != "-" and word[1:].partition("=")[0] in known
+        words.append(f"-{word}" if is_long_option else word)
+    return words
+
+
+def _takes_only_own_options(command: click.Command) -> bool:
+    """Return whether no argument of the command is an option of another program. Server commands parse for themselves."""
+    if type(command) is not click.Command:
+        return False
+    return command.allow_interspersed_args and not command.context_settings.get("ignore_unknown_options")
+
+
 class LazyGroup(click.Group):
     """A click group whose commands are listed in a table.
 
@@ -188,7 +216,10 @@ class LazyGroup(click.Group):
                 else f"`{context.command_path} --help` lists the commands"
             )
             raise click.UsageError(f"unknown command {name}; {hint}", context)
-        return super().resolve_command(context, arguments)
+        found, command, rest = super().resolve_command(context, arguments)
+        if command is not None and _takes_only_own_options(command):
+            rest = add_second_dash(rest, command.params)
+        return found, command, rest
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the section of commands from the table, without importing any command."""

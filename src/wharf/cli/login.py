@@ -7,6 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.program import name_variables
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import ServerCommand, Session
 
 if TYPE_CHECKING:
@@ -46,8 +48,12 @@ def login(session: Session, name: str, login_token: str, callback: str) -> None:
     methods = session.client.acl.auth_methods.list().value
     chosen = [method for method in methods if (method.name == name if name else method.default)]
     if not chosen:
-        known = ", ".join(method.name for method in methods) or "none"
+        known = ", ".join(method.name for method in methods)
         missing = f"auth method {name} does not exist" if name else "no default auth method"
+        if not methods:
+            raise CliError(
+                f"{missing}: the cluster has no auth methods; `wharf acl auth-method create FILE` creates one"
+            )
         raise CliError(f"{missing}; choose one with --method: {known}")
     method = chosen[0]
     if method.type == "JWT":
@@ -62,7 +68,7 @@ def login(session: Session, name: str, login_token: str, callback: str) -> None:
     else:
         token = _login_with_browser(session, method.name, callback)
     session.print_result(token, lambda: render_token(session, token))
-    session.print_text(f"\nTo use it: export WHARF_TOKEN={token.secret_id}")
+    session.print_text(f"\nTo use it: export {name_variables('WHARF_TOKEN')}={token.secret_id}")
 
 
 def _login_with_browser(session: Session, method: str, callback: str) -> "TokenView":
@@ -105,7 +111,7 @@ def _login_with_browser(session: Session, method: str, callback: str) -> "TokenV
         ) from error
     with listener:
         url = session.client.acl.create_oidc_auth_url(method, redirect, nonce).auth_url
-        click.echo(f"Open this URL in a browser to log in:\n\n  {url}\n", err=True)
+        print_notice(f"Open this URL in a browser to log in:\n\n  {url}\n")
         listener.timeout = 1.0
         deadline_s = session.world.monotonic_s() + CALLBACK_TIMEOUT_S
         while not callback_parameters:

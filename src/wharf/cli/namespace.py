@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.completion import complete_namespaces
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
@@ -85,7 +85,7 @@ def show_namespace(session: Session, name: str) -> None:
     session.print_result(namespace, render_text)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @click.argument("name_or_file", metavar="NAME|FILE")
 @click.option("--description", help="A description of the namespace.")
 @click.option("--quota", help="The quota that its jobs count toward; '' for none.")
@@ -106,10 +106,10 @@ def apply(session: Session, name_or_file: str, description: str | None, quota: s
         name_or_file, Namespace, session.client.namespaces.read, description=description, quota=quota, weight=weight
     )
     session.client.namespaces.store(namespace)
-    click.echo(f"stored namespace {namespace.name}")
+    session.print_change(f"stored namespace {namespace.name}", Name=namespace.name)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @namespace_argument
 def delete(session: Session, name: str) -> None:
     """Delete an empty namespace.
@@ -117,7 +117,7 @@ def delete(session: Session, name: str) -> None:
     wharf namespace delete shop
     """
     session.client.namespaces.delete(name)
-    click.echo(f"deleted namespace {name}")
+    session.print_change(f"deleted namespace {name}", Name=name)
 
 
 @click.command(cls=ServerCommand)

@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.completion import complete_quotas
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
@@ -62,7 +62,7 @@ def status(session: Session, name: str) -> None:
     session.print_result(quota, lambda: head + "\n" + render_section("Used", render_quota_usage(session, name)))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
 def apply(session: Session, file: str) -> None:
     """Create or change a quota.
@@ -76,10 +76,10 @@ def apply(session: Session, file: str) -> None:
 
     quota = read_record(file, Quota)
     session.client.quotas.store(quota)
-    click.echo(f"stored quota {quota.name}")
+    session.print_change(f"stored quota {quota.name}", Name=quota.name)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @quota_argument
 def delete(session: Session, name: str) -> None:
     """Delete a quota that no namespace refers to.
@@ -87,7 +87,7 @@ def delete(session: Session, name: str) -> None:
     wharf quota delete shops
     """
     session.client.quotas.delete(name)
-    click.echo(f"deleted quota {name}")
+    session.print_change(f"deleted quota {name}", Name=name)
 
 
 @click.command(cls=ServerCommand)

@@ -14,6 +14,7 @@ from wharf import __version__
 from wharf.cli.lazy_group import (
     NOMAD_PROGRAM,
     NOT_SUPPORTED_BY_NODES,
+    SLURM_PROGRAMS,
     CommandEntry,
     LazyGroup,
     RenamedOption,
@@ -24,6 +25,12 @@ COMMANDS: Final = {
     "dev": CommandEntry("wharf.cli.dev", "dev", "Run a whole cluster on this machine, for development."),
     "agent": CommandEntry("wharf.cli.agent", "agent", "Run a server, a node or both, from configuration files."),
     "job": CommandEntry("wharf.cli.job.group", "job", "Submit jobs, watch them and change them."),
+    "flow": CommandEntry(
+        "wharf.cli.flow.group", "flow", "Watch runs of jobs with steps; approve, cancel and retry them."
+    ),
+    "submit": CommandEntry(
+        "wharf.cli.submission.submit", "submit", "Run a script or a command on the cluster, without a job file."
+    ),
     "node": CommandEntry("wharf.cli.node.group", "node", "Show nodes and drain them."),
     "alloc": CommandEntry(
         "wharf.cli.alloc.group", "alloc", "Show, stop and restart allocations; read their logs and files."
@@ -39,9 +46,13 @@ COMMANDS: Final = {
     "acl": CommandEntry("wharf.cli.acl.group", "acl", "Manage tokens, policies, roles and logins."),
     "login": CommandEntry("wharf.cli.login", "login", "Log in and print a token."),
     "status": CommandEntry("wharf.cli.cluster", "status", "Show the status of the cluster, or what an id belongs to."),
+    "top": CommandEntry(
+        "wharf.cli.top.command", "top", "Show the use of nodes, the largest jobs, and what waits, live on a terminal."
+    ),
     "search": CommandEntry(
         "wharf.cli.cluster", "search", "Find jobs, nodes and other objects by a part of their name."
     ),
+    "ui": CommandEntry("wharf.cli.ui", "ui", "Open the pages of the cluster in the browser."),
     "monitor": CommandEntry("wharf.cli.cluster", "monitor", "Follow the log of an agent."),
     "server": CommandEntry("wharf.cli.cluster", "server", "Show servers."),
     "system": CommandEntry("wharf.cli.cluster", "system", "Run garbage collection and other maintenance."),
@@ -52,7 +63,17 @@ COMMANDS: Final = {
     "import": CommandEntry(
         "wharf.cli.nomad.importing", "import_group", "Copy the configuration and the jobs of another scheduler."
     ),
-    "compat": CommandEntry("wharf.cli.nomad.compat", "compat", "Let scripts that call `nomad` call Wharf."),
+    "compat": CommandEntry(
+        "wharf.cli.nomad.compat", "compat", "Let scripts that call the commands of other schedulers call Wharf."
+    ),
+    "sbatch": CommandEntry("wharf.cli.slurm.sbatch", "sbatch", "Submit a script of Slurm."),
+    "squeue": CommandEntry(
+        "wharf.cli.slurm.squeue", "squeue", "List batch jobs that wait and run, with Slurm's columns."
+    ),
+    "scancel": CommandEntry("wharf.cli.slurm.scancel", "scancel", "Stop batch jobs, or single runs of an array."),
+    "sacct": CommandEntry(
+        "wharf.cli.slurm.sacct", "sacct", "List batch jobs that run or have ended, with Slurm's columns."
+    ),
     "tls": CommandEntry("wharf.cli.tls", "tls", "Create TLS certificates."),
     "gateway": CommandEntry("wharf.cli.limits.gateway", "gateway", "Run a rate limiting proxy for an HTTP service."),
     "limits": CommandEntry("wharf.cli.limits.group", "limits", "Write rate limit rules and operate a rate limiter."),
@@ -92,7 +113,6 @@ UNAVAILABLE_COMMANDS: Final = {
     "plugin": "drivers are part of the nodes; `wharf node status NODE` lists the drivers of a node",
     "agent-info": "use `wharf operator api /v1/agent/self`",
     "check": "use `wharf operator api /v1/agent/health`",
-    "ui": "there is no web interface; a server documents its API at /v1/docs",
     "license": "no license is needed: all features are free",
 }
 """Commands of Nomad that Wharf does not have, each with the text of the error."""
@@ -128,11 +148,14 @@ def main(arguments: Sequence[str] | None = None, environment: object = None, pro
     """Run a command and exit the process. `arguments` default to those of the process.
 
     `environment` is the `CommandEnvironment` of commands that call a server; tests pass their own. `program` is the name
-    by which the process was called. If it is `nomad`, the arguments are those of Nomad's command line.
+    by which the process was called. If it is `nomad`, the arguments are those of Nomad's command line. If it is the name of
+    a command of Slurm, such as `sbatch`, that command runs.
     """
     words = sys.argv[1:] if arguments is None else arguments
     if arguments is None and not program:
         program = os.path.basename(sys.argv[0])
+    if program in SLURM_PROGRAMS:
+        words = [program, *words]
     _escape_unencodable_output()
     _protect_terminals()
     try:
@@ -179,9 +202,11 @@ def _print_error(text: str, arguments: Sequence[str]) -> None:
     The lines of an excerpt from a file, and what to do about it, belong to the line before them.
     """
     from wharf.cli.common.errors import hide_secrets, make_printable
+    from wharf.cli.common.rendering import wrap_for_terminal
 
     for line in make_printable(hide_secrets(text, arguments), arguments).splitlines():
-        click.echo(line if _EXCERPT_LINE.match(line) else f"wharf: {line}", err=True)
+        shown = line if _EXCERPT_LINE.match(line) else wrap_for_terminal(f"wharf: {line}", sys.stderr)
+        click.echo(shown, err=True)
 
 
 def _run(arguments: Sequence[str], environment: object, program: str) -> int:

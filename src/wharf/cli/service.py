@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _list_namespaces(session: Session, name: str) -> list[str]:
     ]
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @click.argument("name", metavar="SERVICE")
 @click.argument("registration_id", metavar="ID")
 def delete(session: Session, name: str, registration_id: str) -> None:
@@ -82,18 +82,21 @@ def delete(session: Session, name: str, registration_id: str) -> None:
     wharf service delete web _nomad-task-1a2b3c4d-…
     """
     session.client.services.delete(name, registration_id)
-    click.echo(f"deleted instance {registration_id} of service {name}")
+    session.print_change(f"deleted instance {registration_id} of service {name}", ID=registration_id, ServiceName=name)
 
 
 def _render_instances(session: Session, instances: "Sequence[ServiceRegistration]") -> str:
     """Return a table of the instances of a service, by job."""
     from wharf.cli.common.rendering import render_table
 
+    # An ID has some 70 characters, and only `wharf service delete` needs it.
+    titles = ("Job", "Address", "Tags", "Node", "Allocation", *(["ID"] if session.is_verbose else []))
     rows = [
         (
             instance.job_id, f"{instance.address}:{instance.port}", ", ".join(instance.tags or ()),
-            session.shorten_id(instance.node_id), session.shorten_id(instance.alloc_id), instance.id,
+            session.shorten_id(instance.node_id), session.shorten_id(instance.alloc_id),
+            *([instance.id] if session.is_verbose else []),
         )
         for instance in sorted(instances, key=lambda instance: (instance.job_id, instance.create_index, instance.id))
     ]  # fmt: skip
-    return render_table(("Job", "Address", "Tags", "Node", "Allocation", "ID"), rows, optional_columns=("ID",))
+    return render_table(titles, rows, optional_columns=("Node", "Tags"), shortenable_columns=("Job", "Tags"))

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from wharf.cli.common.errors import report_startup_errors
+from wharf.cli.common.sentences import print_sentence
 from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
 
 COMMANDS = {
@@ -84,7 +85,7 @@ def create(
             )
         certificate_file, key_file = created[-1].certificate_file, created[-1].key_file
         ca_file, ca_key_file = certificates.get_files(folder, certificates.AUTHORITY_FILES_NAME)
-        click.echo(f"\nDo not copy {ca_key_file} to servers: anyone who has it can create certificates.")
+        print_sentence(f"\nDo not copy {ca_key_file} to servers: anyone who has it can create certificates.")
         if is_client:
             click.echo(
                 f"To use it:\n\n  curl --cacert {ca_file} --cert {certificate_file} --key {key_file} https://..."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_variables
@@ -54,8 +55,14 @@ def list_(session: Session, prefix: str) -> None:
 
     records = session.client.variables.list(prefix=prefix).value
     rows = [(variable.namespace, variable.path, session.format_time(variable.modify_time)) for variable in records]
+    titles = ("Namespace", "Path", "Modified")
     session.print_result(
-        records, lambda: render_table(("Namespace", "Path", "Modified"), rows) if rows else "No variables."
+        records,
+        lambda: (
+            render_table(titles, rows, optional_columns=("Modified", "Namespace"), shortenable_columns=("Path",))
+            if rows
+            else "No variables."
+        ),
     )
 
 
@@ -140,7 +147,7 @@ def put(
     session.print_result(variable, lambda: f"stored variable {path} (index {variable.modify_index})")
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @path_argument
 @click.option("--check-index", type=click.IntRange(0), help="Fail unless it has this ModifyIndex.")
 def purge(session: Session, path: str, check_index: int | None) -> None:
@@ -152,7 +159,7 @@ def purge(session: Session, path: str, check_index: int | None) -> None:
         _require_variable(session, path)
     with _report_conflicts(path):
         session.client.variables.delete(path, cas=check_index)
-    click.echo(f"deleted variable {path}")
+    session.print_change(f"deleted variable {path}", Path=path)
 
 
 @click.command(
@@ -252,7 +259,7 @@ def _acquire_lock(session: Session, path: str, ttl: str, delay: str) -> str:
             variable = session.client.variables.acquire_lock(path, ttl=ttl, lock_delay=delay)
         except Conflict:
             if not is_announced:
-                click.echo(f"waiting for the lock of {path}, which is held; Ctrl-C ends the command", err=True)
+                print_notice(f"waiting for the lock of {path}, which is held; Ctrl-C ends the command")
             is_announced = True
             response = outage.call(partial(session.client.variables.read, path, index=index, wait_s=LOCK_WAIT_S))
             index = response.index
@@ -297,7 +304,7 @@ def run_with_lock(
         except (RequestRefused, Unreachable) as error:
             missed += 1
             if isinstance(error, (Unreachable, *TRANSIENT_ERRORS)) and missed < MAX_MISSED_RENEWALS:
-                click.echo(f"the lock of {path} was not renewed: {error}; trying again", err=True)
+                print_notice(f"the lock of {path} was not renewed: {error}; trying again")
                 continue
             child.terminate()
             child.wait()
@@ -317,4 +324,4 @@ def _release_lock(session: Session, path: str, lock_id: str) -> None:
     try:
         session.client.variables.release_lock(path, lock_id)
     except (RequestRefused, Unreachable) as error:
-        click.echo(f"note: the lock of {path} was not released: {error}; it ends after its --ttl", err=True)
+        print_notice(f"note: the lock of {path} was not released: {error}; it ends after its --ttl")

@@ -4,17 +4,17 @@ import platform
 
 import click
 
+from wharf.cli.common.local_output import output_options, print_document
+
 
 @click.command
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_options
 def version(as_json: bool) -> None:
     """Print the version."""
     from wharf import __version__
 
     versions = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(versions)))
+        print_document(versions)
     else:
         click.echo(f"wharf {versions['version']} (Python {versions['python']}, {versions['platform']})")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.sentences import print_notice, print_sentence
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.completion import complete_volumes
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
@@ -103,7 +104,7 @@ def init(file: Path) -> None:
         raise CliError(f"{file} already exists: choose another file name") from None
     except OSError as error:
         raise CliError(f"cannot write {file}: {error.strerror}") from error
-    click.echo(f"wrote {file}; `wharf volume create {file}` creates the volume")
+    print_sentence(f"wrote {file}; `wharf volume create {file}` creates the volume")
 
 
 @click.command(cls=ServerCommand)
@@ -138,11 +139,11 @@ def register(session: Session, file: str, detach: bool) -> None:
 
     response = session.client.host_volumes.register(read_record(file, HostVolume))
     if response.warnings:
-        click.echo(f"wharf: {response.warnings}", err=True)
+        print_notice(f"wharf: {response.warnings}")
     _print_when_ready(session, response.volume, should_detach=detach or bool(response.warnings))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @volume_argument
 def delete(session: Session, volume_id: str) -> None:
     """Delete an unused volume. A folder that a plugin created is deleted with its content.
@@ -151,7 +152,9 @@ def delete(session: Session, volume_id: str) -> None:
     """
     volume = _find_volume(session, volume_id)
     session.client.host_volumes.delete(volume.id, namespace=volume.namespace)
-    click.echo(f"deleted volume {volume.name} ({volume.id})")
+    session.print_change(
+        f"deleted volume {volume.name} ({volume.id})", ID=volume.id, Name=volume.name, Namespace=volume.namespace
+    )
 
 
 def _print_when_ready(session: Session, volume: "HostVolume", *, should_detach: bool) -> None:

@@ -180,7 +180,7 @@ def _suggest_key(path: KeyPath, known: Iterable[str]) -> str:
         return f"; did you mean {nearest}?"
     if len(path) > 1:
         return f"; {format_path(path[:-1])} has {', '.join(names)}"
-    return "; docs/configuration.md lists all"
+    return "; the documentation page Configuration lists all"
 
 
 def _suggest_value(kind: Any, value: object) -> str:

@@ -1,14 +1,15 @@
 """Loads a configuration: defaults, then files in order, then the environment, then flags. Later values win."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
+from typing import Final
 
 import msgspec
 
-from wharf.config.builder import SettingsBuilder
+from wharf.config.builder import SettingsBuilder, format_path
 from wharf.config.environment import read_environment, with_leaf
 from wharf.config.errors import ConfigurationError, ConfigurationProblem
-from wharf.config.files import list_files, read_file
+from wharf.config.files import find_open_file, list_files, read_file
 from wharf.config.rules import check_settings
 from wharf.config.settings import AgentSettings
 from wharf.config.tree import (
@@ -22,6 +23,9 @@ from wharf.config.tree import (
     ValueOrigin,
     merge_trees,
 )
+
+PRIVATE_SETTINGS: Final[tuple[KeyPath, ...]] = (("keyring", "secret"),)
+"""Secrets whose file only its owner may read or write, because they decrypt all others."""
 
 
 class CommandFlag(msgspec.Struct, frozen=True):
@@ -76,6 +80,17 @@ def load_configuration(
     problems.extend(builder.problems)
     if settings is not None and not problems:
         problems.extend(check_settings(settings, lambda path: builder.origins.get(path, DEFAULT_ORIGIN)))
+        problems.extend(_check_private_files(builder.origins))
     if problems or settings is None:
         raise ConfigurationError(problems)
     return Configuration(settings, builder.origins, files)
+
+
+def _check_private_files(origins: Mapping[KeyPath, ValueOrigin]) -> Iterator[ConfigurationProblem]:
+    """Check that only the owner has access to a file that contains the key of all secrets."""
+    for path in PRIVATE_SETTINGS:
+        origin = origins.get(path, DEFAULT_ORIGIN)
+        if origin.kind is OriginKind.FILE and (found := find_open_file(origin.location)) is not None:
+            file, mode = found
+            message = f"other users have access to the file (mode {mode:04o}): replace the secret, and chmod 600 {file}"
+            yield ConfigurationProblem(origin.location, format_path(path), message)

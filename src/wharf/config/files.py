@@ -1,6 +1,7 @@
 """Reads configuration files and folders into trees whose values carry their file and line."""
 
 import json
+import stat
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path as FilePath
@@ -55,6 +56,17 @@ def read_file(file: FilePath) -> SettingTree | ConfigurationProblem:
     except UnicodeDecodeError:
         return ConfigurationProblem(str(file), "", "the file is not text in UTF-8")
     return _parse_json(file, text) if file.suffix == ".json" else _parse_toml(file, text)
+
+
+def find_open_file(location: str) -> tuple[FilePath, int] | None:
+    """Return the file of a location such as `wharf.toml:12`, and its mode, if other users have access to it."""
+    name, _, line = location.rpartition(":")
+    file = FilePath(name if line.isdigit() else location)
+    try:
+        mode = stat.S_IMODE(file.stat().st_mode)
+    except OSError:
+        return None  # It was removed after it was read.
+    return (file, mode) if mode & (stat.S_IRWXG | stat.S_IRWXO) else None
 
 
 def _make_read_problem(file: FilePath, error: OSError) -> ConfigurationProblem:

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 from wharf.config.builder import format_path
 from wharf.config.foreign_keys import REASON_BY_FOREIGN_KEY
-from wharf.config.ineffective import get_awaited_capability, get_ineffective_reason
+from wharf.config.ineffective import get_ineffective_reason
 from wharf.config.schema import ANY_NAME, SettingField, describe_type, is_section, iterate_fields
 from wharf.config.tree import KeyPath
 from wharf.config.values import to_plain_value
@@ -55,18 +55,16 @@ def _get_table_path(path: KeyPath, field: SettingField) -> KeyPath | None:
 def _render_row(path: KeyPath, field: SettingField) -> str:
     """Return the table row of one key."""
     reload_note = " *(reload)*" if field.info.is_reloadable else ""
-    capability = get_awaited_capability(path)
     reason = get_ineffective_reason(path)
-    effect_note = f" *(no effect yet: comes with {capability})*" if capability is not None else ""
-    effect_note = f" *(no effect: {reason})*" if reason is not None else effect_note
-    return f"| `{_format_key(path)}` | {field.info.description} {_describe_values(field)}{reload_note}{effect_note} | {_describe_default(field)} |"
+    effect_note = f" *(no effect: {reason})*" if reason is not None else ""
+    return f"| `{_format_key(path)}` | {field.info.description} {describe_values(field)}{reload_note}{effect_note} | {describe_default(field)} |"
 
 
 def _format_key(path: KeyPath) -> str:
     return ".".join(key if key == ANY_NAME else format_path((key,)) for key in path)
 
 
-def _describe_values(field: SettingField) -> str:
+def describe_values(field: SettingField) -> str:
     """Return a sentence with the type and the range of a setting."""
     kind: Any = field.type
     type_text = (
@@ -84,7 +82,7 @@ def _describe_values(field: SettingField) -> str:
     return f"{type_text[0].upper()}{type_text[1:]}{range_text}."
 
 
-def _describe_default(field: SettingField) -> str:
+def describe_default(field: SettingField) -> str:
     """Return the default value of a setting as Markdown. The default of a secret is always shown as none."""
     if field.info.default_text is not None:
         return field.info.default_text

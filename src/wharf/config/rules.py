@@ -13,6 +13,7 @@ from wharf.config.errors import ConfigurationProblem
 from wharf.config.log_parts import list_log_parts
 from wharf.config.settings import AgentSettings, RecordSinkSettings
 from wharf.config.tree import KeyPath, ValueOrigin
+from wharf.contract.model.wrapping_keys import decode_wrapping_keys
 from wharf.languages.suggestions import find_nearest_name
 from wharf.sinks.checks import check_sink
 from wharf.sinks.settings import MAX_SINKS, SinkSettings
@@ -45,6 +46,8 @@ CLUSTER_RECORD_TYPES: Final = frozenset({"cluster.audit", "cluster.event", "sink
 _SINK_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _HOST_AND_PORT: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):(\d{1,5})")
 _SERVER_ADDRESS: Final = re.compile(r"(https?://)?(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]@]+)(:\d{1,5})?(/\S*)?")
+_ORIGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]@]+)(:\d{1,5})?")
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _OTHER_LOGGERS: Final = ("uvicorn",)
 
 
@@ -57,6 +60,7 @@ def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[Con
         _check_addresses,
         _check_server_addresses,
         _check_access,
+        _check_keyring,
         _check_heartbeats,
         _check_tls,
         _check_etcd,
@@ -254,6 +258,22 @@ def _check_access(settings: AgentSettings) -> RuleViolations:
         )
 
 
+def _check_keyring(settings: AgentSettings) -> RuleViolations:
+    """Check that the wrapping key has one source, and that its text is a key. The messages do not quote it."""
+    keyring = settings.keyring
+    if not keyring.secret:
+        return
+    if keyring.file:
+        yield ("keyring", "secret"), "keyring.file is set too, and the key can have one source only: remove one of them"
+    try:
+        decode_wrapping_keys(keyring.secret.reveal())
+    except ValueError as error:
+        yield (
+            ("keyring", "secret"),
+            f"{error}: use the secret of the first server, or `wharf operator keyring generate`",
+        )
+
+
 def _check_tls(settings: AgentSettings) -> RuleViolations:
     """Check that TLS has a certificate and a key, and that verifying clients has TLS and the authority's certificate."""
     tls = settings.tls
@@ -285,7 +305,18 @@ def _check_read_limits(settings: AgentSettings) -> RuleViolations:
 
 
 def _check_api(settings: AgentSettings) -> RuleViolations:
-    """Check that the CPU limit of a request leaves time for its reply, and for requests of the usual size."""
+    """Check that the CPU limit of a request leaves time for its reply, and for requests of the usual size. Also check the
+    origins and names of web pages.
+    """
+    for origin in settings.api.trusted_origins:
+        if _ORIGIN.fullmatch(origin) is None:
+            yield (
+                ("api", "trusted_origins"),
+                f'expected a scheme and a host, such as https://dashboard.example.com or http://localhost:3000, given "{origin}"',
+            )
+    for name in settings.api.host_names:
+        if _HOST_NAME.fullmatch(name) is None:
+            yield ("api", "host_names"), f'expected a name without a port, such as wharf.example.com, given "{name}"'
     limit_s = settings.api.max_request_cpu.seconds
     if not MIN_REQUEST_CPU_S <= limit_s <= MAX_REQUEST_CPU_S:
         yield (

@@ -116,7 +116,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
         SettingInfo(
             "The maximum size of the records in a snapshot that is restored, and of its file. A snapshot may have one record "
             "for each 1,000 bytes of it. The default is several times the state of the largest supported cluster "
-            "(docs/performance.md)."
+            "(documentation page Performance)."
         ),
     ] = Size(2_000_000_000)
 

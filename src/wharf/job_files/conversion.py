@@ -1,9 +1,10 @@
 """Converts job files from one language to another, and normalizes their format (records 0255 and 0256)."""
 
 import json
+import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -20,10 +21,10 @@ from wharf.job_files.comments import (
     list_markup_places,
 )
 from wharf.job_files.data_writer import UnstableYaml, UnwritableValue, format_yaml, simplify_job, write_document
-from wharf.job_files.fields import normalize_job
+from wharf.job_files.fields import FieldProblem, normalize_job
 from wharf.job_files.hcl.parsed_job import ParsedJob
 from wharf.job_files.hcl.parsing import evaluate_hcl_job, read_hcl_template
-from wharf.job_files.hcl.places import PlaceIndex, format_path
+from wharf.job_files.hcl.places import FilePath, PlaceIndex, find_path_value, format_path
 from wharf.job_files.hcl_formatter import find_hcl_comments, format_hcl, is_same_document
 from wharf.job_files.hcl_writer import write_hcl_job
 from wharf.job_files.markup_jobs import (
@@ -32,16 +33,25 @@ from wharf.job_files.markup_jobs import (
     VARIABLES,
     WRAPPER,
     MarkupPlaces,
+    check_templates,
     has_variables,
     map_markup_job,
     name_markup_errors,
     read_markup,
+    refuse_other_files,
 )
 from wharf.languages.hcl.bodies import SyntaxBody
 from wharf.languages.hcl.calls import FunctionPorts
-from wharf.languages.hcl.diagnostics import DocumentErrors, HiddenValues, SourceFile
-from wharf.languages.hcl.documents import DECLARATIONS, ParsedDocument, parse_document
+from wharf.languages.hcl.diagnostics import (
+    MAX_DIAGNOSTICS,
+    DiagnosticList,
+    DocumentErrors,
+    HiddenValues,
+    SourceFile,
+)
+from wharf.languages.hcl.documents import ParsedDocument, list_declared_kinds, parse_document
 from wharf.languages.hcl.template_documents import Expansion
+from wharf.languages.hcl.template_texts import split_template
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.languages.markup import MarkupFormat, parse_markup
 from wharf.languages.markup_errors import MarkupError
@@ -50,6 +60,8 @@ _SERVER_FIELDS: Final = frozenset({"Version", "VersionTag"})
 """Fields of stored jobs that a job file does not need, beside those that are ignored."""
 MAX_SHOWN_VALUE_CHARS: Final = 80
 """A note shows the start of a longer value."""
+_EDITOR_COMMENT: Final = re.compile(r"^#\s*yaml-language-server:")
+"""A comment for editors of YAML, which means nothing in other languages."""
 _NULL_TEMPLATE: Final = "${null}"
 
 
@@ -93,12 +105,13 @@ class _ReadJob:
 def format_job_file(text: str, format: JobFormat, name: str) -> str:
     """Return a job file with its format normalized. Files in JSON and TOML stay as they are. `name` is for messages.
 
-    Raises `DocumentErrors` if the file has errors of syntax or is too large, and `UnstableYaml` if it cannot be formatted.
+    Raises `DocumentErrors` if the file is not a job file, has errors of syntax or is too large, and `UnstableYaml` if it cannot be formatted.
     """
     match format:
         case JobFormat.HCL:
             return format_hcl(text, name)
         case JobFormat.YAML:
+            refuse_other_files(read_markup(text, name, MarkupFormat.YAML), SourceFile(name, text))
             with name_markup_errors(text, name):
                 return format_yaml(text)
         case _:
@@ -144,6 +157,7 @@ def convert_data_job(
     """
     text = source.text
     markup = read_markup(text, source.name, MarkupFormat(format))
+    losses: list[str] = []
     if not has_variables(markup.value) or evaluates:
         parsed = map_markup_job(markup, source, inputs, ports)
         if format is target and not evaluates:
@@ -155,23 +169,48 @@ def convert_data_job(
     else:
         if format is target:
             return Conversion(_format_if_stable(text, format, source.name))
+        check_templates(markup, source, inputs, ports)
         content = markup.value
         job = content.get(WRAPPER) or {key: value for key, value in content.items() if key not in TEMPLATE_KEYS}
         declarations = {key: content.get(key) or {} for key in TEMPLATE_KEYS if key in content}
         is_written_as_is = target is not JobFormat.HCL
         places = MarkupPlaces(markup, source)
         if not is_written_as_is:
+            prefix = (WRAPPER,) if WRAPPER in content else ()
             normalized = normalize_job(job, markup.format)
+            losses = _list_computed_parts(normalized.problems, job, places, prefix)
             job = normalized.document
-            places.set_origins(normalized, (WRAPPER,) if WRAPPER in content else ())
+            places.set_origins(normalized, prefix)
         paths = places.map_file_paths()
         warnings = []
     ranges = find_markup_comments(text, markup)
     comments = attach_comments(text, ranges, list_markup_places(text, markup, paths)) if ranges else []
-    read = _ReadJob(job, declarations, comments, [], warnings, is_written_as_is)
+    read = _ReadJob(job, declarations, comments, losses, warnings, is_written_as_is)
     if target is JobFormat.HCL and not unicodedata.is_normalized("NFC", text):
         read.losses.append(_describe_normal_form(source))
     return _write(read, target, ports)
+
+
+def _list_computed_parts(
+    problems: Sequence[FieldProblem], job: Mapping[str, Any], places: MarkupPlaces, prefix: FilePath
+) -> list[str]:
+    """Return a note for each list, comparison and field name that a template computes: HCL has none.
+
+    Raises `DocumentErrors` for all other problems.
+    """
+    diagnostics = DiagnosticList()
+    notes: list[str] = []
+    for problem in problems:
+        text = problem.path[-1] if problem.is_name else find_path_value(job, problem.path)
+        if isinstance(text, str) and any(is_code for is_code, _ in split_template(text)):
+            notes.append(f"HCL cannot express {format_path(problem.path)}, which a template computes: it is left out")
+        elif len(diagnostics.diagnostics) == MAX_DIAGNOSTICS:
+            diagnostics.omitted_count += 1  # To locate all of 80,000 takes a second.
+        else:
+            place = places.get_range((*prefix, *problem.path), is_name=problem.is_name)
+            diagnostics.add(*place, problem.message, problem.fix)
+    diagnostics.raise_if_any()
+    return notes
 
 
 def _format_if_stable(text: str, format: JobFormat, name: str) -> str:
@@ -264,13 +303,7 @@ def _get_body(document: ParsedDocument) -> SyntaxBody:
 
 def _has_declarations(document: ParsedDocument) -> bool:
     """Return whether a file in HCL declares variables or local values."""
-    tree = document.tree
-    kinds = (
-        [block.type for block in tree.blocks]
-        if isinstance(tree, SyntaxBody)
-        else [each.key for each in tree.properties]
-    )
-    return any(kind in DECLARATIONS for kind in kinds)
+    return bool(list_declared_kinds(document))
 
 
 # -- notes
@@ -306,6 +339,8 @@ def _describe_normal_form(source: SourceFile) -> str:
 def _write(read: _ReadJob, target: JobFormat, ports: FunctionPorts) -> Conversion:
     """Return a job in a language, with its comments if the language has any."""
     conversion = _write_template(read, target) if read.declarations else _write_job(read.job, target)
+    if target is not JobFormat.YAML:
+        read.comments = [each for each in read.comments if not _EDITOR_COMMENT.search(each.source)]
     if read.comments:
         text = _insert_comments(conversion.text, read.comments, target, ports)
         if text is None:

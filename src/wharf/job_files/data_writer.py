@@ -67,8 +67,15 @@ def _simplify(content: Mapping[str, Any], block: BlockType | None, *, has_durati
             value = _drop_nulls(value)
         elif inner is not None and inner.body is BodyKind.FIELDS:
             value = _simplify_value(value, inner, has_durations=has_durations)
+        elif inner is not None and inner.body is BodyKind.TEXT_MAP:
+            value = fill_empty_texts(value)
         simplified[name] = value
     return simplified
+
+
+def fill_empty_texts(value: Any) -> Any:
+    """Return a map of texts with empty texts in place of null, as the API reads it."""
+    return {key: "" if item is None else item for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _drop_nulls(value: Any) -> Any:
@@ -150,6 +157,7 @@ def create_yaml_writer() -> Any:  # ruamel.yaml has no types for its dumpers.
     writer.width = YAML_WIDTH
     writer.indent(mapping=2, sequence=4, offset=2)
     writer.allow_unicode = True
+    writer.brace_single_entry_mapping_in_flow_sequence = True  # [{a: b}] is clearer than [a: b].
     return writer
 
 
@@ -170,8 +178,21 @@ def _count_nodes(document: Any) -> int:
 def format_yaml(text: str) -> str:
     """Return a YAML text with its indentation normalized. Comments, quotes and flow style stay.
 
-    Raises `MarkupError` if the text cannot be read or is too large, and `UnstableYaml` if formatting would change it.
+    Line ends become those of most lines. Raises `MarkupError` if the text cannot be read or is too large, and `UnstableYaml` if
+    formatting would change it.
     """
+    lines = text.replace("\r\n", "\n")
+    formatted = _format_lines(lines)
+    if lines == text:
+        return formatted
+    if parse_markup(lines, MarkupFormat.YAML).value != parse_markup(text, MarkupFormat.YAML).value:
+        raise UnstableYaml(text)
+    has_long_ends = text.count("\r\n") * 2 > text.count("\n")
+    return formatted.replace("\n", "\r\n") if has_long_ends else formatted
+
+
+def _format_lines(text: str) -> str:
+    """Return a YAML text whose lines end with LF, formatted."""
     document = parse_markup(text, MarkupFormat.YAML)
     if len(text) > MAX_FORMATTED_CHARS or _count_nodes(document.value) > MAX_FORMATTED_NODES:
         raise MarkupError(

@@ -14,19 +14,20 @@ from typing import Any, Final
 import msgspec
 
 from wharf.contract.model.decoding import SubmittedFields, list_submitted_fields
+from wharf.contract.model.drivers import OPTION_NAMES
 from wharf.contract.model.jobs.constraints import Operand
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType
 from wharf.job_files.hcl.blocks import JOB
 from wharf.job_files.hcl.places import FilePath, format_path
-from wharf.languages.hcl.amounts import find_duration
+from wharf.languages.hcl.amounts import explain_number, find_duration
 from wharf.languages.hcl.diagnostics import FixSource
 from wharf.languages.markup import MarkupFormat
 from wharf.languages.suggestions import find_nearest_name
 
 DURATION_FIELDS: Final = frozenset({
-    "CheckRestartGrace", "Delay", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max",
+    "CheckRestartGrace", "Deadline", "Delay", "FinalTimeout", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max",
     "MaxClientDisconnect",
     "MaxDelay", "MaxRunDuration", "Min", "MinHealthyTime", "ProgressDeadline", "ShutdownDelay", "Splay", "Stagger",
     "StopAfterClientDisconnect", "StopOnClientAfter", "TTL", "Timeout", "HealthTimeout", "ConnectTimeout",
@@ -35,6 +36,8 @@ DURATION_FIELDS: Final = frozenset({
 _STATIC_PORTS: Final = "ReservedPorts"
 COMPARISONS: Final = ("Constraints", "Affinities")
 """Fields whose items may be texts such as `${attr.kernel.name} = linux`."""
+SHORT_TEXTS: Final[Mapping[str, str]] = {"Depends": "On"}
+"""Fields whose items may be texts, each with the field of the item that the text sets."""
 MAX_LISTED_FIELDS: Final = 12
 """The known fields that an error lists if no name is similar."""
 _LEFT: Final = re.compile(r"(?:\$\{[^{}]*\}|[^\s${]|\$(?!\{)|\{)+")
@@ -57,9 +60,23 @@ COMPARISON_FIX: Final = (
     f"{' '.join(_SYMBOLS)} {' '.join(_WORDS)}"
 )
 DURATION_FIX: Final = "write a number and a unit, such as 30s or 1h30m; the units are ns, us, ms, s, m and h"
-_NUMBER_WITH_UNIT: Final = re.compile(r"(\d+) *([A-Za-z]*)")
+_QUOTED_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _NOT_A_NUMBER: Final = re.compile(r"expected a whole number(?: or null)?, got text.*")
-_NOT_A_LIST: Final = re.compile(r"expected a list(?: or null)?, got (?:text|a number|true or false|a bool)")
+_SCALAR: Final = re.compile(r"[\w.+-]{1,80}")
+_PORT_PATH: Final = re.compile(r"(?:DynamicPorts|ReservedPorts)\[\d+\]$")
+_NOT_A_LIST: Final = re.compile(
+    r"expected a list(?: or null)?, got (?:text|a number|a whole number|true or false|a bool)"
+)
+_MAIN_FIELDS: Final = {"Lock": "Key", "Gate": "Ask"}
+"""The field that a user means by a text in place of a block."""
+_OTHER_NAMES: Final = {
+    "needs": "Depends",
+    "dependson": "Depends",
+    "requires": "Depends",
+    "when": "If",
+    "condition": "If",
+}
+"""Names that other systems have for fields of steps."""
 _NOT_A_MAP: Final = re.compile(r"expected an object(?: or null)?, got .*")
 _NOT_A_BOOL: Final = re.compile(r"expected .*\bbool\b.*, got text|expected true or false(?: or null)?, got text")
 _TRUE_WORDS: Final = frozenset({"true", "yes", "on", "1"})
@@ -104,32 +121,56 @@ def normalize_job(submitted: Mapping[str, Any], format: MarkupFormat = MarkupFor
     return result
 
 
+def has_job_fields(document: Mapping[str, Any]) -> bool:
+    """Return whether a document has any field of a job at its top, so that it is probably a job file."""
+    names = _get_names(Job, JOB)
+    return any(names.find(str(key)) is not None for key in document)
+
+
 def is_duration_field(field_path: str) -> bool:
     """Return whether the field of this path is a duration. `Min` and `Max` are durations only in a `Wait` block."""
     parent, _, name = field_path.rpartition(".")
     return name in DURATION_FIELDS and (name not in MIN_MAX_FIELDS or parent.endswith("Wait"))
 
 
-def explain_type(field_path: str, message: str, value: Any, format: MarkupFormat, *, file_path: str) -> tuple[str, str]:
+def explain_type(
+    field_path: str, message: str, value: Any, format: MarkupFormat, *, file_path: str, written: str = ""
+) -> tuple[str, str]:
     """Return the message about a value of a wrong type, and how to write the value in the language of the file.
 
-    `field_path` has the names of the API, and `file_path` those of the file.
+    `field_path` has the names of the API, and `file_path` those of the file. `written` is the part of the file that has the
+    value.
     """
     if isinstance(value, str) and _NOT_A_NUMBER.fullmatch(message):
         if is_duration_field(field_path):
             duration = find_duration(value.replace(" ", "").lower())
             fix = f"write {duration}; the units are ns, us, ms, s, m and h" if duration is not None else DURATION_FIX
             return f'expected a duration such as 30s or 1h30m, got "{value[:80]}"', fix
-        number = _NUMBER_WITH_UNIT.fullmatch(value.strip())
-        if number is not None:
-            return message, f"write {number[1]}, without {'a unit' if number[2] else 'quotes'}"
-        return message, "write a number without quotes, such as 3"
+        # A text such as 500m looks like a duration.
+        message = message.partition(";")[0]
+        if number := _QUOTED_NUMBER.fullmatch(value.strip()):
+            return message, f"write {int(number[0])}, without quotes"
+        unit = _list_units().get(field_path.rpartition(".")[2], "")
+        return message, explain_number(value.strip(), unit) or "write a number without quotes, such as 3"
+    if message.startswith("expected a whole number") and isinstance(value, float):
+        unit = _list_units().get(field_path.rpartition(".")[2], "")
+        fix = explain_number(f"{value:f}".rstrip("0"), unit)
+        return (message.partition(": write it")[0] if fix else message), fix
     if _NOT_A_LIST.fullmatch(message):
         return message, f"write {_write_list(value, format)}"
     if _NOT_A_MAP.fullmatch(message):
         if format is MarkupFormat.TOML and isinstance(value, list) and value and isinstance(value[0], dict):
             header = re.sub(r"\[\d+\]", "", file_path)
             return message, f"write [{header}], not [[{header}]]"
+        if isinstance(value, str) and _PORT_PATH.search(field_path):
+            return message, f"write {write_port(value, format)}"
+        if isinstance(value, str) and (field := _MAIN_FIELDS.get(field_path.rpartition(".")[2])):
+            text = value[:80]
+            written_field = {
+                MarkupFormat.YAML: f"{{{field}: {text}}}",
+                MarkupFormat.JSON: f"{{{json.dumps(field)}: {json.dumps(text, ensure_ascii=False)}}}",
+            }.get(format, f"{{ {field} = {json.dumps(text, ensure_ascii=False)} }}")
+            return message, f"write {written_field}"
         example = {MarkupFormat.YAML: "{name: value}", MarkupFormat.JSON: '{"name": "value"}'}.get(
             format, '{ name = "value" }'
         )
@@ -141,9 +182,21 @@ def explain_type(field_path: str, message: str, value: Any, format: MarkupFormat
             "write true" if word in _TRUE_WORDS else "write false" if word in _FALSE_WORDS else "write true or false",
         )
     if message.startswith("expected text") and isinstance(value, bool | int | float):
-        written = str(value).lower() if isinstance(value, bool) else str(value)
-        return message, f'write it in quotes: "{written}"'
+        # The value has lost zeros: 1.10 is 1.1, and 010 is 10.
+        text = written if _SCALAR.fullmatch(written) else str(value).lower()
+        return message, f'write it in quotes: "{text}"'
     return message, ""
+
+
+@cache
+def _list_units() -> Mapping[str, str]:
+    """Return the units of fields that are numbers, such as `MB`, by the names of the fields."""
+    units: dict[str, str] = {}
+    queue = [JOB]
+    for block in queue:
+        units.update({argument.field: argument.unit for argument in block.arguments if argument.unit})
+        queue += [inner for inner in block.blocks if inner not in queue]
+    return units
 
 
 def _write_list(value: Any, format: MarkupFormat) -> str:
@@ -154,6 +207,23 @@ def _write_list(value: Any, format: MarkupFormat) -> str:
             return f'a blank after each "-", such as "- {text[match.end() :].split(" ")[0][:40]}"'
         return f"[{text[:80]}]"
     return f"[{json.dumps(value, ensure_ascii=False)[:80]}]"
+
+
+def write_port(label: str, format: MarkupFormat, number_field: str = "", number: Any = None) -> str:
+    """Return a port as a file has it, such as `{Label: http, To: 80}`."""
+    fields = {"Label": label[:40], **({number_field: number} if str(number).isdecimal() else {})}
+    match format:
+        case MarkupFormat.YAML:
+            return "{" + ", ".join(f"{name}: {item}" for name, item in fields.items()) + "}"
+        case MarkupFormat.JSON:
+            return json.dumps(fields, ensure_ascii=False)
+        case _:
+            return "{ " + ", ".join(f"{name} = {json.dumps(item)}" for name, item in fields.items()) + " }"
+
+
+def _is_field(names: "_FieldNames", key: str, field_name: str) -> bool:
+    found = names.find(key)
+    return found is not None and found.name == field_name
 
 
 class _Normalizer:
@@ -180,7 +250,7 @@ class _Normalizer:
             found = names.find(key)
             key_path = (*file_path, key)
             if found is None:
-                self._add_unknown_field(key, value, key_path, names, path)
+                self._add_unknown_field(key, value, key_path, names, path, submitted)
                 continue
             name = found.argument.field if found.argument is not None else found.name
             if found.argument is not None and found.argument.operand:
@@ -263,6 +333,9 @@ class _Normalizer:
             self._result.origins[path] = file_path
         if name in COMPARISONS and isinstance(value, str):
             return self._parse_comparison(value, file_path)
+        if name in SHORT_TEXTS and isinstance(value, str):
+            self._result.origins[(*path, SHORT_TEXTS[name])] = file_path
+            return {SHORT_TEXTS[name]: value}
         if not isinstance(value, dict):
             return value
         return self.normalize_record(value, record_type, block, path, file_path)
@@ -319,7 +392,13 @@ class _Normalizer:
         self._add_problem(path, f"{format_path(path)}: expected a map, got a list", fix)
 
     def _add_unknown_field(
-        self, key: str, value: Any, path: FilePath, names: "_FieldNames", record_path: FilePath
+        self,
+        key: str,
+        value: Any,
+        path: FilePath,
+        names: "_FieldNames",
+        record_path: FilePath,
+        submitted: Mapping[str, Any],
     ) -> None:
         """Add the problem of an unknown field: which one was meant, where it belongs, or which fields exist."""
         record = tuple(step for step in record_path if isinstance(step, str))
@@ -328,7 +407,11 @@ class _Normalizer:
             listed = names.listed
             more = ", ..." if len(listed) > MAX_LISTED_FIELDS else ""
             fields = f"the fields are {', '.join(listed[:MAX_LISTED_FIELDS])}{more}"
-            return self._find_fix(key, value, names, record) or fields
+            return (
+                self._find_special_fix(key, value, names, record, submitted)
+                or self._find_fix(key, value, names, record)
+                or fields
+            )
 
         # A function, because searching a similar name takes long, and only the first problems are shown.
         self._add_problem(path, f"{format_path(path)} is not a known field", find_fix, is_name=True)
@@ -354,6 +437,25 @@ class _Normalizer:
         return f"did you mean {nearest}?" + (
             f" It is {field.name} of the API" if field is not None and is_other else ""
         )
+
+    def _find_special_fix(
+        self, key: str, value: Any, names: "_FieldNames", record: tuple[str, ...], submitted: Mapping[str, Any]
+    ) -> str:
+        """Return where an option of a driver belongs, or how to write the label of a port; else an empty text."""
+        if record in ((), ("TaskGroups",)) and (other := _OTHER_NAMES.get(_squeeze(key))) in names.listed:
+            return f"did you mean {other}?"
+        if record[-1:] == ("Tasks",) and key in OPTION_NAMES:
+            config = next((name for name in submitted if _is_field(names, name, "Config")), "")
+            if config and submitted[config] is None and self._format is MarkupFormat.YAML:
+                return f"indent it below {config}"
+            return f"it is an option of the driver: write it in {config or 'Config'}"
+        if record[-1:] in (("DynamicPorts",), ("ReservedPorts",)):
+            if _squeeze(key) == "name":
+                return "did you mean Label?"
+            if type(value) in (int, str) and len(submitted) == 1:
+                number = "Value" if record[-1] == "ReservedPorts" else "To"
+                return f"write {write_port(key, self._format, number, value)}"
+        return ""
 
     def _describe_top(self, value: Any) -> str:
         """Return where the fields of a job are, for a file that has them below `job`."""
@@ -511,7 +613,7 @@ def _list_items(
     """
     if isinstance(value, list):
         return [(item, (*file_path, at)) for at, item in enumerate(value)]
-    if name in COMPARISONS and isinstance(value, str):
+    if (name in COMPARISONS or name in SHORT_TEXTS) and isinstance(value, str):
         return [(value, file_path)]
     if block is None or not isinstance(value, dict):
         return None

@@ -18,18 +18,27 @@ from wharf.languages.hcl.diagnostics import ExpressionError, SourceFile
 from wharf.languages.hcl.expression_parser import ExpressionParser
 from wharf.languages.hcl.nodes import Scope
 from wharf.languages.hcl.reader import NAME, ParseError
-from wharf.languages.hcl.template_texts import MARKERS, escape_template
+from wharf.languages.hcl.template_texts import (
+    MARKERS,
+    escape_quoted,
+    escape_template,
+    find_interpolation,
+    quote_template,
+    split_template,
+)
 
 INDENTATION: Final = "  "
+DEFAULT_LABEL: Final = "job"
+"""The label of a job whose ID is computed."""
+LABEL_ITERATOR: Final = "label"
+"""The iterator of dynamic blocks that are written for a computed label. No node replaces such a name."""
 MAX_LINE_CHARS: Final = 100
 """A longer list is written on several lines."""
 HEREDOC_NAMES: Final = ("EOF", "EOT", "END", "END_OF_TEXT")
 """Names that end a heredoc. The first is used that no line of the text has."""
 MIN_HEREDOC_LINES: Final = 2
-_ESCAPED: Final = re.compile(r'[\\"\x00-\x1f\x7f\u2028\u2029\ufeff]')
-_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
-_TEMPLATE_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}]', re.DOTALL)
-"""Strings and braces inside an interpolation. A string with an interpolation of its own has balanced braces."""
+UNCHANGED_LINE: Final = "\0"
+"""Marks a line that goes on with an expression of the user. An indentation would change the heredocs in it."""
 _NODE_REFERENCE: Final = re.compile(r"(?!(?:var|local|true|false|null)\b)[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 """A reference that the node replaces."""
 _KEYWORDS: Final = frozenset(("true", "false", "null", "for", "if"))
@@ -72,12 +81,12 @@ def write_hcl_job(
     is_template = variables is not None or local_values is not None
     writer = _JobWriter(Markers.KEEP_ALL if is_template else Markers.KEEP_REFERENCES)
     lines = [
-        f"{JOB.name} {format_label(str(document.get('ID') or ''))} {{",
-        *_indent(writer.write_body(JOB, document, "", ("ID",))),
-        "}",
+        *writer.write_variables(variables or {}),
+        *writer.write_local_values(local_values or {}),
+        *writer.write_job(document),
     ]
-    declarations = [*writer.write_variables(variables or {}), *writer.write_local_values(local_values or {})]
-    return WrittenJob("".join(f"{line}\n" for line in [*declarations, *lines]), writer.lost_paths)
+    text = "".join(f"{line}\n" for line in lines)
+    return WrittenJob(text.replace(f"\n{UNCHANGED_LINE}", "\n"), writer.lost_paths)
 
 
 class _JobWriter:
@@ -95,7 +104,7 @@ class _JobWriter:
         for name, declaration in variables.items():
             content = declaration if isinstance(declaration, dict) else {"default": declaration}
             arguments = [
-                (key, str(value) if key == "type" else self._format(value))
+                (key, _keep_lines(str(value).strip()) if key == "type" else self._format(value))
                 for key, value in content.items()
                 if key != "validation" and (key != "default" or declaration is not None)
             ]
@@ -104,7 +113,7 @@ class _JobWriter:
             for rule in rules if isinstance(rules, list) else [rules]:
                 lines = align_arguments(
                     [
-                        (key, _strip_braces(str(value)) if key == "condition" else self._format(value))
+                        (key, _format_condition(str(value)) if key == "condition" else self._format(value))
                         for key, value in rule.items()
                     ]
                 )
@@ -118,18 +127,45 @@ class _JobWriter:
             yield from _wrap("locals", align_arguments([(name, self._format(value)) for name, value in values.items()]))
             yield ""
 
+    def write_job(self, document: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the lines of the job. A computed ID is an argument, because no label is computed."""
+        id = str(document.get("ID") or "")
+        label = self._format_label(id)
+        if label:
+            body = self.write_body(JOB, document, "", ("ID",))
+        else:
+            label = format_label(DEFAULT_LABEL)
+            body = self.write_body(JOB, {**document, "Name": document.get("Name") or id}, "")
+        yield from _wrap(f"{JOB.name} {label}", body)
+
+    def _format_label(self, text: str) -> str:
+        """Return a label in quotes, or an empty text if it is computed. References for nodes are texts in it."""
+        if self._markers is not Markers.KEEP_ALL:
+            return format_label(text)
+        pieces: list[str] = []
+        for is_code, piece in split_template(text):
+            if is_code and _NODE_REFERENCE.fullmatch(piece[2:-1]) is None:
+                return ""
+            pieces.append(f"${piece}" if is_code else escape_quoted(piece))
+        return f'"{"".join(pieces)}"'
+
     def write_body(
         self, block: BlockType, content: Mapping[str, Any], path: str, written_fields: Sequence[str] = ()
     ) -> list[str]:
         """Return the lines of a body. `written_fields` are those that the label holds."""
         content = _use_spellings(block, content)
-        if block is JOB and content.get("Name") == content.get("ID"):
+        if block is JOB and written_fields and content.get("Name") == content.get("ID"):
             written_fields = block.label_fields
         known = {*written_fields, *block.fixed_fields, *(argument.field for argument in block.arguments)}
         arguments: list[tuple[str, str]] = []
         for argument in self._list_arguments(block, content):
             if argument.field not in written_fields:
                 self._add_argument(arguments, argument, content)
+        for inner in block.blocks:
+            if inner.short_argument and (short := _find_short_form(inner, content.get(inner.field))) is not None:
+                arguments.append((inner.name, self._format(short)))
+                known.add(inner.field)
+                content = {name: value for name, value in content.items() if name != inner.field}
         lines = align_arguments(arguments)
         # Groups and tasks are long, so they come last.
         for inner in sorted(block.blocks, key=lambda each: each.name in ("group", "task")):
@@ -183,6 +219,8 @@ class _JobWriter:
         """Return the lines of all blocks of a type, with a blank line between those of several lines."""
         lines: list[str] = []
         for value, item_path in self._list_items(block, content, path):
+            if value == {} and any(argument.operand for argument in block.arguments):
+                continue  # A comparison that a template computes.
             item_lines = self._write_block(block, value, item_path)
             if lines and (len(item_lines) > 1 or block.body is BodyKind.FIELDS):
                 lines.append("")
@@ -198,7 +236,8 @@ class _JobWriter:
                 continue
             if block.storage is Storage.MAP and isinstance(value, dict):
                 for key, item in value.items():
-                    yield {**item, block.label_fields[0]: key}, join_path(own_path, key)
+                    has_fields = item is None or isinstance(item, dict)
+                    yield {**(item or {}), block.label_fields[0]: key} if has_fields else item, join_path(own_path, key)
             elif isinstance(value, list):
                 for at, item in enumerate(value):
                     yield item, f"{own_path}[{at}]"
@@ -206,6 +245,8 @@ class _JobWriter:
                 yield value, own_path
 
     def _write_block(self, block: BlockType, value: Any, path: str) -> list[str]:
+        if block.has_argument_form and isinstance(value, str) and self._markers is Markers.KEEP_ALL:
+            return f"{block.name} = {self._format(_drop_conversions(value))}".split("\n")
         if not isinstance(value, dict):
             self.lost_paths.append(path)
             return []
@@ -214,9 +255,14 @@ class _JobWriter:
         if block.body is BodyKind.FIELDS:
             label_fields = block.label_fields or (("Type",) if block.label else ())
             label = str(value.get(label_fields[0]) or "").removeprefix(_SCALING_LABEL) if label_fields else ""
-            header = f"{block.name} {format_label(label)}" if block.label else block.name
-            return _wrap(header, self.write_body(block, value, path, label_fields))
+            body = self.write_body(block, value, path, label_fields)
+            if not block.label:
+                return _wrap(block.name, body)
+            written = self._format_label(label)
+            return _wrap(f"{block.name} {written}", body) if written else self._wrap_dynamic(block, label, body)
         value = _drop_conversions(value) if self._markers is Markers.KEEP_ALL else value
+        if block.body is BodyKind.TEXT_MAP:  # Null is an empty text in the API, and an error in HCL.
+            value = {key: "" if item is None else item for key, item in value.items()}
         if all(NAME.fullmatch(key) for key in value):
             body = align_arguments([(key, self._format(item)) for key, item in value.items() if item is not None])
         elif block.has_argument_form:
@@ -225,6 +271,15 @@ class _JobWriter:
             self.lost_paths += [join_path(path, key) for key in value if not NAME.fullmatch(key)]
             body = align_arguments([(key, self._format(item)) for key, item in value.items() if NAME.fullmatch(key)])
         return _wrap(block.name, body)
+
+    def _wrap_dynamic(self, block: BlockType, label: str, body: Sequence[str]) -> list[str]:
+        """Return the lines of a block with a computed label: only a dynamic block has one."""
+        arguments = [
+            ("for_each", format_expression([label], markers=self._markers)),
+            ("iterator", LABEL_ITERATOR),
+            ("labels", f"[{LABEL_ITERATOR}.value]"),
+        ]
+        return _wrap(f'dynamic "{block.name}"', [*align_arguments(arguments), "", *_wrap("content", body)])
 
     def _write_free_form(self, content: Mapping[str, Any], path: str) -> list[str]:
         """Return the lines of a body with any content. A list of objects is written as blocks."""
@@ -249,7 +304,9 @@ _CONVERTED_KINDS: Final = frozenset({
     ArgumentKind.TEXT, ArgumentKind.TEXTS, ArgumentKind.WHOLE, ArgumentKind.BOOL, ArgumentKind.TEXT_MAP,
 })  # fmt: skip
 """Arguments that convert their values themselves."""
-_CONVERSION: Final = re.compile(r"\$\{convert\(((?:var|local)\.[\w.-]+), (?:string|number|bool)\)\}")
+_CONVERSION: Final = re.compile(
+    r"\$\{convert\(((?:var|local)\.[\w.-]+), (?:string|number|bool|list\(string\)|list\(number\)|map\(string\))\)\}"
+)
 
 
 def _drop_conversions(value: Any) -> Any:
@@ -275,6 +332,28 @@ def _use_spellings(block: BlockType, content: Mapping[str, Any]) -> Mapping[str,
     return {spellings.get(name.lower(), name): value for name, value in content.items()}
 
 
+def _find_short_form(block: BlockType, value: Any) -> str | list[str] | None:
+    """Return the texts of blocks that set nothing but their short argument, or `None` if one of them sets more.
+
+    A text is a template that computes the list.
+    """
+    if isinstance(value, str):
+        return str(_drop_conversions(value))
+    if not isinstance(value, list) or not value:
+        return None
+    texts: list[str] = []
+    for item in value:
+        written = {name: each for name, each in item.items() if each is not None} if isinstance(item, dict) else {}
+        text = written.get(block.short_field)
+        if isinstance(item, str):
+            texts.append(item)
+        elif isinstance(text, str) and len(written) == 1:
+            texts.append(text)
+        else:
+            return None
+    return texts
+
+
 def _is_list_of_blocks(value: Any) -> bool:
     """Return whether a value is a list of objects that blocks can express."""
     return isinstance(value, list) and bool(value) and all(_is_block(item) for item in value)
@@ -290,19 +369,22 @@ def _indent(lines: Sequence[str]) -> list[str]:
     end = ""
     is_indented = False
     for line in lines:
+        if line.startswith(UNCHANGED_LINE):
+            indented.append(line)
+            continue
         if end:
             is_end = line.strip() == end
             indented.append(f"{INDENTATION}{line}" if is_indented and line else line)
             end = "" if is_end else end
             continue
         indented.append(f"{INDENTATION}{line}" if line else line)
-        opening = _HEREDOC_OPENING.search(line)
+        opening = _HEREDOC_OPENING.match(line)
         end = opening[2] if opening is not None else ""
         is_indented = opening is not None and opening[1] == "-"
     return indented
 
 
-_HEREDOC_OPENING: Final = re.compile(r"= <<(-?)([A-Z_]+)$")
+_HEREDOC_OPENING: Final = re.compile(r"\s*[\w-]+\s*= <<(-?)([A-Z_]+)$")
 
 
 def _wrap(header: str, body: Sequence[str]) -> list[str]:
@@ -336,7 +418,7 @@ def format_short_duration(nanoseconds: int) -> str:
 
 def format_label(text: str) -> str:
     """Return a label in quotes."""
-    return f'"{escape_template(_escape(text), keeps_references=False)}"'
+    return f'"{escape_template(escape_quoted(text), keeps_references=False)}"'
 
 
 def format_expression(value: Any, *, is_inside: bool = False, markers: Markers = Markers.KEEP_REFERENCES) -> str:
@@ -377,31 +459,29 @@ def format_expression(value: Any, *, is_inside: bool = False, markers: Markers =
 
 
 def _shift(text: str) -> str:
-    return "\n".join(f"{INDENTATION}{line}" for line in text.split("\n"))
+    return "\n".join(_indent(text.split("\n")))
 
 
 def _format_text(text: str, *, allows_heredoc: bool = False, markers: Markers = Markers.KEEP_REFERENCES) -> str:
-    if allows_heredoc and text.count("\n") >= MIN_HEREDOC_LINES - 1 and text.endswith("\n") and len(text) > 1:
+    is_long = text.count("\n") >= MIN_HEREDOC_LINES - 1 and text.endswith("\n") and len(text) > 1
+    if allows_heredoc and is_long and UNCHANGED_LINE not in text:
         heredoc = _format_heredoc(text, markers)
         if heredoc is not None:
             return heredoc
-    quoted = f'"{_escape(text)}"'
+    quoted = f'"{escape_quoted(text)}"'
     if MARKERS.search(text) is None:
         return quoted
     if markers is Markers.KEEP_ALL:
-        return f'"{"".join(piece if is_code else _escape(piece) for is_code, piece in split_template(text))}"'
+        return _keep_lines(quote_template(text))
     if markers is Markers.KEEP_REFERENCES and _is_right(quoted, text):
         return quoted
-    return f'"{escape_template(_escape(text), keeps_references=False)}"'
+    return f'"{escape_template(escape_quoted(text), keeps_references=False)}"'
 
 
 def _find_bare_expression(text: str) -> str:
     """Return the expression of a text that is one interpolation, or an empty text. References for nodes stay in quotes."""
-    pieces = split_template(text)
-    if len(pieces) != 1 or not pieces[0][0] or not text.startswith("${") or "\n" in text or "~" in (text[2], text[-2]):
-        return ""
-    inner = text[2:-1].strip()
-    if _NODE_REFERENCE.fullmatch(inner) is not None:
+    inner = find_interpolation(text)
+    if not inner or "\n" in inner or _NODE_REFERENCE.fullmatch(inner) is not None:
         return ""
     # Without the parentheses, an object becomes a list with one object.
     return f"({inner})" if inner.startswith("{") else inner
@@ -428,47 +508,25 @@ def _indent_heredoc(text: str, name: str) -> str:
     """Return a heredoc whose lines are indented as the block is, if its own indentation allows this."""
     lines = text.split("\n")[:-1]
     written = [line for line in lines if line.strip()]
-    if all(line[:1] in " \t" for line in written) or any(line != "" for line in lines if not line.strip()):
+    has_long_code = any(is_code and "\n" in piece for is_code, piece in split_template(text))
+    if (
+        has_long_code
+        or all(line[:1] in " \t" for line in written)
+        or any(line != "" for line in lines if not line.strip())
+    ):
         return f"<<{name}\n{text}{name}"
     body = "".join(f"{INDENTATION}{line}\n" if line else "\n" for line in lines)
     return f"<<-{name}\n{body}{name}"
 
 
-def _strip_braces(text: str) -> str:
-    """Return a condition without `${ }` around it."""
-    pieces = split_template(text)
-    is_one = len(pieces) == 1 and pieces[0][0] and text.startswith("${")
-    return text[2:-1].strip() if is_one else text
+def _format_condition(text: str) -> str:
+    """Return a condition without `${ }` around it. Line breaks need parentheses."""
+    condition = find_interpolation(text.strip()) or text.strip()
+    return _keep_lines(f"({condition})") if "\n" in condition else condition
 
 
-def split_template(text: str) -> list[tuple[bool, str]]:
-    """Return the parts of a template: whether each is an interpolation or a directive, and its text."""
-    pieces: list[tuple[bool, str]] = []
-    literal_start = pos = 0
-    while (marker := MARKERS.search(text, pos)) is not None:
-        pos = marker.end()
-        if len(marker[1]) > 1:
-            continue  # An escape is literal text.
-        end = _find_template_end(text, pos)
-        start = marker.end() - 2
-        pieces += [(False, text[literal_start:start])] if start > literal_start else []
-        pieces.append((True, text[start:end]))
-        literal_start = pos = end
-    pieces += [(False, text[literal_start:])] if literal_start < len(text) else []
-    return pieces
-
-
-def _find_template_end(text: str, pos: int) -> int:
-    """Return the offset after the brace that closes an interpolation, or the end of the text if it has none."""
-    depth = 1
-    for match in _TEMPLATE_PART.finditer(text, pos):
-        if match[0] == "{":
-            depth += 1
-        elif match[0] == "}":
-            depth -= 1
-            if not depth:
-                return match.end()
-    return len(text)
+def _keep_lines(expression: str) -> str:
+    return expression.replace("\n", f"\n{UNCHANGED_LINE}")
 
 
 def _is_right(expression: str, text: str) -> bool:
@@ -478,8 +536,3 @@ def _is_right(expression: str, text: str) -> bool:
         return node.evaluate(Scope(Budget(), {}, FunctionPorts(_NoRandom()))) == text
     except (ParseError, ExpressionError):
         return False
-
-
-def _escape(text: str) -> str:
-    """Return a text with the escapes of quoted strings."""
-    return _ESCAPED.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)

@@ -12,9 +12,23 @@ from typing import Any, Final
 
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
-from wharf.job_files.fields import FieldProblem, NormalizedJob, describe_type, explain_type, normalize_job
+from wharf.job_files.fields import (
+    FieldProblem,
+    NormalizedJob,
+    describe_type,
+    explain_type,
+    has_job_fields,
+    normalize_job,
+)
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath, find_path_value, format_path, list_marked_paths, parse_path
+from wharf.job_files.hcl.places import (
+    FilePath,
+    find_path_value,
+    format_path,
+    iterate_referring_texts,
+    list_marked_paths,
+    parse_path,
+)
 from wharf.job_files.hcl.warnings import list_warnings
 from wharf.job_files.runtime_names import add_name_warnings
 from wharf.job_files.task_problems import add_task_problems
@@ -38,6 +52,7 @@ from wharf.languages.hcl.documents import (
 )
 from wharf.languages.hcl.json_documents import JsonArray, JsonExpression, JsonNode, JsonObject, JsonProperty, JsonScalar
 from wharf.languages.hcl.schemas import BodySchema
+from wharf.languages.hcl.template_documents import check_template_document
 from wharf.languages.hcl.values import to_plain
 from wharf.languages.hcl.variables import VariableInputs
 from wharf.languages.markup import MarkupDocument, MarkupFormat, parse_markup
@@ -52,6 +67,8 @@ EXTENSION_PREFIX: Final = "x-"
 WRAPPER: Final = "Job"
 """The key of the job in a request of the API. A file may have it too."""
 _JOB: Final = "job"
+_TEMPLATE_SCHEMA: Final = BodySchema((_JOB,))
+"""The top level of a file with variables, beside these."""
 _DECLARED_REFERENCE: Final = re.compile(r"(?<!\$)\$\{\s*(var|local)\.([A-Za-z_][\w-]*)")
 """The start of a reference to a variable or local value. A doubled sign makes it a text."""
 _NO_JOB_FIXES: Final = {
@@ -154,8 +171,15 @@ def map_markup_job(
     if foreign := _find_foreign_key(value):
         diagnostics.add(*places.get_range((foreign,), is_name=True), *FOREIGN_FILES[foreign])
         diagnostics.raise_if_any()
-    evaluated = _evaluate_templates(document, source, inputs, ports)
-    if evaluated is None:
+    try:
+        evaluated = _evaluate_templates(document, source, inputs, ports)
+    except DocumentErrors as errors:
+        # The rest of the file is checked as it is written, but for values with references.
+        evaluated = None
+        diagnostics.diagnostics += errors.diagnostics
+        diagnostics.hidden = errors.hidden or diagnostics.hidden
+        diagnostics.omitted_count += errors.omitted_count
+    if evaluated is None and not diagnostics.diagnostics:
         _add_undeclared_references(diagnostics, value, places)
     if evaluated is not None:
         value = to_plain(evaluated.body.attributes[_JOB].value)
@@ -199,9 +223,29 @@ def map_markup_job(
     if diagnostics.diagnostics:
         reported = {problem.path for problem in normalized.problems}
         _add_type_problems(diagnostics, parsed, document.format, reported, is_template=evaluated is not None)
+        from wharf.job_files.value_problems import add_value_problems
+
+        add_value_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
     add_name_warnings(parsed)
     return parsed
+
+
+def refuse_other_files(document: MarkupDocument, source: SourceFile) -> None:
+    """Raise `DocumentErrors` if a document is not a job file: it is no map, or has no field of a job. Types are not checked."""
+    value = document.value
+    if not isinstance(value, dict):
+        raise _refuse_document(document, source)
+    foreign = _find_foreign_key(value)
+    if not foreign and (has_job_fields(value) or any(key in value for key in (*TEMPLATE_KEYS, WRAPPER, _JOB))):
+        return
+    message, fix = FOREIGN_FILES.get(
+        foreign, ("not a job file: it has no field of a job", _NO_JOB_FIXES[document.format])
+    )
+    diagnostics = DiagnosticList()
+    key = foreign or next(iter(value), "")
+    diagnostics.add(*MarkupPlaces(document, source).get_range((key,), is_name=True), message, fix)
+    diagnostics.raise_if_any()
 
 
 def _find_foreign_key(value: Mapping[str, Any]) -> str:
@@ -217,7 +261,8 @@ def _find_foreign_key(value: Mapping[str, Any]) -> str:
 
 def _refuse_document(document: MarkupDocument, source: SourceFile) -> DocumentErrors:
     """Return the error of a document that is no map."""
-    message, fix = f"expected a job, got {describe_type(document.value)}", _NO_JOB_FIXES[document.format]
+    found = "an empty file" if document.value is None else describe_type(document.value)
+    message, fix = f"not a job file: expected a map, got {found}", _NO_JOB_FIXES[document.format]
     start = len(source.text) - len(source.text.lstrip())
     if document.format is MarkupFormat.YAML:
         from wharf.languages.yaml_faults import explain_text
@@ -244,11 +289,12 @@ def _add_type_problems(
             if (problem.path != "ID" or parsed.document.get("ID")) and parse_path(problem.path) not in reported:
                 path = find_origin(parsed.document, problem.path)
                 value = find_value(parsed.document, path)
-                if not is_template and isinstance(value, str) and _DECLARED_REFERENCE.search(value):
-                    continue  # The reference is an error already. Its value may have the right type.
+                if not is_template and isinstance(value, str) and "${" in value:
+                    continue  # The reference may be an error already. Its value may have the right type.
                 place = parsed.find_place(path)
                 name = parsed.spell_path(parsed.cut_path(path))
-                message, fix = explain_type(path, problem.message, value, format, file_path=name)
+                written = place.text if path in parsed.places else ""
+                message, fix = explain_type(path, problem.message, value, format, file_path=name, written=written)
                 if parsed.is_sensitive(path):
                     message, fix = hide_quoted(message), ""
                 diagnostics.add(place.source, place.start, place.end, f"{name}: {message}", fix)
@@ -260,7 +306,7 @@ def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, place
     The file is no template, so the text would reach the node, which knows no such name. `$${` stays as it is.
     """
     seen: set[str] = set()
-    for path, text in _iterate_texts(document, ()):
+    for path, text in iterate_referring_texts(document):
         for match in _DECLARED_REFERENCE.finditer(text):
             kind, name = match[1], match[2]
             if f"{kind}.{name}" in seen:
@@ -278,16 +324,6 @@ def _add_undeclared_references(diagnostics: DiagnosticList, document: Any, place
                 f'the file does not declare "{kind}.{name[:80]}": it has no "{key}"',
                 f'add "{key}" with "{name[:80]}" to the top of the file, or write $${{{kind}.{name[:80]}}} for this text',
             )
-
-
-def _iterate_texts(value: Any, path: FilePath) -> Iterator[tuple[FilePath, str]]:
-    """Yield the texts inside a value that contain a reference, with their paths."""
-    if isinstance(value, str):
-        if "${" in value:
-            yield path, value
-        return
-    for step, item in _iterate_items(value):
-        yield from _iterate_texts(item, (*path, step))
 
 
 def find_origin(document: Any, field_path: str) -> str:
@@ -326,7 +362,7 @@ class MarkupPlaces(Mapping[str, SourceRange]):
         self._prefix = prefix
 
     def __getitem__(self, path: str) -> SourceRange:
-        found = self._find((*self._prefix, *self._get_file_path(parse_path(path))))
+        found = self._find_field(path)
         if found is None and path:
             raise KeyError(path)
         return found.value if found is not None else SourceRange(SourceFile(self._source.name, "", is_file=False), 0, 0)
@@ -343,7 +379,8 @@ class MarkupPlaces(Mapping[str, SourceRange]):
         return format_path(self._get_file_path(parse_path(path)))
 
     def __iter__(self) -> Iterator[str]:
-        return _iterate_paths(self._job, ())
+        """Yield the paths that the file contains: not those inside a list or map that a template returns."""
+        return (path for path in _iterate_paths(self._job, ()) if not path or self._find_field(path) is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -409,6 +446,9 @@ class MarkupPlaces(Mapping[str, SourceRange]):
             except MarkupError:
                 self._tree = None
         return self._tree
+
+    def _find_field(self, path: str) -> "_Place | None":
+        return self._find((*self._prefix, *self._get_file_path(parse_path(path))))
 
     def _find(self, path: FilePath) -> "_Place | None":
         """Return the place of a value and of its key. The empty path is the start of the document."""
@@ -481,6 +521,19 @@ def _evaluate_templates(
         nothing = ParsedDocument(source, JsonObject([], 0, 0))
         evaluate_document(nothing, BodySchema(), ports=ports, inputs=inputs).diagnostics.raise_if_any()
         return None
+    parsed = _build_template_document(document, source)
+    evaluated = evaluate_document(parsed, _TEMPLATE_SCHEMA, ports=ports, inputs=inputs)
+    evaluated.diagnostics.raise_if_any()
+    return evaluated
+
+
+def check_templates(document: MarkupDocument, source: SourceFile, inputs: VariableInputs, ports: FunctionPorts) -> None:
+    """Check the declarations of a file, and its templates without values of variables. Raises `DocumentErrors`."""
+    check_template_document(_build_template_document(document, source), _TEMPLATE_SCHEMA, ports=ports, inputs=inputs)
+
+
+def _build_template_document(document: MarkupDocument, source: SourceFile) -> ParsedDocument:
+    """Return a file with variables as a document in the JSON form of HCL. Raises `DocumentErrors`."""
     diagnostics = DiagnosticList()
     size = len(source.text.encode())
     if size > MAX_FILE_BYTES:
@@ -507,10 +560,7 @@ def _evaluate_templates(
             elif not (isinstance(entry.value, JsonScalar) and entry.value.value is None):
                 diagnostics.add(source, entry.start, entry.end, f"{LOCALS} is a map of names to values")
     diagnostics.raise_if_any()
-    root = JsonObject(properties, tree.start, tree.end)
-    evaluated = evaluate_document(ParsedDocument(source, root), BodySchema((_JOB,)), ports=ports, inputs=inputs)
-    evaluated.diagnostics.raise_if_any()
-    return evaluated
+    return ParsedDocument(source, JsonObject(properties, tree.start, tree.end))
 
 
 def _build_declarations(entry: JsonProperty, diagnostics: DiagnosticList, source: SourceFile) -> JsonNode:
@@ -549,6 +599,7 @@ def _convert_validation(part: JsonProperty) -> JsonProperty:
         if inner.key != "condition" or not isinstance(text, str):
             return inner
         start, end = inner.value.start, inner.value.end
+        text = text.strip()
         if text.startswith("${") and text.endswith("}"):
             text, start, end = text[2:-1], start + 2, end - 1
         return inner if "${" in text else inner._replace(value=JsonExpression(text, start, end))

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from wharf.contract.model.jobs.validation.constraints import NODE_TARGETS
 from wharf.job_files.hcl.parsed_job import ParsedJob
-from wharf.job_files.hcl.places import FilePath, format_path
+from wharf.job_files.hcl.places import FilePath, format_path, iterate_referring_texts
 from wharf.job_files.hcl.warnings import MAX_WARNINGS
 from wharf.job_files.text_places import find_occurrence
 from wharf.languages.hcl.diagnostics import SourceRange
-from wharf.languages.suggestions import find_nearest_name
+from wharf.languages.suggestions import NameSearch
 
 NODE_NAMES: Final = frozenset(target.removeprefix("${node.").removesuffix("}") for target in NODE_TARGETS) | {"region"}
 """What references that begin with `node.` can name."""
@@ -40,8 +40,8 @@ MIN_ATTRIBUTE_SIMILARITY: Final = 0.88
 """How similar an attribute must be to a well-known one. Nodes may have others, such as `driver.docker.volumes`."""
 TASK_NAMES: Final = frozenset(
     {
-        "ALLOC_DIR", "ALLOC_ID", "ALLOC_INDEX", "ALLOC_NAME", "CPU_CORES", "CPU_LIMIT", "DC", "GROUP_NAME", "JOB_ID",
-        "JOB_NAME", "JOB_PARENT_ID", "MEMORY_LIMIT", "MEMORY_MAX_LIMIT", "NAMESPACE", "REGION", "SECRETS_DIR",
+        "ALLOC_DIR", "ALLOC_ID", "ALLOC_INDEX", "ALLOC_NAME", "ARRAY_INDEX", "ARRAY_ITEM", "ARRAY_SIZE", "CPU_CORES", "CPU_LIMIT", "DC", "GROUP_NAME", "JOB_ID",
+        "JOB_NAME", "JOB_PARENT_ID", "MEMORY_LIMIT", "MEMORY_MAX_LIMIT", "NAMESPACE", "OUTPUTS", "REGION", "SECRETS_DIR",
         "SHORT_ALLOC_ID", "TASK_DIR", "TASK_NAME", "TOKEN", "UNIX_ADDR",
     }
 )  # fmt: skip
@@ -51,7 +51,7 @@ PORT_PREFIXES: Final = (
 )  # fmt: skip
 """Beginnings of variables for each port of the group. The label of the port follows."""
 META_PREFIX: Final = "META_"
-OTHER_PREFIXES: Final = ("TOKEN_", "UPSTREAM_")
+OTHER_PREFIXES: Final = ("STEP_", "TOKEN_", "UPSTREAM_")
 """Beginnings of variables whose rest is not checked."""
 MIN_SIMILARITY: Final = 0.8
 """How similar a known variable of tasks must be to be suggested."""
@@ -95,11 +95,16 @@ class Finding(NamedTuple):
 def add_name_warnings(parsed: ParsedJob) -> None:
     """Add a warning to those of the job for each reference with a misspelled name, at its place in the file."""
     warned = {warning.partition(": ")[0] for warning in parsed.warnings}
+    search = NameSearch()
+    findings: dict[tuple[str, TaskNames], Finding | None] = {}
     for path, text, names in _iterate_texts(parsed.document):
         for match in _REFERENCE.finditer(text):
             if match[0].startswith("$$"):
                 continue
-            finding = find_mistake(match[1].strip(), names)
+            key = (match[1].strip(), names)
+            if key not in findings:
+                findings[key] = find_mistake(*key, search)
+            finding = findings[key]
             if finding is None or (path[-1] == "LTarget" and match[1].strip().startswith("node.")):
                 continue  # Servers refuse a comparison of another value of a node.
             value = parsed.find_place(format_path(path))
@@ -112,64 +117,66 @@ def add_name_warnings(parsed: ParsedJob) -> None:
                 return
 
 
-def find_mistake(reference: str, names: TaskNames) -> Finding | None:
+def find_mistake(reference: str, names: TaskNames, search: NameSearch) -> Finding | None:
     """Return what is wrong with a reference, such as `node.datacentr`, or `None` if a node may know it."""
     if quoted := _QUOTED_VARIABLE.match(reference):
-        return _check_variable(quoted[1], names)
+        return _check_variable(quoted[1], names, search)
     if indexed := _INDEXED.match(reference):
         return _describe_index(reference, indexed[1], indexed[2])
     root, _, rest = reference.partition(".")
     if root == "node" and rest not in NODE_NAMES:
-        nearest = find_nearest_name(rest, NODE_NAMES)
+        nearest = search.find_nearest_name(rest, NODE_NAMES)
         fix = f'did you mean "node.{nearest}"?' if nearest else f"the names are {_list_names(NODE_NAMES, 'node.')}"
         return Finding(f'a node has no value "{reference}"', fix)
     if root == "attr" and rest not in ATTRIBUTES:
-        nearest = find_nearest_name(rest, ATTRIBUTES, min_similarity=MIN_ATTRIBUTE_SIMILARITY)
+        nearest = search.find_nearest_name(rest, ATTRIBUTES, min_similarity=MIN_ATTRIBUTE_SIMILARITY)
         return (
             Finding(f'"{reference}" is not a well-known attribute of nodes', f'did you mean "attr.{nearest}"?')
             if nearest
             else None
         )
-    return _check_variable(reference, names)
+    return _check_variable(reference, names, search)
 
 
-def _check_variable(name: str, names: TaskNames) -> Finding | None:
+def _check_variable(name: str, names: TaskNames, search: NameSearch) -> Finding | None:
     """Return what is wrong with the name of a variable of a task, or `None`."""
     if name in names.environment:
         return None
     variable = _VARIABLE.match(name)
     if variable is None:
-        nearest = find_nearest_name(name, names.environment, min_similarity=MIN_SIMILARITY) if len(name) > 2 else None
+        nearest = (
+            search.find_nearest_name(name, names.environment, min_similarity=MIN_SIMILARITY) if len(name) > 2 else None
+        )
         return Finding(f'the task sets no variable "{name}"', f'did you mean "{nearest}"?') if nearest else None
     prefix, rest = f"{variable[1]}_", variable[2]
     if rest in TASK_NAMES or rest.startswith(OTHER_PREFIXES):
         return None
     if rest.startswith(META_PREFIX):
-        return _check_meta(prefix, rest.removeprefix(META_PREFIX), names.meta_variables)
+        return _check_meta(prefix, rest.removeprefix(META_PREFIX), names.meta_variables, search)
     kind = next((each for each in PORT_PREFIXES if rest.startswith(each)), "")
     if kind:
-        return _check_port(f"{prefix}{kind}", rest.removeprefix(kind), names)
-    nearest = find_nearest_name(rest, TASK_NAMES, min_similarity=MIN_SIMILARITY)
+        return _check_port(f"{prefix}{kind}", rest.removeprefix(kind), names, search)
+    nearest = search.find_nearest_name(rest, TASK_NAMES, min_similarity=MIN_SIMILARITY)
     return Finding(f'a task has no variable "{name}"', f'did you mean "{prefix}{nearest}"?') if nearest else None
 
 
-def _check_port(prefix: str, label: str, names: TaskNames) -> Finding | None:
+def _check_port(prefix: str, label: str, names: TaskNames, search: NameSearch) -> Finding | None:
     """Return what is wrong with the port that a variable names, or `None`."""
     ports = names.ports
     if ports is None or label in ports or label in names.port_variables:
         return None
-    nearest = find_nearest_name(label, ports)
+    nearest = search.find_nearest_name(label, ports)
     if nearest is not None:
         return Finding(f'the group has no port "{label}"', f'did you mean "{prefix}{nearest}"?')
     fix = f"its ports are {_list_names(ports)}" if ports else "add it to the network of the group"
     return Finding(f'the group has no port "{label}"', fix)
 
 
-def _check_meta(prefix: str, key: str, variables: frozenset[str]) -> Finding | None:
+def _check_meta(prefix: str, key: str, variables: frozenset[str], search: NameSearch) -> Finding | None:
     """Return what is wrong with the key of metadata that a variable names, or `None`."""
     if key in variables:
         return None
-    nearest = find_nearest_name(key, variables)
+    nearest = search.find_nearest_name(key, variables)
     fix = f'did you mean "{prefix}{META_PREFIX}{nearest}"?' if nearest else "add it to meta of the job, group or task"
     return Finding(f'the task has no meta value "{key}"', fix)
 
@@ -234,14 +241,8 @@ def _iterate_group(
 
 def _iterate_values(value: Any, path: FilePath, names: TaskNames) -> Iterator[tuple[FilePath, str, TaskNames]]:
     """Yield the texts inside a value."""
-    if isinstance(value, str):
-        if "${" in value:
-            yield path, value, names
-        return
-    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for step, item in entries:
-        if step not in UNREPLACED_FIELDS:
-            yield from _iterate_values(item, (*path, step), names)
+    for text_path, text in iterate_referring_texts(value, path, UNREPLACED_FIELDS):
+        yield text_path, text, names
 
 
 def _clean(names: Collection[str]) -> frozenset[str]:

@@ -37,6 +37,7 @@ from wharf.languages.markup_errors import MarkupError
 from wharf.languages.toml_faults import explain_toml_error, find_long_key
 from wharf.languages.toml_locations import TOML_TEXT, KeyPath, find_ranges
 
+EMPTY_FILE_FIX: Final = "write a job; `wharf job init` writes an example"
 MAX_SLOW_CHARS: Final = 1_000_000
 """Limit of a text in YAML or TOML, equal to that of a job file in HCL. Their parsers are written in Python: a long text takes up to
 2 s for each MB.
@@ -146,7 +147,7 @@ def parse_json(text: str, *, max_values: int | None = MAX_JSON_VALUES) -> Any:  
         raise MarkupError(str(problem), problem.position, problem.end) from None
     except json.JSONDecodeError as error:
         if not text.strip():
-            raise MarkupError("the file is empty") from None
+            raise MarkupError("the file is empty", fix=EMPTY_FILE_FIX) from None
         raise _explain_json_error(text, error) from error
     except _DuplicateKey as error:
         raise _locate_duplicate(text, str(error)) from None
@@ -250,7 +251,7 @@ def parse_yaml(text: str) -> MarkupDocument:
     except (YAMLError, ValueError) as error:
         raise MarkupError(str(error).splitlines()[0]) from error
     if not values:
-        raise MarkupError("the file is empty")
+        raise MarkupError("the file is empty", fix=EMPTY_FILE_FIX)
     node = reader.composer.last_root
     return MarkupDocument(values[0], MarkupFormat.YAML, lambda: _build_yaml_tree(node, reader.constructor))
 

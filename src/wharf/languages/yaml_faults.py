@@ -22,6 +22,8 @@ _KEY: Final = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s:#"'\[\]{},&*][^:#]*?):(?=[ 
 _KEY_WITHOUT_BLANK: Final = re.compile(r"([A-Za-z_][\w.-]*):(?=[^\s:/])(?!.*:(?:\s|$))")
 _KEY_WITHOUT_COLON: Final = re.compile(r"([A-Za-z_]\w*)(?:[ \t]*=[ \t]*|[ \t]+)([^\s=:#].*)?$")
 _ITEM_WITHOUT_BLANK: Final = re.compile(r"-([^\s\-].*)")
+_NO_BREAK_SPACE: Final = re.compile("^[ \t-]*(?:[\\w.]+:[ \t]*)?\u00a0", re.MULTILINE)
+"""The first no-break space in the indentation of a line, or after its key."""
 _DOCUMENT_END: Final = re.compile(r"^\.\.\.(?=[ \t\r\n]|$)", re.MULTILINE)
 _DOCUMENT_START: Final = re.compile(r"^---(?=[ \t\r\n]|$)", re.MULTILINE)
 _HCL_START: Final = re.compile(r'(?:job|group|variable)[ \t]+"[^"\n]*"[ \t]*\{')
@@ -442,7 +444,8 @@ def _explain_level(fault: _Fault) -> MarkupError | None:
         return _refuse_item(fault, line)
     if found == "'<block mapping start>'":
         columns = sorted({each.column for each in _list_open_lines(fault, line)} - {line.column})
-        choices = " or ".join(str(column) for column in columns[:4])
+        *others, last = [str(column) for column in columns[:4]] or ["0"]
+        choices = f"{', '.join(others)} or {last}" if others else last
         return MarkupError(
             f"the line is indented by {line.column} blanks, unlike any line above it", line.content_start, line.end,
             f"indent it by {choices} blanks",
@@ -484,7 +487,15 @@ def _list_open_lines(fault: _Fault, line: _MarkupLine) -> list[_MarkupLine]:
     return found
 
 
+def _explain_no_break_space(fault: _Fault) -> MarkupError | None:
+    """Explain a no-break space where YAML needs a blank. The parser takes it for a part of a text."""
+    found = _NO_BREAK_SPACE.search(fault.text, 0, find_line_end(fault.text, fault.at))
+    if found is None:
+        return None
+    return MarkupError("the line has a no-break space (U+00A0)", found.end() - 1, found.end(), "replace it by a blank")
+
+
 _EXPLANATIONS: Final[tuple[Callable[[_Fault], MarkupError | None], ...]] = (
-    _explain_tab, _explain_duplicate, _explain_quote, _explain_flow, _explain_first_character, _explain_alias, _explain_tag,
+    _explain_tab, _explain_no_break_space, _explain_duplicate, _explain_quote, _explain_flow, _explain_first_character, _explain_alias, _explain_tag,
     _explain_merge, _explain_colon, _explain_missing_colon, _explain_level,
 )  # fmt: skip

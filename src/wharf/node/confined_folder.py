@@ -193,9 +193,13 @@ class ConfinedFolder:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise ConfinedPathError(f"{name[:200]} is not a folder: a file or link has that name") from None
             raise
-        os.close(parent)
         if is_new and self._owner:
-            os.fchown(descriptor, *self._owner)
+            try:
+                os.fchown(descriptor, *self._owner)
+            except OSError:
+                os.close(descriptor)
+                raise
+        os.close(parent)  # Last: the caller closes it after an error.
         return descriptor
 
     @staticmethod

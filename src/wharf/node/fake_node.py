@@ -64,6 +64,8 @@ class _FakeAllocation(msgspec.Struct):
     min_healthy_s: float = 0.0  # how long it must run to be healthy
     healthy: bool | None = None
     """`None`: not decided yet."""
+    is_killed: bool = False
+    """Whether it was stopped before its end. Servers must not take it for completed batch work."""
     is_end_acknowledged: bool = False
     """Whether servers have acknowledged that it has ended."""
     healthy_timer: asyncio.TimerHandle | None = None  # makes the allocation healthy
@@ -212,6 +214,7 @@ class FakeNode:
         if allocation.status in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST):
             return
         if assigned.desired_status is not DesiredStatus.RUN:
+            allocation.is_killed = job is not None and job.is_finite
             self._finish(allocation, ClientStatus.COMPLETE)
         elif is_new:
             self._start(allocation, job, assigned.task_group)
@@ -368,10 +371,12 @@ def build_fake_node(node_id: str, machine: FakeMachine, now_ns: int) -> Node:
 
 
 def _build_failure_events(allocation: _FakeAllocation) -> tuple[TaskEvent, ...] | None:
-    """Return the task events of a failed allocation; `None` for any other.
+    """Return the task events of a failed allocation, or of a batch job's that was stopped; `None` for any other.
 
     Other events are left out, because simulated clusters have up to a million allocations.
     """
+    if allocation.is_killed and allocation.status is ClientStatus.COMPLETE:
+        return (TaskEvent(type=TaskEventType.KILLED, time=allocation.finished_ns),)
     if allocation.script is None or allocation.status is not ClientStatus.FAILED:
         return None
     if allocation.script.start_error:

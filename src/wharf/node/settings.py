@@ -173,7 +173,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_class: Annotated[str, SettingInfo("The node class, which constraints and spreads can use.")] = ""
     node_pool: Annotated[str, SettingInfo("The node pool that the node belongs to.")] = "default"
     meta: Annotated[dict[str, str], SettingInfo("Metadata of your choice, which constraints can use.")] = {}
-    options: Annotated[dict[str, str], SettingInfo("Options for driver and device plugins (docs/node.md).")] = {}
+    options: Annotated[
+        dict[str, str], SettingInfo("Options for driver and device plugins (documentation page The node).")
+    ] = {}
     fake_nodes: Annotated[
         int,
         SettingInfo(
@@ -218,8 +220,11 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 70.0
     gc_parallel_destroys: Annotated[int, SettingInfo("How many folders are removed at a time.", min_value=1)] = 2
     gc_max_allocs: Annotated[
-        int, SettingInfo("How many allocations a node may have before it removes folders of ended ones.", min_value=1)
-    ] = 50
+        int,
+        SettingInfo(
+            "How many folders of allocations a node may have before it removes those of ended ones.", min_value=1
+        ),
+    ] = 10_000
     log_tail_bytes: Annotated[
         int,
         SettingInfo(

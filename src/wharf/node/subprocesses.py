@@ -13,9 +13,10 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from wharf.node.input_texts import open_input_texts
+from wharf.world.pipes import connect_reading_end, connect_writing_end
 
 CHECK_INTERVAL_S: Final = 0.5
 """Seconds between two calls of `check`."""
@@ -77,26 +78,24 @@ class ChildProgram:
 
     async def _connect_reader(self, number: int, buffer_bytes: int) -> asyncio.StreamReader:
         """Return a reader of the pipe with this number that buffers at most twice `buffer_bytes`."""
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(limit=buffer_bytes)
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), self._take_pipe(number, "rb")
-        )
+        reader = asyncio.StreamReader(limit=buffer_bytes)
+        transport, _ = await connect_reading_end(lambda: asyncio.StreamReaderProtocol(reader), self._take_pipe(number))
         self._transports.append(transport)
         return reader
 
     async def _connect_writer(self) -> asyncio.StreamWriter:
         loop = asyncio.get_running_loop()
         # The protocol requires a reader; nothing is ever read from this end.
-        transport, protocol = await loop.connect_write_pipe(
-            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), self._take_pipe(0, "wb")
+        transport, protocol = await connect_writing_end(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), self._take_pipe(0)
         )
         self._transports.append(transport)
         return asyncio.StreamWriter(transport, protocol, None, loop)
 
-    def _take_pipe(self, number: int, mode: str) -> IO[bytes]:
-        """Return the pipe as a file, which its transport closes."""
+    def _take_pipe(self, number: int) -> int:
+        """Return the descriptor of the pipe, which its transport closes."""
         descriptor, self._pipes[number] = self._pipes[number], -1
-        return os.fdopen(descriptor, mode, buffering=0)
+        return descriptor
 
     def _reap(self) -> None:
         """Store the exit code of a program that has ended."""

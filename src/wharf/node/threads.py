@@ -38,6 +38,8 @@ class ThreadGroup(StrEnum):
     """The free space of the node's disks."""
     SEARCH = "search"
     """What other nodes have left on the machine."""
+    LOG_SEARCH = "log-search"
+    """Searches in the logs of tasks."""
 
 
 MAX_THREADS: Final = {
@@ -49,6 +51,7 @@ MAX_THREADS: Final = {
     ThreadGroup.IMAGES: 2,
     ThreadGroup.DISKS: 1,
     ThreadGroup.SEARCH: 1,
+    ThreadGroup.LOG_SEARCH: 2,
 }
 """How many functions of a group run at a time; more wait. Limits the memory of threads."""
 MAX_WAITING: Final = 8_192

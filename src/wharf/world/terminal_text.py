@@ -11,6 +11,19 @@ _CONTROLS: Final = re.compile(
     "]"
 )
 
+COLOR_SEQUENCE: Final = re.compile(r"\x1b\[[0-9;:]*m")
+"""Sets colors and weights of the text that follows."""
+CONTROL_SEQUENCE: Final = re.compile(
+    r"\r\n"
+    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: moves the cursor, clears, or sets colours and modes.
+    # OSC, DCS, SOS, PM and APC: titles, links, the clipboard. They end with BEL or ST, and for us also with the line.
+    r"|\x1b[\]PX^_][^\x07\x1b\n\x9c]*(?:\x07|\x1b\\|\x9c|(?=[\x1b\n]))"
+    r"|\x1b[ -/]+[0-~]"  # Character sets.
+    r"|\x1b[0-Z\\`-~]"  # Single functions, such as ESC c, which resets the terminal.
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # Single control characters, such as BEL and the 8-bit CSI.
+)
+"""What a program sends to control a terminal, and a carriage return."""
+
 
 def escape_controls(text: str) -> str:
     r"""Return the text with escapes such as `\u001b` in place of characters that control a terminal.

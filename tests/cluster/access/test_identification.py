@@ -147,7 +147,7 @@ def test_an_expired_token_is_refused_with_the_error_of_the_endpoint(
     assert CallerKind.EXPIRED is expired.kind
     assert (text, text) == (
         check_permission(expired, permissions.ANY_TOKEN, manner),
-        build_denial(expired, manner).text,
+        build_denial(expired, manner, detail="").text,
     )
 
 

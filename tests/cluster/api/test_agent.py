@@ -231,6 +231,18 @@ async def test_an_agent_reports_its_configuration_its_member_and_statistics() ->
 
 
 @in_virtual_time
+async def test_an_agent_with_a_node_reports_the_id_of_the_node() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        without_node = json.loads((await get(server, "/v1/agent/self")).body)
+        server.server.agent = NoAgentInterface(AgentInfo(has_node=True, node_id="n1"))
+
+        result = json.loads((await get(server, "/v1/agent/self")).body)
+
+        assert (result["stats"]["client"], "client" in without_node["stats"]) == ({"node_id": "n1"}, False)
+
+
+@in_virtual_time
 async def test_the_scheduler_of_a_server_is_reported() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")

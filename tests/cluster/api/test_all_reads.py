@@ -12,6 +12,7 @@ from urllib.parse import quote
 from msgspec import inspect
 from msgspec.structs import replace
 
+from tests.builders import a_batch_job, a_group
 from tests.cluster.api.test_read_limits import send, store_all, store_large_state
 from tests.kit.cluster import OneServer
 from tests.kit.loop_holds import MeasuredCluster
@@ -20,6 +21,8 @@ from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import SETTLED_S, an_id
 from wharf.cluster.server.security.access_services import AccessSettings
 from wharf.cluster.state import tables
+from wharf.contract.model.jobs.job import Parameterized
+from wharf.contract.model.jobs.steps import Need
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 
@@ -43,6 +46,7 @@ SHORT_LISTS: Final[Mapping[str, str]] = {
 """Lists that stay short whatever the state, and why."""
 UNREADABLE: Final[Mapping[str, int]] = {
     "job.submission": 400,  # It needs a version.
+    "flow.run": 400,  # The job has no steps. A test of `test_flows.py` reads the largest run.
     "node.former": 403,  # The secret of the node is missing.
     "node.desired": 403,
     "acl.token.self": 404,  # The request has no token.
@@ -50,7 +54,9 @@ UNREADABLE: Final[Mapping[str, int]] = {
     "variable.read": 503,
 }
 """The statuses of reads that this state does not answer with 200."""
-COMPUTED_IN_A_COPY: Final = frozenset(("job.explain", "evaluation.explain", "allocation.explain"))
+RUN: Final = a_batch_job("run", a_group("build"), a_group("test", depends=(Need(on="build"),)))
+"""A job with steps."""
+COMPUTED_IN_A_COPY: Final = frozenset(("cluster.usage", "job.explain", "evaluation.explain", "allocation.explain"))
 """Reads that a copy of the brain computes. Here it would be this process."""
 READS: Final = [
     endpoint
@@ -98,6 +104,8 @@ async def store_long_lists(server: OneServer) -> None:
     for n in range(RECORDS):
         node = a_node(f"n{n:05}", node_pool="default", attributes={f"attr.{k}": f"value{k}" for k in range(40)})
         puts.append(tables.NODES.build_put(node))
+        puts.append(tables.JOBS.build_put(replace(RUN, id=f"run{n:05}")))
+        puts.append(tables.JOBS.build_put(replace(RUN, id=f"flow{n:05}", parameterized_job=Parameterized())))
         rules = 'namespace "x" { policy = "read" }'
         for table, fields in (
             (tables.DEPLOYMENTS, {"id": an_id(n, 5), "namespace": "default", "job_id": "big"}),

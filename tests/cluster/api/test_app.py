@@ -10,11 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_periodic_job, a_task, some_resources
+from tests.kit.callers import a_token
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
 from tests.kit.state import SECRET, a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from tests.kit.work import an_id
+from wharf.cluster.api.access_control import CallerAuthenticator
 from wharf.cluster.api.app import MAX_BODY_BYTES, Api
 from wharf.cluster.api.audit import AuditRecord
 from wharf.cluster.api.handler_table import build_action_handlers, build_read_handlers
@@ -493,6 +495,25 @@ async def test_all_writes_are_audited_and_reads_are_not(caplog: pytest.LogCaptur
         assert unrecorded_write.status == 200
         failures = [each for each in caplog.records if "audit record not written" in each.getMessage()]
         assert [(len(failures), failures[0].exc_info)] == [(1, None)]
+
+
+@in_virtual_time
+async def test_reads_of_a_variable_are_audited_with_the_token_of_the_caller() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.variables.put("app/database", {"password": "secret"})
+        retained = FakeAudit()
+        authenticator = CallerAuthenticator(server.world, is_enabled=True)
+        server.api = Api(server.server, audit=retained, authenticator=authenticator)
+        operator = await a_token(server, management=True)
+
+        await get(server, "/v1/var/app/database", headers=operator)
+        await get(server, "/v1/vars", headers=operator)
+
+        records = [(record.endpoint, record.path, record.status) for record in retained.written]
+        assert records == [("variable.read", "/v1/var/app/database", 200)]
+        assert retained.written[0].accessor_id
+        assert "secret" not in str(retained.written)
 
 
 # -- nodes

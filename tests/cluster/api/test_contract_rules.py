@@ -29,6 +29,7 @@ SELECTS_NO_RECORDS = {
     "os": "adds a field to each node",
     "task_states": "omits a field of each allocation",
     "include_children": "adds jobs to the list",
+    "sort": "changes the order of jobs",
     "choose": "picks from the result of the filter (0068)",
     "type": "names the kind of volumes, of which there is one",
 }
@@ -128,7 +129,7 @@ def test_the_page_about_filters_names_every_parameter_that_narrows_a_list() -> N
     named = {parameter for _, parameter in list_narrowed_lists()}
     page = Path(__file__).parents[3].joinpath("docs/filters.md").read_text()
 
-    assert named == {"prefix", "status", "job", "node_id", "node_pool"}
+    assert named == {"prefix", "status", "job", "node_id", "node_pool", "flow"}
     assert [name for name in (*named, "choose") if f"`{name}`" not in page] == []
 
 

@@ -15,7 +15,7 @@ import pytest
 from msgspec import inspect
 
 from tests.bounded_work.worst_bodies import Path, build_body
-from tests.bounded_work.worst_requests import BODY_ENDPOINTS, ENDLESS_REPLIES, SHUTTING_DOWN, build_target
+from tests.bounded_work.worst_requests import BODY_ENDPOINTS, SHUTTING_DOWN, build_target
 from tests.builders import a_job
 from tests.cluster.api.test_websocket_relay import EXEC, shake_hands
 from tests.fuzz.rounds import IS_FULL_RUN
@@ -110,7 +110,7 @@ async def test_a_text_for_users_repeats_at_most_200_characters_of_any_text_of_a_
 SHORT_REPLIES = [
     endpoint
     for endpoint in ENDPOINTS
-    if endpoint.name not in (*ENDLESS_REPLIES, *SHUTTING_DOWN) and not endpoint.unsupported_reason
+    if endpoint.name not in SHUTTING_DOWN and not endpoint.has_endless_reply and not endpoint.unsupported_reason
 ]
 
 

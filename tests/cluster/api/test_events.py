@@ -494,7 +494,7 @@ async def test_a_disabled_event_stream_is_refused_with_the_reason() -> None:
 async def test_a_caller_that_reads_too_slowly_is_disconnected_and_others_continue() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        server.server.events = EventFeed(server.server.follower, max_lag_commits=150)
+        server.server.events = EventFeed(server.world, server.server.follower, max_lag_commits=150)
         slow = await listen(cluster, server, "NodePool")
         quick = await listen(cluster, server, "NodePool")
         slow.reads.clear()

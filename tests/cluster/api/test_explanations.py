@@ -38,7 +38,7 @@ async def test_an_explanation_names_the_smallest_change_with_which_a_blocked_job
 
         assert (result["Status"], result["Waits"][0]["WaitsFor"]) == ("running", "room")
         assert result["Groups"][0]["SmallestChange"] == (
-            "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
+            "lower MemoryMB of web/server from 4096 to 3500, or add a node with at least 4096 MB of memory"
         )
         await server.client.jobs.register(a_job_with_memory(3_500))
         await until(lambda: statuses(server)["shop"] == "running", what="the job runs")

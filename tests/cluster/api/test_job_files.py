@@ -8,7 +8,7 @@ import pytest
 from tests.kit.api_client import ApiClient
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.api.off_loop import needs_worker
 from wharf.cluster.api.requests.request import Request
 from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
@@ -81,10 +81,11 @@ async def test_a_canonical_job_is_equal_to_the_registered_one() -> None:
         canonical = await parse(client, SHOP, Variables='image = "web:1"', Canonicalize=True)
         submitted = await parse(client, SHOP, Variables='image = "web:1"')
         await client.put("/v1/jobs", {"Job": submitted})
+        await pass_time(1)  # The job has been evaluated.
         stored = await client.get("/v1/job/shop")
 
         changed = {name for name in stored if stored[name] != canonical[name]}
-        assert changed == {"CreateIndex", "JobModifyIndex", "ModifyIndex", "SubmitTime"}
+        assert changed == {"CreateIndex", "JobModifyIndex", "ModifyIndex", "Status", "SubmitTime"}
 
 
 @in_virtual_time

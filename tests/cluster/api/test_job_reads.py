@@ -14,6 +14,7 @@ from tests.kit.state import an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import a_namespace, store
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOBS, SERVICES
+from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.jobs.groups import TaskAction
 from wharf.contract.model.jobs.job import Job
@@ -360,3 +361,115 @@ async def test_evaluations_of_a_job_are_listed_by_creation() -> None:
         result = await client.get("/v1/job/shop/evaluations")
 
         assert [each["ID"] for each in result if each["ID"] in created] == created
+
+
+# -- the timeline
+
+
+async def with_allocations(cluster: ACluster, count: int) -> ApiClient:
+    server, client = await with_jobs(cluster, a_job("shop"))
+    job = the_job(server)
+    for number in range(count):
+        await store(server, ALLOCATIONS.build_put(an_allocation(job, f"a{number}", create_time=number + 1)))
+    return client
+
+
+@in_virtual_time
+async def test_only_the_newest_allocations_can_be_listed() -> None:
+    async with ACluster() as cluster:
+        client = await with_allocations(cluster, 5)
+
+        newest = await client.get("/v1/job/shop/allocations", newest=2)
+        refused, text = await client.refusal("GET", "/v1/job/shop/allocations", newest=1_001)
+
+        assert [each["ID"] for each in newest] == ["a4", "a3"]
+        assert (refused, "at most 1000" in text) == (400, True)
+
+
+@in_virtual_time
+async def test_only_failed_allocations_are_listed_on_request_all_or_the_newest() -> None:
+    async with ACluster() as cluster:
+        server, client = await with_jobs(cluster, a_job("shop"))
+        job = the_job(server)
+        for number, status in enumerate(("failed", "failed", "complete", "failed", "running")):
+            allocation = an_allocation(job, f"a{number}", create_time=number + 1, client_status=ClientStatus(status))
+            await store(server, ALLOCATIONS.build_put(allocation))
+
+        newest = await client.get("/v1/job/shop/allocations", newest=2, failed="true")
+        every = await client.get("/v1/job/shop/allocations", failed="true")
+
+        assert [each["ID"] for each in newest] == ["a3", "a1"]
+        assert [each["ID"] for each in every] == ["a0", "a1", "a3"]
+
+
+@in_virtual_time
+async def test_a_timeline_has_pages_with_the_newest_allocations_first() -> None:
+    async with ACluster() as cluster:
+        client = await with_allocations(cluster, 5)
+
+        first = await client.get("/v1/job/shop/timeline", limit=3)
+        second = await client.get("/v1/job/shop/timeline", limit=3, before=first["NextToken"])
+
+        assert [each["ID"] for each in first["Allocations"]] == ["a4", "a3", "a2"]
+        assert [each["ID"] for each in second["Allocations"]] == ["a1", "a0"]
+        assert (first["Total"], second["NextToken"]) == (5, "")
+        assert first["Evaluations"][-1]["TriggeredBy"] == "job-register"
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("query", "text"), [({"limit": 0}, "limit is 0"), ({"limit": 1001}, "1000"), ({"before": "x"}, "NextToken")]
+)
+async def test_a_timeline_refuses_parameters_that_it_cannot_use(query: dict[str, Any], text: str) -> None:
+    async with ACluster() as cluster:
+        _, client = await with_jobs(cluster, a_job("shop"))
+
+        status, refusal = await client.refusal("GET", "/v1/job/shop/timeline", **query)
+
+        assert (status, text in refusal) == (400, True)
+
+
+# -- the order of lists
+
+
+@in_virtual_time
+async def test_jobs_are_listed_by_their_last_change_on_request() -> None:
+    async with ACluster() as cluster:
+        server, client = await with_jobs(cluster, a_job("one"), a_job("two"), a_job("three"))
+        await pass_time(1)  # The scheduler has evaluated them, which changes jobs too.
+        for name, priority in (("two", 50), ("three", 60), ("one", 70)):
+            await store(server, JOBS.build_put(replace(the_job(server, name), priority=priority)))
+
+        listed = await client.get("/v1/jobs", sort="changed")
+        first = await client.get("/v1/jobs", sort="changed", filter="Priority == 70")
+        refused, text = await client.refusal("GET", "/v1/jobs", sort="size")
+
+        assert [job["ID"] for job in listed] == ["one", "three", "two"]
+        assert [job["ID"] for job in first] == ["one"]
+        assert (refused, "it must be changed" in text) == (400, True)
+
+
+@in_virtual_time
+async def test_jobs_by_their_last_change_have_pages_in_both_directions() -> None:
+    async with ACluster() as cluster:
+        _, client = await with_jobs(cluster, *(a_job(f"job-{number}") for number in range(5)))
+
+        first = await client.raw("GET", "/v1/jobs", sort="changed", per_page=2)
+        token = first.headers["x-cluster-nexttoken"]
+        second = await client.get("/v1/jobs", sort="changed", per_page=2, next_token=token)
+        back = await client.get("/v1/jobs", sort="changed", per_page=3, next_token=token, reverse="true")
+
+        assert [job["ID"] for job in second] == ["job-2", "job-1"]
+        assert [job["ID"] for job in back] == ["job-2", "job-3", "job-4"]
+
+
+@in_virtual_time
+async def test_jobs_by_their_last_change_are_only_those_that_the_caller_may_list() -> None:
+    async with ACluster() as cluster:
+        server, _ = await with_jobs(cluster, a_job("one"))
+        await a_namespace(server, "other")
+        await store(server, JOBS.build_put(a_job("two", namespace="other")))
+        enable_acl(server)
+        reader = ApiClient(server, await a_token(server, 'namespace "other" { policy = "read" }'))
+
+        assert [job["ID"] for job in await reader.get("/v1/jobs", namespace="*", sort="changed")] == ["two"]

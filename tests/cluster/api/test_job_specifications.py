@@ -472,7 +472,7 @@ async def test_a_service_of_nomad_without_a_provider_or_with_consul_is_placed_an
         ("podman", "", 'no node has the driver "podman" (TaskGroups[0].Tasks[0].Driver)'),
         ("exec2", "", 'no node has the driver "exec2" (TaskGroups[0].Tasks[0].Driver)'),
         ("dockers", "", ""),
-        ("docker", "", ""),
+        ("docker", "", 'no node has the driver "docker" ready (TaskGroups[0].Tasks[0].Driver)'),
         ("mock_driver", "", ""),
     ],
 )
@@ -482,7 +482,7 @@ async def test_a_validation_reports_a_driver_that_neither_wharf_nor_a_node_has(
     group = {"Name": "web", "Tasks": [{"Name": "server", "Driver": driver, "Config": {"image": "x"}}]}
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await store_records(server, NODES.build_put(a_node(drivers={"dockers": DriverInfo()})))
+        await store_records(server, NODES.build_put(a_node(drivers={"dockers": DriverInfo(), "docker": DriverInfo()})))
         client = ApiClient(server)
 
         reply = await client.put("/v1/validate/job", {"Job": {"ID": "shop", "TaskGroups": [group]}})

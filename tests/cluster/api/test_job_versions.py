@@ -10,7 +10,7 @@ from tests.kit.api_client import ApiClient
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import commit
-from tests.kit.virtual_time import in_virtual_time
+from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.state.tables import JOB_VERSIONS, JOBS
 from wharf.contract.model.jobs.job import JobStatus
 
@@ -53,6 +53,7 @@ async def test_versions_are_listed_newest_first_and_differences_only_on_request(
 async def test_an_older_version_shows_the_status_that_the_job_had_until_it_was_replaced() -> None:
     async with ACluster() as cluster:
         server, client = await with_versions(cluster, 1)
+        await pass_time(1)  # The scheduler has evaluated the job, which changes its status too.
         stored = server.replica.get(JOBS, "default", "shop")
         assert stored is not None
         await commit(server, JOBS.build_put(replace(stored, status=JobStatus.RUNNING)))

@@ -32,8 +32,8 @@ QUERIES: Final = {
     "node.desired": ("", "without_ended=true", "index=1"),
 }
 """Parameters that change which records are read."""
-EXPLAINED_BY_THE_BRAIN: Final = {"job.explain", "evaluation.explain"}
-"""Computed in a process of its own, which this test does not have."""
+COMPUTED_IN_A_COPY: Final = {"job.explain", "evaluation.explain"}
+"""Computed in a copy of the process, which this test does not have."""
 NODE_HEADERS: Final = {"x-cluster-node-secret": SECRET}
 """Headers of every read. Those of nodes need the secret of the node."""
 
@@ -63,7 +63,7 @@ def list_reads() -> list[tuple[str, str]]:
         (build_path(endpoint), query)
         for endpoint in ENDPOINTS
         if endpoint.kind is EndpointKind.READ and any(each in endpoint.path for each in OWNERS)
-        if endpoint.name not in EXPLAINED_BY_THE_BRAIN
+        if endpoint.name not in COMPUTED_IN_A_COPY
         for query in QUERIES.get(endpoint.name, ("",))
     ]
 

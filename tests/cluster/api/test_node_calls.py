@@ -267,6 +267,12 @@ async def test_a_metadata_key_consists_of_names_joined_by_dots(key: str) -> None
         ("GET", "/v1/client/fs/stream/{}?path=a&follow=perhaps", None, "as a bool"),
         ("GET", "/v1/client/fs/logs/{}?type=stdout", None, "must provide task name"),
         ("GET", "/v1/client/fs/logs/{}?task=server&type=both", None, 'log type must be "stdout" or "stderr"'),
+        (
+            "GET",
+            "/v1/client/fs/logs/{}?task=server&type=all&follow=true",
+            None,
+            'log type must be "stdout" or "stderr"',
+        ),
         ("GET", "/v1/client/fs/logs/{}?task=other&type=stdout", None, 'unknown task name "other"'),
         ("GET", "/v1/client/fs/logs/{}?task=server&type=stdout&origin=x", None, "invalid origin"),
     ],

@@ -176,6 +176,7 @@ async def test_a_server_that_does_not_answer_makes_the_cluster_unhealthy_with_42
         second = await cluster.a_server("m2", leads=False)
         await with_member(first, "m2")
         second.faults.disconnect()
+        await pass_time(10)  # The second server has noticed that its store does not reply.
 
         reply = await get(first, "/v1/operator/autopilot/health")
 

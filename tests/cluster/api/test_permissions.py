@@ -4,12 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.api.access import an_operator
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import send_raw
 from tests.kit.virtual_time import in_virtual_time
+from wharf.contract.client import ClientReply
 from wharf.contract.model.acl.permissions import AnyToken, PublicAccess
+from wharf.contract.model.refusal import PERMISSION_DENIED
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
+from wharf.contract.wire.errors import DETAIL_HEADER
 
 ID = "6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60"
 UNKNOWN_TOKEN = {"x-cluster-token": ID}
@@ -27,6 +31,10 @@ PUBLIC_ENDPOINTS = {
 """Endpoints without authentication. Think about the risk before you add one."""
 
 
+ENDLESS_ENDPOINTS = {"event.changes", "node.channel"}
+"""Endpoints that refuse no token, and whose replies do not end by themselves."""
+
+
 def build_path(endpoint: Endpoint) -> str:
     path = endpoint.path
     while "{" in path:
@@ -40,7 +48,7 @@ def iterate_guarded() -> Iterator[Endpoint]:
 
 
 async def list_not_refused(server: OneServer, headers: dict[str, str], *, query: str) -> set[str]:
-    """Return the endpoints that do not refuse a caller with these headers."""
+    """Return the endpoints that do not refuse a caller with these headers, or do not say what it lacks."""
     accepted = set()
     for endpoint in iterate_guarded():
         reply = await send_raw(
@@ -48,7 +56,14 @@ async def list_not_refused(server: OneServer, headers: dict[str, str], *, query:
         )
         if reply.status != 403:
             accepted.add(f"{endpoint.name}: {reply.status} {reply.body[:80]!r}")
+        elif not is_explained(reply):
+            accepted.add(f"{endpoint.name}: {reply.body!r} without an explanation")
     return accepted
+
+
+def is_explained(reply: ClientReply) -> bool:
+    """Return whether a denial says what is missing: in its detail, or in a text that is not only Nomad's."""
+    return bool(reply.headers.get(DETAIL_HEADER)) or reply.body != PERMISSION_DENIED.encode()
 
 
 @pytest.mark.parametrize("query", ["", "namespace=*", "stale"])
@@ -82,6 +97,26 @@ async def test_endpoints_for_any_token_refuse_an_unknown_token() -> None:
                     accepted.add(f"{endpoint.name}: {reply.status} {reply.body[:80]!r}")
 
         assert accepted == set()
+
+
+@in_virtual_time
+async def test_every_denial_of_a_weak_token_and_of_a_public_endpoint_says_what_is_missing() -> None:
+    """The token may read one namespace, so that most denials depend on the requested object, and come from handlers."""
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await operator.policy("weak", 'namespace "apps" { policy = "read" }')
+        weak = await operator.a_token("weak")
+        unexplained: set[str] = set()
+        explained: set[str] = set()
+        for endpoint in ENDPOINTS:
+            if endpoint.name in ENDLESS_ENDPOINTS:
+                continue
+            reply = await weak.send_raw(endpoint.method, build_path(endpoint), {})
+            if reply.status == 403:
+                (explained if is_explained(reply) else unexplained).add(endpoint.name)
+
+    assert unexplained == set()
+    assert {"acl.token.read", "acl.policy.read", "acl.role.read", "event.stream", "server.ask"} <= explained
 
 
 def test_the_public_endpoints_are_a_known_list() -> None:

@@ -44,3 +44,24 @@ async def test_a_request_uses_the_budget_of_the_token_that_access_control_reads(
 
         scope = {**build_scope("GET", "/v1/jobs", query="", headers={}), "headers": headers}
         assert classifier.classify_request(scope)["authorization"] == authorization
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "expected"),
+    [
+        ("/v1/event/stream", "", "waiting"),
+        ("/v1/event/changes", "", "waiting"),
+        ("/v1/jobs", "index=5", "waiting"),
+        ("/v1/jobs", "index=0", "plain"),
+        ("/v1/limits", "", "plain"),
+    ],
+)
+@in_virtual_time
+async def test_streams_and_blocking_queries_take_no_slot_of_requests_that_compute(
+    path: str, query: str, expected: str
+) -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        classifier = RequestClassifier(reject_all, server.server, None)
+
+        assert classifier.classify_request(build_scope("GET", path, query=query, headers={}))["class"] == expected

@@ -101,6 +101,18 @@ async def test_bodies_of_any_size_errors_and_empty_bodies_are_compressed_on_requ
 
 
 @in_virtual_time
+async def test_a_reply_without_content_has_no_byte_after_its_head() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await send_raw(server.api, "PUT", "/v1/var/app", body=b'{"Items": {"colour": "blue"}}')
+
+        reply = await send_raw(server.api, "DELETE", "/v1/var/app", headers={"accept-encoding": "gzip"})
+
+        assert (reply.status, reply.body) == (204, b"")
+        assert not {"content-encoding", "content-length"} & set(reply.headers)
+
+
+@in_virtual_time
 async def test_upgrade_requests_are_never_compressed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()

@@ -124,13 +124,16 @@ async def test_writes_of_jobs_show_nothing_of_the_stored_job_to_callers_that_may
 
 
 IDENTIFIERS = {
-    "AllocationStopResponse", "AgentSchedulersConfig", "DeploymentUpdateResponse", "IndexResponse", "IntroductionReply",
-    "JobDeregisterResponse", "JobDispatchResponse", "JobIndexReply", "JoinResult", "KeyDeletionReply", "KeyRotationReply",
-    "NodeChangeResponse", "NodeUpdateResponse", "OneTimeTokenReply", "PeriodicForceResponse", "bool",
+    "AllocationStopResponse", "AgentSchedulersConfig", "DeploymentUpdateResponse", "FlowBackfillResponse", "IndexResponse",
+    "IntroductionReply", "JobDeregisterResponse", "JobDispatchResponse", "JobIndexReply", "JobRerunResponse",
+    "JobStopElementsResponse", "JoinResult", "KeyDeletionReply", "KeyRotationReply", "NodeChangeResponse", "NodeUpdateResponse",
+    "OneTimeTokenReply", "PeriodicForceResponse", "RunChangeResponse",
+    "SessionCreateReply", "bool",
 }  # fmt: skip
 """Reply types with ids, indexes, counts and new secrets of the caller only."""
 READABLE = {
     "JobValidateResponse": "the endpoint needs read-job",
+    "RunRetryResponse": "the endpoint needs read-job too",
     "HostVolumeResponse": "the capabilities to create and register volumes include host-volume-read",
     "NodeMetaResponse": "the level write of nodes includes read",
     "dict": "the level write of nodes includes read",

@@ -9,7 +9,12 @@ from tests.builders import a_batch_job, a_group, a_job, a_periodic_job
 from tests.kit.state import SECOND_NS, SETTINGS, AState
 from wharf.cluster.operations.acl.tokens import collect_expired_tokens
 from wharf.cluster.operations.jobs import registration
-from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
+from wharf.cluster.operations.operator.collection import (
+    NO_RESULTS,
+    CollectionKind,
+    ResultRetention,
+    collect_garbage,
+)
 from wharf.cluster.state.tables import (
     ACL_TOKENS,
     ALLOCATIONS,
@@ -44,12 +49,24 @@ from wharf.contract.model.times import to_datetime
 HOUR_NS = 3_600 * SECOND_NS
 
 
-def collect(state: AState, kind: CollectionKind, *, older_than_ns: int = 0, changes_max: int = 100) -> int:
+def collect(
+    state: AState,
+    kind: CollectionKind,
+    *,
+    older_than_ns: int = 0,
+    results: ResultRetention = NO_RESULTS,
+    changes_max: int = 100,
+) -> int:
     """Collect until nothing is left, and return the number of deleted records."""
     deleted_count = 0
     while True:
         decision = collect_garbage(
-            state.replica, kind, state.moment, retention_ns=older_than_ns, max_changes=changes_max
+            state.replica,
+            kind,
+            state.moment,
+            retention_ns=older_than_ns,
+            results=results,
+            max_changes=changes_max,
         )
         step = state.lead(decision)
         assert decision.write is None or len(decision.write.changes) <= changes_max
@@ -326,6 +343,89 @@ def test_a_recently_submitted_job_is_retained() -> None:
     state.end_evaluations("nightly")
 
     assert collect(state, CollectionKind.JOBS, older_than_ns=HOUR_NS) == 0
+
+
+# -- results of batch work
+
+WEEK_OF_RESULTS = ResultRetention(170 * HOUR_NS, max_weight=6)
+
+
+def end_batch_job(state: AState, job_id: str, *, allocations: int = 1, parent_id: str = "") -> None:
+    """Run a batch job to its end, ten minutes after the one before."""
+    state.now_ns += HOUR_NS // 6
+    state.register(a_batch_job(job_id))
+    if parent_id:
+        state.put(JOBS.build_put(replace(state.job(job_id), parent_id=parent_id)))
+    (evaluation,) = state.open_evaluations(job_id)
+    for number in range(allocations):
+        state.with_allocation(
+            state.job(job_id), f"{job_id}-{number}", eval_id=evaluation.id, client_status=ClientStatus.COMPLETE
+        )
+    state.end_evaluations(job_id)
+
+
+def list_retained_jobs(state: AState, results: ResultRetention = WEEK_OF_RESULTS) -> list[str]:
+    collect(state, CollectionKind.JOBS, older_than_ns=3 * HOUR_NS, results=results)
+    return sorted(job.id for job in state.replica.iter_all(JOBS))
+
+
+def test_the_records_of_a_batch_job_are_retained_longer_than_those_of_a_service() -> None:
+    state = AState()
+    state.with_node()
+    end_batch_job(state, "sums")
+    state.register(a_job(stop=True))
+    state.end_evaluations()
+
+    state.now_ns += 160 * HOUR_NS
+    retained = list_retained_jobs(state)
+    state.now_ns += 10 * HOUR_NS
+
+    assert (retained, list_retained_jobs(state)) == (["sums"], [])
+
+
+def test_beyond_the_limit_the_newest_results_are_retained() -> None:
+    state = AState()
+    state.with_node()
+    for name in ("a", "b", "c"):
+        end_batch_job(state, name, allocations=20)  # Each counts as three.
+    state.now_ns += 4 * HOUR_NS
+
+    assert list_retained_jobs(state) == ["b", "c"]
+
+
+def test_results_that_ended_recently_are_retained_whatever_the_limit() -> None:
+    state = AState()
+    state.with_node()
+    end_batch_job(state, "a", allocations=3)
+
+    assert list_retained_jobs(state, ResultRetention(170 * HOUR_NS, max_weight=0)) == ["a"]
+
+
+def test_many_children_of_one_job_do_not_displace_the_results_of_others() -> None:
+    state = AState()
+    state.with_node()
+    end_batch_job(state, "sums")
+    for number in range(10, 20):
+        end_batch_job(state, f"cron/periodic-{number}", parent_id="cron")
+    state.now_ns += 4 * HOUR_NS
+
+    assert list_retained_jobs(state) == [*(f"cron/periodic-{number}" for number in range(15, 20)), "sums"]
+
+
+def test_results_of_earlier_versions_of_a_batch_job_are_retained_as_long() -> None:
+    state = AState()
+    state.with_node()
+    end_batch_job(state, "sums")
+    state.register(a_batch_job("sums", priority=70))
+    state.end_evaluations("sums")
+    evaluations = CollectionKind.BATCH_EVALUATIONS
+
+    state.now_ns += 160 * HOUR_NS
+    early = collect(state, evaluations, older_than_ns=24 * HOUR_NS, results=WEEK_OF_RESULTS)
+    state.now_ns += 10 * HOUR_NS
+    late = collect(state, evaluations, older_than_ns=24 * HOUR_NS, results=WEEK_OF_RESULTS)
+
+    assert (early, late) == (0, 2)
 
 
 # -- deployments, tokens, nodes

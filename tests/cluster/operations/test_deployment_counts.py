@@ -100,6 +100,27 @@ def test_canaries_are_listed_in_the_order_in_which_they_were_placed() -> None:
     assert get_group(state).placed_canaries == ("c2", "c1")
 
 
+@pytest.mark.parametrize(
+    ("group", "status", "expected"),
+    [
+        pytest.param({}, ClientStatus.RUNNING, ("c1", "c2"), id="it still stops"),
+        pytest.param({}, ClientStatus.COMPLETE, ("c2",), id="it has ended"),
+        pytest.param({"promoted": True}, ClientStatus.COMPLETE, ("c1", "c2"), id="the group is promoted"),
+    ],
+)
+def test_a_canary_that_was_stopped_and_has_ended_is_not_listed_before_the_promotion(
+    group: dict[str, Any], status: ClientStatus, expected: tuple[str, ...]
+) -> None:
+    state = make_state(desired_canaries=1, **group)
+    place_allocation(state, "c1", canary=True)
+    place_allocation(state, "c2", canary=True)
+
+    stopped = replace(state.allocation("c1"), desired_status=DesiredStatus.STOP, client_status=status)
+    state.put_led(ALLOCATIONS.build_put(stopped))
+
+    assert get_group(state).placed_canaries == expected
+
+
 def test_health_counts_when_it_is_decided() -> None:
     state = make_state()
     place_allocation(state, "a1")

@@ -13,7 +13,7 @@ from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JO
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus, EvaluationTrigger
-from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job
+from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobEnding
 from wharf.contract.model.log import WRITE_INDEX, Write
 
 
@@ -374,3 +374,65 @@ def test_the_deletion_of_a_record_that_is_already_gone_changes_no_job(table: Any
     write = Write("test", CAUSE, (table.build_delete(*key),))
 
     assert [change for change in add_derived_changes(state.replica, write).changes if change.table != table.name] == []
+
+
+# -- the outcome of allocations without elements
+
+
+def end_version(state: AState, allocation_id: str, status: ClientStatus, *, version: int, **fields: Any) -> None:
+    """Let an allocation of a version of the job end, and the job with it."""
+    if state.job().version < version:
+        state.register(replace(state.job(), meta={"version": str(version)}))
+    state.with_allocation(state.job(), allocation_id, **fields)
+    state.end_evaluations()
+    state.with_client_status(allocation_id, status)
+
+
+def test_a_batch_job_whose_new_version_failed_has_failed_although_its_earlier_version_succeeded() -> None:
+    state = make_state(a_batch_job("shop"))
+
+    end_version(state, "a1", ClientStatus.COMPLETE, version=0)
+    before = state.summary().outcome
+    end_version(state, "a2", ClientStatus.FAILED, version=1)
+
+    assert (before, state.summary().outcome) == (JobEnding.SUCCEEDED, JobEnding.FAILED)
+
+
+def test_a_batch_job_whose_failed_allocation_was_replaced_has_succeeded() -> None:
+    state = make_state(a_batch_job("shop"))
+    failed = state.with_allocation(state.job(), "a1", client_status=ClientStatus.FAILED)
+
+    end_version(state, "a2", ClientStatus.COMPLETE, version=0, previous_allocation=failed.id)
+
+    assert state.summary().outcome == JobEnding.SUCCEEDED
+
+
+def test_failures_of_allocations_that_the_job_no_longer_requests_do_not_count() -> None:
+    state = make_state(a_batch_job("shop"))
+    state.with_allocation(state.job(), "a1", name="shop.web[7]", client_status=ClientStatus.FAILED)
+
+    end_version(state, "a2", ClientStatus.COMPLETE, version=0)
+
+    assert state.summary().outcome == JobEnding.SUCCEEDED
+
+
+def test_a_sysbatch_job_fails_if_its_newest_allocation_of_one_node_failed() -> None:
+    state = make_state(replace(a_batch_job("shop"), type="sysbatch"))
+    state.with_allocation(state.job(), "a1", node_id="n1", client_status=ClientStatus.FAILED)
+    state.with_allocation(state.job(), "a2", node_id="n2", client_status=ClientStatus.COMPLETE)
+
+    end_version(state, "a3", ClientStatus.COMPLETE, version=0, node_id="n3")
+
+    assert state.summary().outcome == JobEnding.FAILED
+
+
+def test_the_outcome_stays_while_allocations_are_collected_and_ends_with_the_next_version() -> None:
+    state = make_state(a_batch_job("shop"))
+    end_version(state, "a1", ClientStatus.FAILED, version=0)
+    state.put_led(ALLOCATIONS.build_delete("a1"))
+    after_collection = state.summary().outcome
+
+    state.register(replace(state.job(), meta={"version": "1"}))
+    correct_derived_state(state)
+
+    assert (after_collection, state.summary().outcome) == (JobEnding.FAILED, JobEnding.NONE)

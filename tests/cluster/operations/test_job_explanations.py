@@ -27,13 +27,15 @@ from wharf.cluster.state.tables import (
     ALLOCATIONS,
     DEPLOYMENTS,
     EVALUATIONS,
+    JOB_VERSIONS,
     JOBS,
     NODES,
     PERIODIC_LAUNCHES,
     SCHEDULER_CONFIGURATION,
 )
-from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.task_states import TaskEvent, TaskEventType, TaskState, TaskStatus
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus, EvaluationTrigger
 from wharf.contract.model.explanations import GroupExplanation, JobExplanation, WaitReason
@@ -43,6 +45,7 @@ from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.periodic import find_next_launch
 from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.jobs.volumes import VolumeRequest
+from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import (
     DrainStrategy,
     DriverInfo,
@@ -105,11 +108,22 @@ def list_wait_reasons(state: AState, job_id: str = "shop") -> list[WaitReason]:
 # -- the smallest change
 
 
-def test_a_memory_shortage_is_explained_with_the_possible_request_and_the_amount_to_free() -> None:
+def test_a_memory_shortage_on_small_nodes_is_explained_with_the_possible_request_and_the_size_of_a_node() -> None:
     result = explain_registered_job(make_fleet(3_500, 3_500, 3_500), make_sized_job(memory_mb=4_096))
 
     assert get_web_group(result).smallest_change == (
-        "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
+        "lower MemoryMB of web/server from 4096 to 3500, or add a node with at least 4096 MB of memory"
+    )
+
+
+def test_freeing_resources_is_suggested_only_on_nodes_that_are_large_enough() -> None:
+    state = make_fleet(1_000, 3_000)
+    explain_registered_job(state, replace(make_sized_job(memory_mb=2_500), id="first", name="first"))
+
+    result = explain_registered_job(state, make_sized_job(memory_mb=2_000))
+
+    assert get_web_group(result).smallest_change == (
+        "lower MemoryMB of web/server from 2000 to 1000, or free 1500 MB on node-2"
     )
 
 
@@ -118,7 +132,7 @@ def test_the_summary_names_the_job_the_reason_and_the_remedy() -> None:
 
     assert result.text == (
         "shop waits for resources: web lacks 1 allocation: none of 3 nodes can run one (3 have too little memory); "
-        "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
+        "lower MemoryMB of web/server from 4096 to 3500, or add a node with at least 4096 MB of memory"
     )
 
 
@@ -127,7 +141,7 @@ def test_the_remedy_is_for_the_node_with_the_smallest_shortage() -> None:
 
     assert (
         get_web_group(result).smallest_change
-        == "lower MemoryMB of web/server from 4000 to 3000, or free 1000 MB on node-2"
+        == "lower MemoryMB of web/server from 4000 to 3000, or add a node with at least 4000 MB of memory"
     )
     assert [(each.dimension, each.nodes, each.missing, each.unit) for each in get_web_group(result).exhausted] == [
         ("memory", 2, 1_000, "MB")
@@ -139,7 +153,7 @@ def test_two_shortages_are_both_explained() -> None:
 
     assert get_web_group(result).smallest_change == (
         "lower CPU of web/server from 3000 to 1000 and MemoryMB of web/server from 1500 to 1000, "
-        "or free 2000 MHz and 500 MB on node-1"
+        "or add a node with at least 3000 MHz of CPU and 1500 MB of memory"
     )
 
 
@@ -187,20 +201,55 @@ def test_a_constraint_is_suggested_to_be_dropped_wherever_it_is(place: str) -> N
 
 
 @pytest.mark.parametrize("place", ["job", "group", "task"])
-def test_no_constraint_is_suggested_to_be_dropped_if_another_one_excludes_all_nodes_too(place: str) -> None:
-    unmet = tuple(
-        Constraint(l_target="${attr.kernel.name}", r_target=name, operand="=") for name in ("windows", "plan9")
+def test_all_unmet_constraints_are_named_and_suggested_to_be_dropped_together(place: str) -> None:
+    windows, plan9, linux = (
+        Constraint(l_target="${attr.kernel.name}", r_target=name, operand="=") for name in ("windows", "plan9", "linux")
     )
     fields: dict[str, Any] = {
-        each: {"constraints": unmet} if each == place else {} for each in ("job", "group", "task")
+        each: {"constraints": (windows, linux, plan9)} if each == place else {} for each in ("job", "group", "task")
     }
     task = a_task("server", driver="mock", **fields["task"])
+    state = make_fleet(1_000, attributes={"kernel.name": "linux", "driver.mock": "1"})
 
-    result = explain_registered_job(
-        make_fleet(1_000), a_job("shop", a_group("web", task, **fields["group"]), **fields["job"])
+    result = explain_registered_job(state, a_job("shop", a_group("web", task, **fields["group"]), **fields["job"]))
+
+    assert get_exclusions(result) == {str(windows): (1, ("node-1",)), str(plan9): (1, ("node-1",))}
+    assert (
+        get_web_group(result).smallest_change
+        == f"drop the constraints {windows} and {plan9}: 1 node could then take the allocation"
     )
 
-    assert "drop the constraint" not in get_web_group(result).smallest_change
+
+def test_a_missing_driver_is_named_beside_an_unmet_constraint() -> None:
+    windows = Constraint(l_target="${attr.kernel.name}", r_target="windows", operand="=")
+    job = a_job("shop", a_group("web", a_task(driver="qemu"), constraints=(windows,)))
+
+    result = explain_registered_job(make_fleet(1_000), job)
+
+    assert [each.rule for each in get_web_group(result).excluded] == [str(windows), "missing drivers"]
+    assert get_web_group(result).smallest_change.startswith("no node has the driver qemu")
+
+
+def test_unmet_constraints_on_a_node_without_enough_resources_are_named_together() -> None:
+    windows = Constraint(l_target="${attr.kernel.name}", r_target="windows", operand="=")
+
+    result = explain_registered_job(make_fleet(1_000), make_sized_job(memory_mb=4_096, constraints=(windows,)))
+
+    assert get_web_group(result).smallest_change == (
+        f"add a node that meets {windows} and has enough free resources, or change this constraint"
+    )
+
+
+def test_a_used_port_is_explained_by_the_port_if_a_constraint_is_met() -> None:
+    linux = Constraint(l_target="${attr.kernel.name}", r_target="linux", operand="=")
+    network = NetworkResource(reserved_ports=(Port(label="http", value=8080),))
+    state = make_fleet(4_000, attributes={"kernel.name": "linux", "driver.mock": "1"})
+
+    result = explain_registered_job(state, make_sized_job(count=2, networks=(network,), constraints=(linux,)))
+
+    assert get_web_group(result).smallest_change == (
+        "free the port 8080 on node-1, request another or a dynamic port, or add a node"
+    )
 
 
 def test_a_driver_that_no_node_has_is_explained_with_the_available_ones() -> None:
@@ -268,7 +317,7 @@ def test_if_no_node_is_eligible_the_remedy_is_to_make_one_eligible() -> None:
     assert get_exclusions(result) == {"node is ineligible": (1, ("node-1",))}
     assert (
         get_web_group(result).smallest_change
-        == "make a node of the job's pool and datacenters ready: node-1 (ineligible)"
+        == "let node-1 take allocations again: it is ineligible, and `wharf node eligibility --enable node-1` ends that"
     )
 
 
@@ -376,7 +425,7 @@ def test_a_core_shortage_is_explained_with_the_possible_request() -> None:
     too_many = explain_registered_job(make_fleet(1_000), explain_core_shortage(2, "shop"))
 
     assert get_web_group(result).text == (
-        "web lacks 1 allocation: the only node cannot run one (1 have too few cores); "
+        "web lacks 1 allocation: the only node cannot run one (1 has too few cores); "
         "lower Cores of web/server from 2 to 1, or free 1 core on node-1"
     )
     assert get_web_group(too_many).smallest_change == (
@@ -405,7 +454,7 @@ def test_only_nodes_without_an_allocation_are_explained_for_a_system_job() -> No
     assert (web.wanted, web.starting, web.unplaced, web.nodes) == (4, 1, 3, 3)
     assert result.waits[0].text == (
         "waits for resources: web lacks 3 allocations: none of the other 3 nodes can run one "
-        "(3 have too little memory); lower MemoryMB of web/server from 2000 to 1000, or free 1000 MB on any of 3 nodes"
+        "(3 have too little memory); lower MemoryMB of web/server from 2000 to 1000"
     )
 
 
@@ -528,6 +577,26 @@ def test_an_allocation_that_has_not_started_waits_for_its_node() -> None:
     assert [each.waits_for for each in explain_registered_job(make_fleet(1_000), make_sized_job()).waits][
         -1
     ] is WaitReason.TASKS
+
+
+def test_the_summary_names_a_crash_beside_the_first_reason() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job())
+    state.end_evaluations()
+    job = state.job()
+    ended = TaskEvent(type=TaskEventType.TERMINATED, display_message="Exit Code: 1")
+    crashed = TaskState(state=TaskStatus.PENDING, events=(ended, TaskEvent(type=TaskEventType.RESTARTING)))
+    state.with_allocation(job, client_status=ClientStatus.PENDING, task_states={"main": crashed})
+    deployment = Deployment(
+        id="d1", namespace="default", job_id="shop", job_version=job.version, job_create_index=job.create_index,
+        status=DeploymentStatus.RUNNING, task_groups={"web": DeploymentGroup(desired_total=1)},
+    )  # fmt: skip
+    state.put_led(DEPLOYMENTS.build_put(deployment))
+
+    assert (
+        ", and has 1 allocation waiting to be restarted (shop.web[0], main: Exit Code: 1)"
+        in explain_job(state.replica, "default", "shop").text
+    )
 
 
 def test_a_complete_job_is_explained_as_running_as_requested() -> None:
@@ -910,3 +979,168 @@ def test_every_blocked_evaluation_of_a_job_is_explained() -> None:
         "quota": WaitReason.QUOTA,
         "resources": WaitReason.CAPACITY,
     }
+
+
+def test_completed_allocations_of_a_batch_group_and_running_canaries_of_a_service_are_counted_apart() -> None:
+    state = AState()
+    state.register(a_batch_job("nightly"))
+    state.with_allocation(state.job("nightly"), "done", client_status=ClientStatus.COMPLETE)
+    state.register(a_job("shop"))
+    canary = AllocDeploymentStatus(canary=True)
+    state.with_allocation(state.job("shop"), "a1", client_status=ClientStatus.RUNNING)
+    state.with_allocation(state.job("shop"), "c1", client_status=ClientStatus.RUNNING, deployment_status=canary)
+
+    (batch,) = explain_job(state.replica, "default", "nightly").groups
+    (service,) = explain_job(state.replica, "default", "shop").groups
+
+    assert (batch.running, batch.complete, batch.canaries) == (0, 1, 0)
+    assert (service.running, service.complete, service.canaries) == (2, 0, 1)
+
+
+def test_a_batch_job_whose_new_version_failed_is_not_done_because_an_earlier_version_completed() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_batch_job("shop"))
+    state.with_allocation(state.job(), "a1", client_status=ClientStatus.COMPLETE)
+    state.register(replace(state.job(), meta={"version": "1"}))
+    ended = TaskEvent(type=TaskEventType.TERMINATED, display_message="Exit Code: 3")
+    failed = TaskState(state=TaskStatus.DEAD, failed=True, events=(ended,))
+    state.with_allocation(state.job(), "a2", client_status=ClientStatus.FAILED, task_states={"server": failed})
+    state.end_evaluations()
+
+    result = explain_job(state.replica, "default", "shop")
+
+    assert result.text == (
+        "shop is dead: its policies allow no further attempt after failures (shop.web[0], server: Exit Code: 3)"
+    )
+    assert (get_web_group(result).complete, get_web_group(result).unplaced) == (0, 1)
+
+
+# -- nodes that an operator has closed
+
+
+def make_pinned_job(node: str) -> Job:
+    job = make_sized_job()
+    return replace(job, constraints=(Constraint(l_target="${node.unique.name}", operand="=", r_target=node),))
+
+
+@pytest.mark.parametrize(
+    ("close", "state_text", "command"),
+    [
+        ({"scheduling_eligibility": SchedulingEligibility.INELIGIBLE}, "ineligible", "wharf node eligibility --enable node-2"),
+        (
+            {
+                "drain_strategy": DrainStrategy(),
+                "drain": True,
+                "scheduling_eligibility": SchedulingEligibility.INELIGIBLE,
+            },
+            "draining",
+            "wharf node drain --disable node-2",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_that_fits_only_a_closed_node_is_advised_to_let_it_take_allocations_again(
+    close: dict[str, Any], state_text: str, command: str
+) -> None:
+    state = make_fleet(1_000, 1_000)
+    state.put(NODES.build_put(replace(state.node("node-2"), **close)))
+
+    result = explain_registered_job(state, make_pinned_job("node-2"))
+
+    (wait,) = result.waits
+    assert get_web_group(result).smallest_change.startswith(
+        f"let node-2 take allocations again: it is {state_text}, and `{command}` ends that, or drop the constraint"
+    )
+    assert f"1 other node is left out: node is {state_text} (node-2)" in wait.text
+    assert wait.advice == (get_web_group(result).smallest_change,)
+
+
+def test_nodes_that_are_left_out_are_not_counted_among_those_that_lack_resources() -> None:
+    state = make_fleet(1_000, 1_000, 500)
+    state.put(NODES.build_put(replace(state.node("node-3"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
+
+    result = explain_registered_job(state, make_sized_job(memory_mb=2_000))
+
+    assert (
+        "none of 2 nodes can run one (2 have too little memory); 1 other node is left out: node is ineligible (node-3)"
+    ) in result.text
+    assert "again" not in result.text  # It is too small as well.
+
+
+# -- the cause of a failed rollout
+
+
+def fail_rollout(*, is_stable: bool, crashes: bool = True) -> JobExplanation:
+    """Return the explanation of a service whose version 1 failed."""
+    state = AState()
+    state.with_node()
+    state.register(a_job("shop", a_group("web")))
+    state.put(JOB_VERSIONS.build_put(replace(state.job(), stable=is_stable)))
+    state.register(replace(state.job(), meta={"version": "1"}))
+    ended = TaskEvent(type=TaskEventType.TERMINATED, display_message="Exit Code: 7")
+    failed = TaskState(state=TaskStatus.DEAD, failed=True, events=(ended,))
+    if crashes:
+        state.with_allocation(state.job(), client_status=ClientStatus.FAILED, task_states={"server": failed})
+    job = state.job()
+    deployment = Deployment(
+        id="d1", namespace="default", job_id="shop", job_version=1, job_create_index=job.create_index,
+        status=DeploymentStatus.FAILED, status_description="Failed due to progress deadline",
+        modify_time=1_767_225_600 * SECOND_NS, create_index=WRITE_INDEX,
+    )  # fmt: skip
+    state.put(DEPLOYMENTS.build_put(deployment))
+    state.end_evaluations()
+    return explain_job(state.replica, "default", "shop")
+
+
+def test_a_failed_rollout_names_its_time_and_the_allocation_that_failed_and_advises_the_stable_version() -> None:
+    result = fail_rollout(is_stable=True)
+
+    assert result.text == (
+        "shop does not continue: the deployment of version 1 failed at 2026-01-01 00:00:00Z (Failed due to progress "
+        "deadline): shop.web[0], server: Exit Code: 7; return to version 0 with `wharf job revert shop 0`, or correct "
+        "the job and submit it with `wharf job run FILE`"
+    )
+    assert result.waits[0].advice == (
+        "return to version 0 with `wharf job revert shop 0`, or correct the job and submit it with `wharf job run FILE`",
+    )
+
+
+def test_a_failed_first_version_is_to_be_corrected_because_there_is_no_stable_one() -> None:
+    assert fail_rollout(is_stable=False).waits[0].advice == ("correct the job and submit it with `wharf job run FILE`",)
+
+
+def test_a_rollout_that_failed_without_a_failed_allocation_may_start_again_with_the_same_version() -> None:
+    assert "`wharf job scale shop web 1`" in fail_rollout(is_stable=True, crashes=False).text
+
+
+def test_the_summary_names_the_failure_behind_a_rollout_that_waits_for_its_deadline() -> None:
+    state = AState()
+    state.with_node()
+    state.register(a_job("shop", a_group("web")))
+    job = state.job()
+    killed = TaskEvent(type=TaskEventType.TERMINATED, display_message="OOM Killed, Exit Code: 137")
+    failed = TaskState(state=TaskStatus.DEAD, failed=True, events=(killed,))
+    state.with_allocation(job, client_status=ClientStatus.FAILED, task_states={"server": failed})
+    deployment = Deployment(
+        id="d1", namespace="default", job_id="shop", job_version=0, job_create_index=job.create_index,
+        task_groups={"web": DeploymentGroup(desired_total=1)}, status=DeploymentStatus.RUNNING,
+        create_index=WRITE_INDEX,
+    )  # fmt: skip
+    state.put(DEPLOYMENTS.build_put(deployment))
+    state.end_evaluations()
+
+    result = explain_job(state.replica, "default", "shop")
+
+    assert "failed: shop.web[0], server: OOM Killed, Exit Code: 137" in result.text
+
+
+def test_a_closed_node_with_enough_resources_is_the_last_advice_if_others_lack_only_resources() -> None:
+    state = make_fleet(1_000, 3_000)
+    state.put(NODES.build_put(replace(state.node("node-2"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
+
+    result = explain_registered_job(state, make_sized_job(memory_mb=2_000))
+
+    assert get_web_group(result).smallest_change == (
+        "lower MemoryMB of web/server from 2000 to 1000, or add a node with at least 2000 MB of memory, or let node-2 "
+        "take allocations again: it is ineligible, and `wharf node eligibility --enable node-2` ends that"
+    )

@@ -86,7 +86,9 @@ def test_a_blocked_evaluation_is_explained_with_a_remedy() -> None:
     result = explain_pending(state, blocked.id)
 
     assert [WaitReason.CAPACITY] == [each.waits_for for each in result.waits]
-    assert "lower MemoryMB of web/server from 4096 to 1000, or free 3096 MB on node-1" in result.text
+    assert (
+        "lower MemoryMB of web/server from 4096 to 1000, or add a node with at least 4096 MB of memory" in result.text
+    )
 
 
 def test_an_evaluation_behind_another_of_its_job_is_explained_as_such() -> None:
@@ -197,7 +199,7 @@ def test_filtered_nodes_are_counted() -> None:
             {"client_status": ClientStatus.FAILED, "next_allocation": "a2"},
             "failed on node-1; its replacement a2 was not placed, or was garbage-collected",
         ),
-        ({"client_status": ClientStatus.LOST}, "was lost on node-1; it was not replaced"),
+        ({"client_status": ClientStatus.LOST}, "was lost on node-1 (its node is down); it was not replaced"),
         ({"client_status": ClientStatus.UNKNOWN}, "is on node-1, which is out of contact"),
         ({"client_status": ClientStatus.PENDING}, "is placed on node-1 and has not started yet"),
         (
@@ -271,7 +273,11 @@ def test_the_history_lists_what_led_to_an_allocation() -> None:
     ("fields", "reason"),
     [
         ({"desired_description": "alloc is being updated"}, "alloc is being updated"),
-        ({"client_status": ClientStatus.LOST}, "lost"),
+        ({"client_status": ClientStatus.LOST}, "its node is down"),
+        (
+            {"client_status": ClientStatus.LOST, "desired_status": DesiredStatus.STOP, "desired_description": "gone"},
+            "gone",
+        ),
     ],
 )
 def test_the_history_of_a_replacement_names_its_predecessor_with_the_reason(

@@ -207,7 +207,8 @@ def test_creations_under_one_parent_do_not_conflict_with_each_other(creations: l
 PARENT_FIELDS = {"namespace", "quota", "node_pool", "auth_method"}
 DERIVED_TABLES = {
     "job_versions", "job_submissions", "job_purges", "job_summaries", "evaluations", "allocations", "deployments",
-    "periodic_launches", "scaling_policies", "scaling_events", "services",
+    "periodic_launches", "scaling_policies", "scaling_events", "services", "array_attempts", "array_results",
+    "job_results", "step_outputs",
 }  # fmt: skip
 """Tables whose records are written with their job or because of it. They end or are collected with it."""
 

@@ -19,7 +19,6 @@ from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.scheduling.scheduler import plan_evaluation
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, EVALUATIONS_BY_STATUS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, AllocDeploymentStatus, ClientStatus
@@ -29,6 +28,7 @@ from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, Evalu
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.contract.model.times import to_datetime
 
 Check = Callable[[], None]
@@ -154,7 +154,8 @@ class SimulatedCluster(AState):
         states = current.task_states
         if status in (ClientStatus.COMPLETE, ClientStatus.FAILED):
             is_failed = status is ClientStatus.FAILED if successful is None else not successful
-            state = TaskState(state=TaskStatus.DEAD, failed=is_failed, finished_at=to_datetime(self.now_ns))
+            now = to_datetime(self.now_ns)
+            state = TaskState(state=TaskStatus.DEAD, failed=is_failed, started_at=now, finished_at=now)
             states = {"server": state}
         reported = replace(
             current,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from wharf.cluster.scheduling.constraints import evaluate_comparison, resolve_target
-from wharf.cluster.scheduling.resources.usage import Usage, get_group_demand, get_node_capacity
 from wharf.contract.model.jobs.constraints import Operand, Spread
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.resource_usage import Usage, get_group_demand, get_node_capacity
 
 PlacedAllocations = Sequence[tuple[Node, str]]
 """Placed allocations of the job: node and group name."""

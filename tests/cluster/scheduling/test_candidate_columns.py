@@ -25,7 +25,6 @@ from wharf.cluster.scheduling.ranking.scoring import (
 )
 from wharf.cluster.scheduling.ranking.spread import SpreadClasses, SpreadCount, build_spread_counts
 from wharf.cluster.scheduling.resources.assignment import ResourceAssigner
-from wharf.cluster.scheduling.resources.usage import Usage, get_group_demand
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.metrics import AllocMetric, NodeScore
 from wharf.contract.model.allocations.resources import (
@@ -43,6 +42,7 @@ from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.nodes.node import Node, NodeStatus
 from wharf.contract.model.nodes.resources import NodeCpu, NodeNetwork, NodeNetworkAddress
+from wharf.contract.model.resource_usage import Usage, get_group_demand
 
 RACK = "${meta.rack}"
 NONE = AllocatedResources()

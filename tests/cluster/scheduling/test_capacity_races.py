@@ -21,12 +21,12 @@ from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.scheduling.plans.capacity_versions import CLUSTER_KEY
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODE_PLACEMENTS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import Write
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 
 MAX_CHANGES = 100
 NODE_CHANGED = (NODE_PLACEMENTS.name, "node-1")

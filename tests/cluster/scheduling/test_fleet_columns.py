@@ -12,7 +12,6 @@ from tests.kit.state import SECOND_NS, AState, a_node, an_allocation
 from wharf.cluster.scheduling.fleet.columns import INITIAL_ROWS
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
 from wharf.cluster.scheduling.fleet.fleet import MAX_CACHED_PROPERTIES, MAX_CACHED_SIZES, MISSING_CODE, Fleet
-from wharf.cluster.scheduling.resources.usage import MAX_AMOUNT, Usage
 from wharf.cluster.state.tables import ALLOCATIONS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.resources import (
@@ -27,6 +26,7 @@ from wharf.contract.model.allocations.resources import (
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 from wharf.contract.model.nodes.resources import NodeMemory, ReservedCpu, ReservedResources
+from wharf.contract.model.resource_usage import MAX_AMOUNT, Usage
 
 RACK = "${meta.rack}"
 GPU = (("acme", "gpu", "x"), "id")

@@ -18,7 +18,6 @@ from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.cluster.scheduling.ranking.rules import PlacementRules
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
 from wharf.cluster.scheduling.ranking.selector import NodeChoice, NodeSelector
-from wharf.cluster.scheduling.resources.usage import Usage, get_resources_usage
 from wharf.cluster.state.tables import ALLOCATIONS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.jobs.constraints import Spread
@@ -28,6 +27,7 @@ from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.nodes.node import Node, NodeHostVolume, NodeStatus
 from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm
+from wharf.contract.model.resource_usage import Usage, get_resources_usage
 
 RACK = "${meta.rack}"
 ZONE = "${node.datacenter}"

@@ -11,13 +11,13 @@ from wharf.cluster.engines.port import WriteLimits
 from wharf.cluster.operations.derived_state import add_derived_changes
 from wharf.cluster.scheduling.plans.check import PlanCheck, check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import NodeStatus, SchedulingEligibility
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 
 MAX_DERIVED_CHANGES = 8
 

@@ -30,7 +30,6 @@ from wharf.cluster.scheduling.reconcile.rescheduling import (
     has_succeeded,
     list_avoided_nodes,
 )
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.contract.model.allocations.allocation import (
     Allocation,
     AllocationState,
@@ -47,6 +46,7 @@ from wharf.contract.model.jobs.group_policies import ReschedulePolicy
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import DrainStrategy, NodeStatus
 from wharf.contract.model.nodes.resources import NodeDisk, NodeMemory, ReservedCpu, ReservedResources
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.contract.model.times import to_datetime, to_ns
 
 RUNNING, FAILED, COMPLETE = ClientStatus.RUNNING, ClientStatus.FAILED, ClientStatus.COMPLETE
@@ -327,7 +327,7 @@ def test_an_allocation_has_succeeded_if_all_its_tasks_have() -> None:
     good, bad, open_ = make_task_state(ended_s_ago=1), make_task_state(ended_s_ago=1, failed=True), make_task_state()
 
     assert [
-        has_succeeded(make_allocation(task_states=dict(enumerate_names(*states)) or None))
+        has_succeeded(make_allocation(task_states=dict(enumerate_names(*states)) or None), JOB.groups[0])
         for states in ((), (good,), (good, good), (good, bad), (good, open_), (bad,))
     ] == [False, True, True, False, False, False]
 

@@ -21,7 +21,6 @@ from wharf.cluster.scheduling.blocked.retry_order import RetryOrder
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.fair_share import NamespaceUsage, compute_dominant_share
 from wharf.cluster.scheduling.capacity.reservation import Reservation, build_reservation, find_largest_waiting_group
-from wharf.cluster.scheduling.resources.usage import Usage, get_resources_usage
 from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NAMESPACES, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
@@ -39,6 +38,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.resource_usage import Usage, get_resources_usage
 
 WAITING_SINCE_NS = 1_000 * SECOND_NS
 DUE_NS = WAITING_SINCE_NS + RESERVATION_DELAY_NS

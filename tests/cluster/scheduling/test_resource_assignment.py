@@ -10,7 +10,6 @@ from tests.kit.state import a_node
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
 from wharf.cluster.scheduling.resources.assignment import InsufficientResources, ResourceAssigner
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
-from wharf.cluster.scheduling.resources.usage import Usage, get_group_demand, get_resources_usage
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.jobs.group_policies import EphemeralDisk
 from wharf.contract.model.jobs.groups import Lifecycle, TaskGroup
@@ -23,6 +22,7 @@ from wharf.contract.model.nodes.resources import (
     ReservedNetworks,
     ReservedResources,
 )
+from wharf.contract.model.resource_usage import Usage, get_group_demand, get_resources_usage
 
 
 def assign(

@@ -19,8 +19,11 @@ from wharf.cluster.scheduling.scheduler import (
     is_small_evaluation,
 )
 from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
-from wharf.contract.model.jobs.constraints import Constraint
+from wharf.contract.model.jobs.constraints import Affinity, Constraint, Spread
+from wharf.contract.model.jobs.groups import Task
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.networks import NetworkResource, Port
+from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.operator.scheduler_configuration import PreemptionConfig, SchedulerConfiguration
@@ -72,6 +75,67 @@ def test_the_most_placements_of_a_small_evaluation_depend_on_the_work_for_each(
     assert [is_small(make_state(job, **options), job) for job in jobs] == [True, True, False]
 
 
+def make_network(kind: str, count: int) -> NetworkResource:
+    ports = tuple(Port(label=f"p{number}", value=20_000 + number) for number in range(count))
+    return NetworkResource(dynamic_ports=ports) if kind == "dynamic_ports" else NetworkResource(reserved_ports=ports)
+
+
+@pytest.mark.parametrize("kind", ["dynamic_ports", "reserved_ports"])
+@pytest.mark.parametrize("is_of_task", [True, False], ids=["task", "group"])
+def test_each_port_of_a_placement_takes_a_step(kind: str, *, is_of_task: bool) -> None:
+    jobs = []
+    for count in (1, 40, 60):
+        networks = (make_network(kind, count),)
+        task = Task(name="t", driver="mock", resources=Resources(networks=networks if is_of_task else ()))
+        jobs.append(
+            a_job("shop", replace(a_group("web", count=10), tasks=(task,), networks=() if is_of_task else networks))
+        )
+
+    assert [is_small(make_state(job), job) for job in jobs] == [True, True, False]
+
+
+DISTINCT = Constraint(l_target="${attr.x}", r_target="1", operand="distinct_property")
+AFFINITY = Affinity(l_target="${attr.x}", r_target="a", operand="=", weight=50)
+UNIQUE_AFFINITY = Affinity(l_target="${node.unique.name}", r_target="a", operand="=", weight=50)
+SPREAD = Spread(attribute="${attr.x}", weight=50)
+
+
+@pytest.mark.parametrize(
+    ("field", "item", "most"),
+    [
+        ("constraints", DISTINCT, 180),
+        ("constraints", a_constraint("${attr.x}", "", "is_not_set"), 800),
+        ("spreads", SPREAD, 200),
+        ("affinities", AFFINITY, 400),
+    ],
+    ids=["distinct_property", "constraints", "spreads", "affinities"],
+)
+@pytest.mark.parametrize("is_of_group", [True, False], ids=["group", "job"])
+def test_many_constraints_spreads_and_affinities_make_an_evaluation_large(
+    field: str, item: Any, most: int, *, is_of_group: bool
+) -> None:
+    def make_job(count: int) -> Job:
+        fields: dict[str, Any] = {field: (item,) * count}
+        if is_of_group:
+            return a_job("shop", replace(a_group("web"), **fields))
+        return replace(a_job("shop", a_group("web")), **fields)
+
+    jobs = [make_job(most), make_job(2 * most)]
+
+    assert [is_small(make_state(job), job) for job in jobs] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("field", "item", "most"),
+    [("spreads", SPREAD, 4), ("constraints", DISTINCT, 4), ("affinities", UNIQUE_AFFINITY, 9)],
+    ids=["spread", "distinct_property", "unique affinity"],
+)
+def test_values_that_are_read_of_every_node_count_by_the_nodes(field: str, item: Any, most: int) -> None:
+    jobs = [replace(a_job("shop", a_group("web")), **{field: (item,) * count}) for count in (most, 2 * most)]
+
+    assert [is_small(make_state(job, nodes=1_000), job) for job in jobs] == [True, False]
+
+
 @pytest.mark.parametrize(("groups", "expected"), [(1, True), (25, True), (26, False), (1_000, False)])
 def test_each_group_takes_some_steps_even_without_placements(groups: int, *, expected: bool) -> None:
     job = a_job("shop", *(a_group(f"g{number}", count=0) for number in range(groups)))
@@ -113,7 +177,7 @@ LONG_LIST = ",".join(f"x{number}" for number in range(2_500))
 @pytest.mark.parametrize(
     ("constraint", "most"),
     [
-        (a_constraint(UNIQUE, "x"), 600),
+        (a_constraint(UNIQUE, "x"), 450),
         (a_constraint(UNIQUE, "n[0-9]+", "regexp"), 15),
         (a_constraint(UNIQUE, LONG_LIST, "set_contains_any"), 6),
         (a_constraint("${attr.kernel.name}", LONG_LIST, "set_contains_any"), 6),

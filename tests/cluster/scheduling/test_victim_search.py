@@ -16,7 +16,6 @@ from wharf.cluster.scheduling.placement.preemption import (
     is_preemptible_by,
     is_preemption_enabled,
 )
-from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, JOBS, SCHEDULER_CONFIGURATION
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.resources import (
@@ -30,6 +29,7 @@ from wharf.contract.model.jobs.group_policies import MigratePolicy
 from wharf.contract.model.jobs.job import JobType
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.operator.scheduler_configuration import PreemptionConfig, SchedulerConfiguration
+from wharf.contract.model.resource_usage import Usage
 
 PREEMPTOR = a_job("shop", priority=80)
 

@@ -20,7 +20,6 @@ from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.scheduling.scheduler import plan_evaluation
 from wharf.cluster.server.leader import loop, planner
 from wharf.cluster.state import Replica
@@ -41,6 +40,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.state_machines.transitions import ALLOCATION_STATES
 from wharf.contract.model.times import DecisionContext
@@ -890,7 +890,10 @@ async def test_reports_of_many_nodes_share_writes_and_a_refused_one_affects_no_o
             nodes.record_reports(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
             for a in server.replica.iter_all(ALLOCATIONS)
         ]
-        *written, refusal = await asyncio.gather(*result, nodes.record_reports("nobody", []), return_exceptions=True)
+        gathered = asyncio.gather(*result, nodes.record_reports("nobody", []), return_exceptions=True)
+        async with server.brain.term.write_lock:
+            await pass_time(1)  # All reports have arrived, while another write of the leader is in flight.
+        *written, refusal = await gathered
 
         assert isinstance(refusal, Refusal)
         assert [each for each in written if isinstance(each, BaseException)] == []

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_task
-from tests.kit.cluster import ACluster, OneServer
+from tests.kit.cluster import COLLECTION_SETTINGS, ACluster, OneServer
 from tests.kit.settings import USUAL_COLLECTION
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.controllers.collection import list_collection_passes
@@ -34,6 +35,7 @@ def count_records(server: OneServer) -> tuple[int, ...]:
         (CollectionKind.EVALUATIONS, 1),
         (CollectionKind.BATCH_EVALUATIONS, 24),
         (CollectionKind.JOBS, 4),
+        (CollectionKind.JOB_RESULTS, 720),
         (CollectionKind.DEPLOYMENTS, 1),
         (CollectionKind.NODES, 24),
         (CollectionKind.ONE_TIME_TOKENS, 0),
@@ -52,14 +54,18 @@ def test_nodes_are_collected_last_and_tokens_by_another_duty() -> None:
     assert set(CollectionKind) - set(kinds) == {CollectionKind.TOKENS}
 
 
+EARLY_RESULTS = replace(COLLECTION_SETTINGS, batch_job_retention_ns=5 * HOUR_NS, batch_evaluation_retention_ns=HOUR_NS)
+"""Settings with which batch jobs are retained for little longer than other jobs."""
+
+
 @in_virtual_time
-async def test_an_ended_batch_job_is_collected_when_its_retention_has_passed_since_its_submission() -> None:
+async def test_an_ended_batch_job_is_collected_when_its_retention_has_passed_since_its_end() -> None:
     async with ACluster() as cluster:
-        server = await cluster.a_server()
+        server = await cluster.a_server(collection=EARLY_RESULTS)
         await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_batch_job("nightly", a_group("work", a_task(driver="mock"))))
 
-        await pass_time(2.9 * HOUR_S)
+        await pass_time(4.9 * HOUR_S)
         assert count_records(server) == (1, 1, 1, 1, 0, 1)
         await pass_time(0.3 * HOUR_S)
         assert count_records(server) == (0, 0, 0, 0, 0, 0)
@@ -97,13 +103,13 @@ async def test_a_node_that_is_down_for_its_retention_is_collected() -> None:
 @in_virtual_time
 async def test_many_records_are_collected_in_writes_that_fit_a_small_log() -> None:
     async with ACluster(limits=WriteLimits(changes=56, conditions=56)) as cluster:
-        server = await cluster.a_server()
+        server = await cluster.a_server(collection=EARLY_RESULTS)
         await cluster.ready_nodes(server, 1)
         for number in range(2):
             await server.client.jobs.register(
                 a_batch_job(f"job-{number}", a_group("work", a_task(driver="mock"), count=30))
             )
 
-        await pass_time(4.2 * HOUR_S)
+        await pass_time(6.2 * HOUR_S)
 
         assert count_records(server) == (0, 0, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Dry runs and explanations: computed on a state that is new enough, without changes."""
+"""Dry runs: computed on a state that is new enough, without changes."""
 
 import json
 
@@ -10,8 +10,10 @@ from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, now_s
 from tests.spec.server_requests import register
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
-from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, EXPLAIN_JOB, DryRunJobRequest, ExplainJobRequest
+from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, DryRunJobRequest
 from wharf.cluster.server.worker_process import WorkerFunction
+from wharf.cluster.state.tables import JOBS
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
@@ -26,6 +28,12 @@ class CountingWorker:
         return work()
 
 
+def a_dry_run(job: Job, index: int) -> DryRunJobRequest:
+    """Return a request for the plan of a job, computed from the state of this index or a newer one."""
+    encoded = msgspec.Raw(msgspec.msgpack.encode(job))
+    return DryRunJobRequest(index=index, job=encoded, settings=some_job_settings(), with_diff=True)
+
+
 @in_virtual_time
 async def test_a_follower_computes_a_dry_run_once_its_replica_is_new_enough() -> None:
     async with ACluster() as cluster:
@@ -37,10 +45,11 @@ async def test_a_follower_computes_a_dry_run_once_its_replica_is_new_enough() ->
         await register(first, a_job())
         began_s = now_s()
 
-        request = ExplainJobRequest(index=first.replica.index, namespace="default", job_id="shop")
-        result = await second.server.leader.call_member("m2", EXPLAIN_JOB, request)
+        result = await second.server.leader.call_member("m2", DRY_RUN_JOB, a_dry_run(a_job(), first.replica.index))
 
-        assert (result.job_id, result.status) == ("shop", "pending")
+        stored = first.replica.get(JOBS, "default", "shop")
+        assert stored is not None
+        assert result.plan.job_modify_index == stored.job_modify_index
         assert now_s() - began_s >= 1.0
 
 
@@ -51,11 +60,8 @@ async def test_a_dry_run_changes_nothing_and_names_no_id_that_will_be_used() -> 
         await cluster.ready_nodes(server, 1)
         before = server.replica.index
         job = a_job("huge", a_group("web", a_task(driver="mock"), count=3), namespace="default")
-        request = DryRunJobRequest(
-            index=before, job=msgspec.Raw(msgspec.msgpack.encode(job)), settings=some_job_settings(), with_diff=True
-        )
 
-        result = await server.server.leader.call_member("m1", DRY_RUN_JOB, request)
+        result = await server.server.leader.call_member("m1", DRY_RUN_JOB, a_dry_run(job, before))
 
         assert result.plan.annotations is not None
         assert (result.plan.annotations.desired_tg_updates or {})["web"].place == 3
@@ -67,9 +73,7 @@ async def test_a_refusal_in_the_worker_process_is_returned_to_the_caller() -> No
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        with pytest.raises(Refusal, match="job not found") as caught:
-            await server.server.leader.call_member(
-                "m1", EXPLAIN_JOB, ExplainJobRequest(index=0, namespace="default", job_id="nobody")
-            )
+        with pytest.raises(Refusal, match="priority") as caught:
+            await server.server.leader.call_member("m1", DRY_RUN_JOB, a_dry_run(a_job(priority=1_000), 0))
 
-        assert caught.value.code is RefusalCode.NOT_FOUND
+        assert caught.value.code is RefusalCode.INVALID

@@ -31,7 +31,7 @@ def list_received_names(listener: EventSubscription) -> list[str]:
 
 async def start_feed(cluster: ACluster, **bounds: int) -> tuple[OneServer, EventFeed]:
     server = await cluster.a_server(leads=False)
-    return server, EventFeed(server.server.follower, **bounds)
+    return server, EventFeed(server.world, server.server.follower, **bounds)
 
 
 @in_virtual_time

@@ -6,16 +6,20 @@ from collections.abc import Awaitable
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_system_job, a_task, some_resources
+from tests.builders import a_batch_job, a_group, a_system_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.engines.port import Batch, WriteLimits
 from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.leader.node_write_batcher import NodeWriteKind
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS, NODE_POOLS, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, NODE_POOLS, NODES, STEP_OUTPUTS
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.jobs.step_outputs import ReportedOutputs
+from wharf.contract.model.jobs.steps import Outputs
 from wharf.contract.model.log import Cause, CauseKind, Condition, Write
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import Refusal
@@ -185,6 +189,34 @@ async def test_requests_that_were_decided_on_different_states_are_not_committed_
         await asyncio.gather(rename("node-0", outdated), rename("node-1", current))
 
         assert [node.id for node in server.replica.iter_all(NODES) if node.name == "renamed"] in ([], ["node-1"])
+
+
+@in_virtual_time
+async def test_outputs_of_many_steps_that_end_together_are_stored_in_writes_that_etcd_accepts() -> None:
+    steps, text = 24, "x" * 60_000
+    async with ACluster(limits=WriteLimits(changes=112, conditions=127, bytes=1_500_000)) as cluster:
+        server = await cluster.a_server()
+        task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        groups = [a_group(f"s{number}", task, outputs=Outputs(text=("v",))) for number in range(steps)]
+        await server.client.jobs.register(a_batch_job("run", *groups))
+        await asyncio.gather(*register(server, 0, 1))
+        await asyncio.gather(*send_heartbeats(server, 0, 1))
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == steps, what="all are placed")
+        reports: dict[str, list[AllocationReport]] = {"node-0": [], "node-1": []}
+        for allocation in server.replica.iter_all(ALLOCATIONS):
+            reports[allocation.node_id].append(
+                AllocationReport(
+                    id=allocation.id, client_status=ClientStatus.COMPLETE, outputs=ReportedOutputs(texts={"v": text})
+                )
+            )
+
+        await asyncio.gather(
+            *(server.brain.node_monitor.record_reports(node_id, each) for node_id, each in reports.items())
+        )
+
+        stored = [record.elements[0].texts for record in server.replica.iter_all(STEP_OUTPUTS)]
+        assert stored == [{"v": text}] * steps
+        assert all(not each.output_texts for each in server.replica.iter_all(ALLOCATIONS))
 
 
 @in_virtual_time

@@ -13,6 +13,7 @@ from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.server.duties import periodic as duty
 from wharf.cluster.state.tables import CHILDREN_OF_JOB, JOB_SUMMARIES, JOBS
 from wharf.contract.model.jobs.job import Job, JobStatus, Periodic
+from wharf.contract.model.jobs.steps import Flow
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 
 SECOND_NS = 1_000_000_000
@@ -164,3 +165,26 @@ async def test_launches_are_skipped_while_too_many_evaluations_of_the_namespace_
 
             assert launched_while_paused == 5
             assert len(list_launch_times(server)) > 5 + 30
+
+
+@pytest.mark.parametrize("setting", ["flow", "periodic"])
+def test_a_new_leader_does_not_make_up_for_a_launch_that_was_skipped_because_of_overlap(setting: str) -> None:
+    @in_virtual_time
+    async def change_leader() -> None:
+        async with ACluster() as cluster:
+            server = await cluster.a_server()
+            await cluster.ready_nodes(server, 1)
+            job = make_periodic_job("*/5 * * * *", runs_s=7 * 60, prohibit_overlap=setting == "periodic")
+            flow = Flow(overlap="skip") if setting == "flow" else None
+            await server.client.jobs.register(msgspec.structs.replace(job, flow=flow))
+            # A run takes 7 minutes, so the launch 5 minutes after the first one is skipped.
+            await until(lambda: list_launch_times(server), what="a launch", within_s=600)
+            await pass_time(8 * 60)
+            before = list_launch_times(server)
+
+            other = await cluster.a_server("m2")
+            await pass_time(60)
+
+            assert list_launch_times(other) == before
+
+    change_leader()

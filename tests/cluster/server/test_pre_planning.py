@@ -10,7 +10,6 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault, LoseReplyFault, RefuseFault
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, EVALUATIONS, NODES
 from wharf.cluster.state.tables import SCHEDULER_CONFIGURATION as CONFIGURATION
 from wharf.contract.model.allocations.allocation import Allocation
@@ -18,6 +17,7 @@ from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 
 JOBS = 6
 COUNT = 3

@@ -1,17 +1,36 @@
 """Both clients with a real `wharf dev` agent, over HTTP."""
 
 import asyncio
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
-from contextlib import aclosing, closing
+from concurrent.futures import CancelledError
+from contextlib import aclosing, closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from tests.agent.processes import RunningAgent, running
 from tests.builders import a_job
-from wharf.contract.client import ClientSettings, connect, connect_async
+from tests.waiting import wait_until
+from wharf.contract.client import (
+    ClientSettings,
+    JobFailed,
+    RemoteError,
+    RemoteTraceback,
+    connect,
+    connect_async,
+    submit,
+)
+from wharf.contract.client import map as remote_map
 from wharf.contract.client.errors import NotFound
 from wharf.contract.model.jobs.job import Job
 
+WAIT_S = 30.0
 UNREACHABLE_ADDRESS = "http://127.0.0.1:1"
 
 
@@ -62,3 +81,121 @@ def test_asyncio_client(agent: RunningAgent) -> None:
             assert [job.id async for job in client.jobs.list.iterate(prefix="asy")] == ["async"]
 
     asyncio.run(run_client())
+
+
+def test_a_script_runs_as_an_array_of_jobs(agent: RunningAgent, tmp_path: Path) -> None:
+    script = tmp_path / "odd.sh"
+    script.write_text("#!/bin/sh\ntest $(($WHARF_ARRAY_ITEM % 2)) = 1 && exit 0\nexit $1\n")
+
+    with connect(ClientSettings(addresses=(agent.address,))) as client:
+        good = submit(client, script, ["4"], array="1-5:2", cores=0, memory="32M")
+        bad = submit(client, script, ["4"], array="1-2", cores=0, memory="32M")
+        good.wait()
+        with pytest.raises(JobFailed, match="1 of 2 runs failed") as failure:
+            bad.wait()
+
+    assert failure.value.exit_code == 4
+
+
+def test_a_function_is_called_for_each_item(agent: RunningAgent) -> None:
+    offset = 100
+
+    def divide(item: int) -> float:
+        return offset / item
+
+    settings = ClientSettings(addresses=(agent.address,))
+    futures = remote_map(divide, [1, 0, 4], cores=0, memory="64M", settings=settings)
+
+    assert (futures[0].result(WAIT_S), futures[2].result(WAIT_S)) == (100, 25)
+    with pytest.raises(ZeroDivisionError) as failure:
+        futures[1].result(WAIT_S)
+    assert isinstance(failure.value.__cause__, RemoteTraceback)
+    assert "in divide" in failure.value.__cause__.text
+    assert remote_map(divide, [], settings=settings).results() == []
+
+
+def test_calls_have_results_although_the_job_ends_between_two_reads(agent: RunningAgent) -> None:
+    with relaying(agent) as address:
+        futures = remote_map(abs, [-3], cores=0, memory="64M", settings=ClientSettings(addresses=(address,)))
+
+        assert futures[0].result(WAIT_S) == 3
+
+
+def read_status(job_url: str) -> object:
+    with urllib.request.urlopen(job_url, timeout=WAIT_S) as reply:
+        return json.load(reply)["Status"]
+
+
+@contextmanager
+def relaying(agent: RunningAgent) -> Iterator[str]:
+    """Yield the address of a server that passes requests on. It holds its first list of allocations until the job is dead."""
+    lists_to_hold = [None]
+
+    class Relay(BaseHTTPRequestHandler):
+        def pass_on(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            request = urllib.request.Request(agent.address + self.path, body or None, method=self.command)
+            request.add_header("Content-Type", "application/json")
+            try:
+                reply = urllib.request.urlopen(request, timeout=WAIT_S)
+            except urllib.error.HTTPError as error:
+                reply = error
+            with reply:
+                content = reply.read()
+            job_path, _, last = self.path.partition("?")[0].rpartition("/")
+            if last == "allocations" and lists_to_hold:
+                lists_to_hold.clear()
+                wait_until(lambda: read_status(agent.address + job_path) == "dead", what="the job has ended")
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                if name.lower() not in ("transfer-encoding", "connection", "content-length", "date", "server"):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PUT = do_POST = pass_on  # noqa: N815  # The base class calls methods with these names.
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Relay) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_calls_are_canceled_and_report_programs_that_end_without_a_result(agent: RunningAgent) -> None:
+    def end(code: int) -> None:
+        if code < 0:
+            os.read(os.pipe()[0], 1)  # It waits for ever.
+        os._exit(code)
+
+    settings = ClientSettings(addresses=(agent.address,))
+    with connect(settings) as client:
+        futures = remote_map(end, [7, -1], cores=0, memory="64M", settings=settings)
+        with pytest.raises(RemoteError, match="has no result: main: Exit Code: 7"):
+            futures[0].result(WAIT_S)
+        assert futures[1].cancel()
+        with pytest.raises(CancelledError):
+            futures[1].result(WAIT_S)
+        wait_until(lambda: client.jobs.read(futures.job_id).value.status == "dead", what="the job has ended")
+
+        others = remote_map(end, [-1, -1, -1], max_running=1, cores=0, memory="64M", settings=settings)
+        assert others[2].cancel()
+        others.cancel()
+        assert all(future.cancelled() for future in others)
+        wait_until(lambda: client.jobs.read(others.job_id).value.status == "dead", what="the job was stopped")
+
+
+def test_what_cannot_travel_with_a_job_is_refused(agent: RunningAgent) -> None:
+    settings = ClientSettings(addresses=(agent.address,))
+
+    with pytest.raises(ValueError, match="pass paths of data"):
+        remote_map(len, ["x" * 400_000], settings=settings)
+    with pytest.raises(ValueError, match="pass lists of items"):
+        remote_map(len, [""] * 10_001, settings=settings)

@@ -391,3 +391,11 @@ def test_a_small_body_with_many_items_counts_as_large() -> None:
     few, many = (b"[" + b"," * count + b"]" + b" " * 4_096 for count in (MAX_INLINE_ITEMS, MAX_INLINE_ITEMS + 1))
 
     assert (is_large_body(few, "JobRegisterRequest"), is_large_body(many, "JobRegisterRequest")) == (False, True)
+
+
+@pytest.mark.parametrize("name", ["If", "if", "\\u0049f", "i\\u0066"])
+def test_a_small_body_with_a_condition_counts_as_large(name: str) -> None:
+    body = f'{{"{name}": "a == b"}}'.encode()
+
+    assert is_large_body(body + b" " * 1_024, "JobRegisterRequest")
+    assert not is_large_body(body, "JobRegisterRequest")

@@ -7,7 +7,9 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from tests.builders import some_job_settings
 from tests.contract.model.strategies import records
+from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.constraints import Constraint
 from wharf.contract.model.jobs.diff import compare_jobs, singularize
 from wharf.contract.model.jobs.group_policies import EphemeralDisk, UpdatePolicy
@@ -17,6 +19,7 @@ from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.plan import DiffType, FieldDiff, JobDiff, ObjectDiff, TaskDiff, TaskGroupDiff
 from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.jobs.services import Service
+from wharf.contract.model.jobs.steps import Need
 
 Change = Callable[[Job], Job]
 
@@ -350,3 +353,34 @@ def reverse_diff(part: Any) -> Any:
 )
 def test_members_of_a_list_are_named_in_the_singular(plural: str, singular: str) -> None:
     assert singularize(plural) == singular
+
+
+# -- steps of a run
+
+
+def a_run(*groups: TaskGroup) -> Job:
+    return canonicalize_job(a_job(*groups, type="batch"), some_job_settings())
+
+
+def test_what_the_canonical_form_makes_of_a_step_is_no_difference() -> None:
+    needing = a_run(a_group(), a_group(name="ship", depends=(Need(on="front"),)))
+    alone = a_run(a_group())
+
+    (front, ship) = compare_jobs(alone, needing).task_groups or ()
+
+    assert (front.type, front.fields, front.objects) == (DiffType.NONE, None, None)
+    assert [part.name for part in ship.objects or ()] == [
+        "Depends", "EphemeralDisk", "ReschedulePolicy", "RestartPolicy"
+    ]  # fmt: skip
+
+
+def test_needs_are_compared_by_the_step_that_they_name() -> None:
+    before = a_run(a_group(), a_group(name="ship", depends=(Need(on="front"),)))
+    after = a_run(a_group(), a_group(name="ship", depends=(Need(on="front", when="any"),), may_fail=True))
+
+    ship = (compare_jobs(before, after).task_groups or ())[1]
+
+    assert ship.fields == (added("MayFail", "true"),)
+    (need,) = ship.objects or ()
+    assert (need.name, need.type) == ("Depends", DiffType.EDITED)
+    assert edited("When", "succeeded", "any") in (need.fields or ())

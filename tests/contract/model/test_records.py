@@ -35,7 +35,10 @@ from wharf.contract.model.record import hash_content
 from wharf.contract.model.services import make_registration_id
 from wharf.contract.model.variables import Variable, VariableLock, make_variable_metadata
 
-WHARF_FIELDS = {"WaitingSince", "ReservedNodeID", "WaitsBehind", "ReportNumber", "ReportsFrom"}
+WHARF_FIELDS = {
+    "WaitingSince", "ReservedNodeID", "WaitsBehind", "ReportNumber", "ReportsFrom", "ArrayAttempt", "ArrayItem", "ArrayResult",
+    "OutputTexts", "LockKey", "LockWaits",
+}  # fmt: skip
 """Fields of Wharf that the reference does not have."""
 
 

@@ -19,6 +19,7 @@ from tests.builders import (
     some_job_settings,
     some_resources,
 )
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.constraints import Affinity, Constraint, Operand, Spread, SpreadTarget
 from wharf.contract.model.jobs.defaults import JobSettings
@@ -136,6 +137,27 @@ def test_the_maximum_priority_is_a_setting_with_an_upper_limit() -> None:
     assert_only_problem(a_job(priority=32_767), "Priority", "[1, 32766]", settings)
 
 
+@pytest.mark.parametrize(
+    ("fields", "arrays", "path", "message"),
+    [
+        ({"all_at_once": True}, [GroupArray(size=2)], "AllAtOnce", "AllAtOnce cannot be used with Array"),
+        ({}, [GroupArray(size=60_000), GroupArray(size=40_001)], "TaskGroups", "100001 elements together; a job has at most 100000"),
+        ({}, [GroupArray(items=("x" * 4_096,) * 129)], "TaskGroups", "528384 bytes long together; the limit is 524288"),
+    ],
+)  # fmt: skip
+def test_rules_of_all_arrays_of_a_job(
+    fields: dict[str, Any], arrays: list[GroupArray], path: str, message: str
+) -> None:
+    groups = tuple(a_group(f"g{number}", array=array) for number, array in enumerate(arrays))
+
+    assert_only_problem(a_job("shop", *groups, type="batch", **fields), path, message)
+
+
+def test_an_array_may_have_many_elements() -> None:
+    for array in (GroupArray(size=100_000), GroupArray(items=("", "", "x")), GroupArray(size=1, max_running=100_000)):
+        assert list_problems(a_job("shop", a_group("g", array=array), type="batch")) == []
+
+
 @pytest.mark.parametrize(("limit", "valid"), [(5, True), (4, False), (0, True)])
 def test_the_total_count_of_a_job_is_limited(limit: int, valid: bool) -> None:
     job = a_job("shop", a_group("a", count=2), a_group("b", count=3))
@@ -160,6 +182,20 @@ def test_the_total_count_of_a_job_is_limited(limit: int, valid: bool) -> None:
         ("service", {"max_run_duration": 1}, "MaxRunDuration", "batch and sysbatch"),
         ("system", {"affinities": (Affinity(),)}, "Affinities", "System jobs may not have an affinity block"),
         ("system", {"spreads": (Spread(),)}, "Spreads", "System jobs may not have a spread block"),
+        # arrays
+        ("service", {"array": GroupArray(size=2)}, "Array", "only be used with batch jobs, not with service jobs"),
+        ("sysbatch", {"array": GroupArray(size=2)}, "Array", "not with sysbatch jobs"),
+        ("batch", {"array": GroupArray()}, "Array.Size", "Size must be between 1 and 100000; got 0"),
+        ("batch", {"array": GroupArray(size=-1)}, "Array.Size", "got -1"),
+        ("batch", {"array": GroupArray(size=100_001)}, "Array.Size", "got 100001"),
+        ("batch", {"array": GroupArray(size=2, items=("a", "b"))}, "Array.Size", "Size and Items cannot be used together"),
+        ("batch", {"array": GroupArray(items=("a", "é" * 2_049))}, "Array.Items[1]", "4098 bytes long; an item has at most 4096 bytes"),
+        ("batch", {"array": GroupArray(items=("a\0",))}, "Array.Items[0]", "null character"),
+        ("batch", {"array": GroupArray(items=("a",) * 50_001)}, "Array.Items", "50001 items; the limit is 50000"),
+        ("batch", {"array": GroupArray(size=2, max_running=-1)}, "Array.MaxRunning", "between 0 and 100000; got -1"),
+        ("batch", {"array": GroupArray(size=2), "count": 2}, "Count", "Count must be 1 for a group with Array; got 2"),
+        ("batch", {"array": GroupArray(size=2), "scaling": ScalingPolicy(min=1, max=2)}, "Scaling", "Scaling cannot be used with Array"),
+        ("batch", {"array": GroupArray(size=2), "disconnect": DisconnectPolicy(lost_after=HOUR)}, "Disconnect", "Disconnect cannot be used with Array"),
         # policies
         ("service", {"restart_policy": RestartPolicy(mode="x")}, "RestartPolicy.Mode", 'Unsupported restart mode: "x"'),
         ("service", {"ephemeral_disk": EphemeralDisk(size_mb=TOO_LARGE)}, "EphemeralDisk.SizeMB", "maximum DiskMB value is 1000000000; got 1000000001"),
@@ -313,6 +349,9 @@ def test_sum_of_reschedule_delays(function: str, attempts: int, max_delay: int, 
         ({"volume_mounts": (VolumeMount(volume="x"),)}, "VolumeMounts[0].Volume", 'undefined volume "x"'),
         ({"vault": Vault()}, "Vault", "Vault is not supported"),
         ({"scaling_policies": (ScalingPolicy(),)}, "ScalingPolicies", "not supported"),
+        ({"driver": "raw_exec", "config": {"command": "x"}, "templates": (Template(embedded_tmpl="x", dest_path="/etc/passwd"),)}, "Templates[0].DestPath", "outside of the task's folder"),
+        ({"driver": "docker", "config": {"image": "x", "ports": ["web"]}}, "Config.ports[0]", 'Port label "web" does not exist'),
+        ({"driver": "docker", "config": {"image": "x", "ports": ["80:80"]}}, "Config.ports[0]", 'Port label "80:80" does not exist'),
         ({"actions": (TaskAction(name="a b", command="c"),)}, "Actions[0].Name", "a b"),
         ({"actions": (TaskAction(name="", command="c"),)}, "Actions[0].Name", "invalid action name"),
         ({"actions": (TaskAction(name="a", command="c"), TaskAction(name="a", command="c"))}, "Actions[1].Name", "twice"),
@@ -376,7 +415,7 @@ def test_a_task_name_must_be_a_valid_folder_name(name: str) -> None:
         {"resources": Resources(cpu=0, cores=2)},
         {"resources": Resources(memory_max_mb=-1)},
         {"resources": Resources(devices=(RequestedDevice(name="nvidia/gpu/a100", count=2),), numa=NUMA(affinity="require", devices=("nvidia/gpu/a100",)))},
-        {"templates": (Template(embedded_tmpl="x", dest_path="/local/a/../b", wait=TemplateWait(min=1)),)},
+        {"driver": "mock", "templates": (Template(embedded_tmpl="x", dest_path="/local/a/../b", wait=TemplateWait(min=1)),)},
         {"artifacts": (Artifact(getter_source="s", getter_options={"checksum": "md5:" + "a" * 32}),)},
         {"artifacts": (Artifact(getter_source="s", getter_options={"checksum": "${meta.sum}"}),)},
         {"identities": (WorkloadIdentity(name="vault_x", audience=("a",), ttl=HOUR, file=True, filepath="p"),)},
@@ -699,11 +738,11 @@ def test_all_problems_are_reported_at_once_nested_like_the_parts_of_the_job() ->
     ]  # fmt: skip
     assert findings.text == (
         "2 errors occurred:\n"
-        "\t* Job ID contains a space (ID)\n"
+        '\t* Job ID contains a space (ID): write "a-b"\n'
         "\t* Task group web validation failed: 2 errors occurred:\n"
         "\t* Task group count can't be negative (TaskGroups[0].Count)\n"
         "\t* Task t validation failed: 3 errors occurred:\n"
-        "\t* Missing task driver (TaskGroups[0].Tasks[1].Driver)\n"
+        "\t* Missing task driver (TaskGroups[0].Tasks[1].Driver): set one, such as docker, exec or raw_exec\n"
         "\t* minimum CPU value is 1; got -1 (TaskGroups[0].Tasks[1].Resources.CPU)\n"
         "\t* minimum MemoryMB value is 10; got 1 (TaskGroups[0].Tasks[1].Resources.MemoryMB)"
         "\n\n\n\n\n\n"
@@ -744,6 +783,7 @@ def test_the_number_of_problems_of_a_job_is_limited() -> None:
         (with_task(resources=some_resources(iops=1)), f"{TASK}.Resources.IOPS"),
         (with_task(resources=some_resources(networks=WEB_NETWORK)), f"{TASK}.Resources.Networks"),
         (with_task(resources=some_resources(memory_max_mb=500)), f"{TASK}.Resources.MemoryMaxMB"),
+        (with_task(constraints=(Constraint(l_target="attr.kernel.name", operand="=", r_target="linux"),)), f"{TASK}.Constraints[0].LTarget"),
         (with_task(templates=(Template(embedded_tmpl="x", dest_path="x", vault_grace=1),)), f"{TASK}.Templates[0].VaultGrace"),
         (with_task(identities=(WorkloadIdentity(name="x", ttl=1),)), f"{TASK}.Identities[0].Audience"),
         (with_task(identities=(WorkloadIdentity(name="x", audience=("a",)),)), f"{TASK}.Identities[0].TTL"),
@@ -757,6 +797,27 @@ def test_probable_mistakes_cause_warnings(job: Job, path: str) -> None:
 
     assert findings.is_valid
     assert [warning.path for warning in findings.warnings] == [path]
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (["/usr/bin/server", "--port", "$WHARF_PORT_http"], "Config.args[1]"),
+        (["$NOMAD_TASK_DIR/server"], "Config.command"),
+        (["/usr/bin/server", "--port=${WHARF_PORT_http}"], ""),
+        (["/bin/sh", "-c", "exec server $WHARF_PORT_http"], ""),
+        (["busybox", "sh", "-c", "exec httpd -p $WHARF_PORT_http"], ""),
+    ],
+)
+def test_a_variable_that_only_a_shell_would_replace_causes_a_warning_if_no_shell_runs(
+    words: list[str], path: str
+) -> None:
+    task = a_task(driver="raw_exec", config={"command": words[0], "args": words[1:]})
+    findings = validate_job(
+        canonicalize_job(a_job("shop", a_group("web", task)), some_job_settings()), some_job_settings()
+    )
+
+    assert [warning.path for warning in findings.warnings] == ([f"{TASK}.{path}"] if path else [])
 
 
 def test_memory_max_causes_no_warning_if_oversubscription_is_enabled() -> None:

@@ -307,6 +307,48 @@ GROUP_EXAMPLES: Final = (
         {"LostAfter": 6 * HOUR, "StopOnClientAfter": HOUR, "Replace": False, "Reconcile": "keep_original"},
     ),
     Example(
+        "job.group.array",
+        "array {\n size = 500\n max_running = 20\n fail_fast = true\n}",
+        {"Size": 500, "MaxRunning": 20, "FailFast": True},
+    ),
+    Example("job.group.array", 'array {\n items = ["north", "south"]\n}', {"Items": ["north", "south"]}),
+    Example(
+        "job.group",
+        'group "x" {\n if = "steps.build.version is not empty"\n may_fail = true\n final = true\n}',
+        {"Name": "x", "If": "steps.build.version is not empty", "MayFail": True, "Final": True},
+    ),
+    Example(
+        "job.group.depends",
+        'depends {\n on = "build"\n when = "ended"\n each = true\n at_least = 3\n optional = true\n}',
+        {"On": "build", "When": "ended", "Each": True, "AtLeast": 3, "Optional": True},
+    ),
+    Example(
+        "job.group.gate",
+        'gate {\n ask = "Release?"\n policy = "deployers"\n timeout = "4h"\n}',
+        {"Ask": "Release?", "Policy": "deployers", "Timeout": 4 * HOUR},
+    ),
+    Example(
+        "job.group.lock",
+        'lock {\n key = "production"\n slots = 2\n policy = "replace-waiting"\n}',
+        {"Key": "production", "Slots": 2, "Policy": "replace-waiting"},
+    ),
+    Example(
+        "job.group.outputs",
+        'outputs {\n text = ["version"]\n keep = ["data/"]\n}',
+        {"Text": ["version"], "Keep": ["data/"]},
+    ),
+    Example(
+        "job.group.retry",
+        "retry {\n attempts = 2\n on_exit = [75]\n not_on_exit = [2, 3]\n}",
+        {"Attempts": 2, "OnExit": [75], "NotOnExit": [2, 3]},
+    ),
+    Example(
+        "job.flow",
+        'flow {\n deadline = "6h"\n final_timeout = "10m"\n overlap = "queue"\n}',
+        {"Deadline": 6 * HOUR, "FinalTimeout": 10 * MINUTE, "Overlap": "queue"},
+    ),
+    Example("job.depends", 'depends {\n on = "nightly"\n}', {"On": "nightly"}),
+    Example(
         "job.group.ephemeral_disk",
         "ephemeral_disk {\n size = 500\n sticky = true\n migrate = true\n}",
         {"SizeMB": 500, "Sticky": True, "Migrate": True},

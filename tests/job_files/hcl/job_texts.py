@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wharf.job_files.hcl import ParsedJob, parse_hcl_job
 from wharf.job_files.hcl.block_types import BlockType, Storage
 from wharf.job_files.hcl.blocks import JOB
-from wharf.job_files.hcl.parsing import JOB_FILE_SCHEMA
+from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.hcl.parsing import JOB_FILE_SCHEMA, parse_hcl_job
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DocumentErrors
 from wharf.languages.hcl.documents import EvaluatedBody, evaluate_document, parse_document, parse_values
@@ -125,7 +125,11 @@ def find_object(document: Json, path: str, field: str | None = None) -> Any:
 
 def build_empty_object(block: BlockType) -> Json:
     """Return the JSON of a block without any content, from the table."""
-    empty: Json = {argument.field: argument.absent for argument in block.arguments if not argument.operand}
+    empty: Json = {
+        argument.field: argument.absent
+        for argument in block.arguments
+        if not argument.operand and not argument.is_absent_omitted
+    }
     for inner in block.blocks:
         if inner.field and not inner.is_absent_omitted:
             empty[inner.field] = None

@@ -49,6 +49,7 @@ def in_task(text: str) -> str:
         ("memory = 1GB", "1GB", "write memory = 1024, without a unit: the number is in megabytes"),
         ("memory = 1.5GB", "1.5GB", "write memory = 1536, without a unit: the number is in megabytes"),
         ("cpu = 2GHz", "2GHz", "write cpu = 2000, without a unit: the number is in megahertz"),
+        ("cpu = 500m", "500m", "write megahertz, such as 500: CPU is not counted in cores; Cores reserves whole cores"),
         ("kill_timeout = 10s", "10s", 'write kill_timeout = "10s"'),
         ("kill_timeout = 1h30m", "1h30m", 'write kill_timeout = "1h30m"'),
         ("kill_timeout = 2d", "2d", 'write kill_timeout = "48h"'),
@@ -162,4 +163,17 @@ def test_a_quoted_name_in_a_block_of_config_gets_an_object_of_that_name() -> Non
     assert list_errors(in_config('labels {\n"a.b" = 1\n}')) == [
         '8: "a.b": the name of an argument has no quotes | '
         'for a name such as "a.b", write an object: labels = { "a.b" = ... }'
+    ]
+
+
+@pytest.mark.parametrize("text", ["ID: a\nType: batch\nPriority: 5\n", "# a\n---\nID: a\nType: batch\n"])
+def test_a_file_in_yaml_is_one_error(text: str) -> None:
+    (error,) = list_errors(text)
+
+    assert error.partition(": ")[2].endswith("the file is written in YAML | give it a name that ends with .yaml")
+
+
+def test_an_option_of_a_driver_in_a_task_belongs_into_config() -> None:
+    assert list_errors(in_task('image = "x"')) == [
+        '8: image: no argument "image" is allowed in task | it is an option of the driver: write it in config { }'
     ]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.job_files.hcl.job_texts import list_errors, list_task_errors, parse_body, parse_file, parse_group, parse_task
 from wharf.contract.model.times import HOUR, MILLISECOND, MINUTE, SECOND
+from wharf.languages.hcl.amounts import CORE_SHARE_FIX
 
 # -- durations
 
@@ -93,7 +94,7 @@ def test_a_number_or_bool_is_converted_to_a_text(text: str, value: str) -> None:
     [
         ("count = 1.5", '"count" takes a whole number, not 1.5'),
         ('count = "a"', '"count" takes a whole number, not "a"'),
-        ('count = "5x"', '"count" takes a whole number, not "5x" | write count = 5'),
+        ('count = "5x"', '"count" takes a whole number, not "5x"'),
         ("count = true", '"count" takes a whole number, not a bool'),
         ("count = [1]", '"count" takes a whole number, not a list'),
         ("count = NOMAD_META_N", '"count" takes a whole number, not a text'),
@@ -275,7 +276,9 @@ def test_the_arguments_of_cni_are_a_map_but_no_block() -> None:
         ('memory = "1 GB"', "write memory = 1024"),
         ('cpu = "2GHz"', "write cpu = 2000"),
         ('cpu = "500 mhz"', "write cpu = 500"),
-        ('cpu = "500m"', ""),
+        ('cpu = "500m"', CORE_SHARE_FIX),
+        ('cpu = "0.5"', CORE_SHARE_FIX),
+        ("cpu = 0.5", CORE_SHARE_FIX),
     ],
 )
 def test_a_number_with_a_unit_is_suggested_in_the_unit_of_the_argument(line: str, fix: str) -> None:

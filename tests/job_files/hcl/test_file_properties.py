@@ -21,9 +21,10 @@ from tests.job_files.hcl.job_texts import PORTS, parse_file, to_json_form, wrap_
 from wharf.contract.model.decoding import DecodingError, DecodingProblem, convert_object
 from wharf.contract.model.jobs.job import Job
 from wharf.job_files.data_writer import simplify_job, write_document
-from wharf.job_files.hcl import ParsedJob, parse_hcl_job
 from wharf.job_files.hcl.block_types import ArgumentKind
 from wharf.job_files.hcl.blocks import iterate_blocks
+from wharf.job_files.hcl.parsed_job import ParsedJob
+from wharf.job_files.hcl.parsing import parse_hcl_job
 from wharf.job_files.markup_jobs import parse_markup_job
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, DocumentErrors
 from wharf.languages.hcl.variables import VariableInputs

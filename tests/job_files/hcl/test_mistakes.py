@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.job_files.hcl.job_texts import find_error_text
+from tests.job_files.hcl.job_texts import PORTS, find_error_text
+from wharf.job_files.hcl.parsing import evaluate_hcl_job
+from wharf.languages.hcl.diagnostics import DocumentErrors
+from wharf.languages.hcl.documents import parse_document
+from wharf.languages.hcl.variables import VariableInputs
 
 MISTAKES = {
     "a_variable_without_a_value": (
@@ -375,11 +379,11 @@ job {
 }
 """,
         """\
-job.hcl:1:1: a job needs a label: its name
+job.hcl:1:1: a job needs a label with its name
     1 | job {
       | ^^^
    write job "name" {
-job.hcl:2:2: a group needs a label: its name
+job.hcl:2:2: a group needs a label with its name
     2 |  group {
       |  ^^^^^
    write group "name" {
@@ -402,7 +406,7 @@ job.hcl:2:2: no block "consul" is allowed in job
       |  ^^^^^^
    consul belongs to group, task
 job.hcl:3:2: no argument "vault_token" is allowed in job
-   the arguments are all_at_once, datacenters, id, meta, name, namespace, node_pool, priority, ...
+   the arguments are all_at_once, datacenters, depends, id, meta, name, namespace, node_pool, ...
 """,
     ),
     "network_in_a_task": (
@@ -468,3 +472,33 @@ job.hcl:2:1: no block "group" is allowed at the top level
 @pytest.mark.parametrize(("text", "errors"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_explained(text: str, errors: str) -> None:
     assert find_error_text(text) + "\n" == errors
+
+
+def test_errors_of_values_and_of_rules_are_shown_together() -> None:
+    text = """\
+job "j" {
+  type = "sevice"
+  group "g" {
+    count = "two"
+    network {
+      port "http" {}
+    }
+    service {
+      port = "htp"
+    }
+    task "t" {
+      driver = "dcoker"
+    }
+  }
+}
+"""
+
+    with pytest.raises(DocumentErrors) as errors:
+        evaluate_hcl_job(parse_document(text, "job.hcl"), VariableInputs(), PORTS, checks_tasks=True)
+
+    assert [line for line in errors.value.text.splitlines() if line.startswith("job.hcl:")] == [
+        'job.hcl:2:10: type: Invalid job type: "sevice"',
+        'job.hcl:4:13: "count" takes a whole number, not "two"',
+        'job.hcl:9:14: group.service.port: Port label "htp" does not exist in the group\'s network',
+        'job.hcl:12:16: group.task.driver: no node has the driver "dcoker"',
+    ]

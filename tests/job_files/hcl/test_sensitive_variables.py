@@ -5,7 +5,7 @@ import pytest
 from tests.job_files.hcl.job_texts import PORTS, find_error_text, parse_file
 from wharf.job_files.conversion import JobFormat, convert_data_job, convert_hcl_job
 from wharf.job_files.data_writer import UnwritableValue
-from wharf.job_files.hcl import evaluate_hcl_job
+from wharf.job_files.hcl.parsing import evaluate_hcl_job
 from wharf.job_files.hcl.places import find_path_value
 from wharf.job_files.markup_jobs import parse_markup_job
 from wharf.languages.hcl.diagnostics import HIDDEN, DocumentErrors, HiddenValues, SourceFile

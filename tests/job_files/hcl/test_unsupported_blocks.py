@@ -9,7 +9,7 @@ from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.validation import Findings, validate_job
 from wharf.contract.model.jobs.volumes import NO_PLUGINS_TEXT
-from wharf.job_files.hcl import ParsedJob
+from wharf.job_files.hcl.parsed_job import ParsedJob
 
 
 def validate(path: str, text: str) -> tuple[ParsedJob, Findings]:

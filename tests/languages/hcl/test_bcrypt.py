@@ -19,8 +19,12 @@ def test_the_default_cost_is_ten() -> None:
 
 
 def test_a_cost_that_takes_too_long_is_refused_before_hashing() -> None:
+    assert ["bcrypt: a cost above 13 takes longer than a second"] == find_failure('bcrypt("secret", 14)').messages
+
+
+def test_hashes_that_take_too_long_together_are_refused() -> None:
     with pytest.raises(BudgetExceeded, match="steps"):
-        evaluate('bcrypt("secret", 31)')
+        evaluate('[bcrypt("a", 13), bcrypt("b", 13)]')
 
 
 def test_a_password_beyond_72_bytes_is_refused() -> None:

@@ -148,6 +148,24 @@ def test_an_evaluation_that_takes_too_long_is_stopped(text: str) -> None:
         evaluate(text)
 
 
+@pytest.mark.parametrize(
+    ("declarations", "place"),
+    [
+        ("locals {\n  a = 1\n  b = [for x in range(1024) : range(1024)]\n}\n", "job.hcl:3:7"),
+        ("variables {\n  a = 1\n  b = 2\n}\nlocals {\n  c = [for x in range(1024) : range(1024)]\n}\n", "job.hcl:6:7"),
+        (
+            'variable "a" {\n  default = 1\n  validation {\n    error_message = "no"\n'
+            "    condition = var.a == [for x in range(1024) : range(1024)]\n  }\n}\n",
+            "job.hcl:1:10",
+        ),
+    ],
+)
+def test_a_stopped_declaration_is_named(declarations: str, place: str) -> None:
+    errors = list_errors(f'{declarations}job "j" {{\n}}\n')
+
+    assert [error.partition(": ")[0] for error in errors] == [place]
+
+
 def test_a_stopped_evaluation_names_the_expression() -> None:
     text = "b = 1\na = [for x in range(1000) : [for y in range(1000) : x * y]]\n"
 

@@ -89,6 +89,7 @@ FORMATS = [
     ('format("%.2f", 2 / 3)', "0.67"),
     ('format("%8.3f|", 3.14159)', "   3.142|"),
     ('format("%e", 12345.678)', "1.234568e+04"),
+    ('format("%e %.2E", 0, 0.0)', "0.000000e+00 0.00E+00"),
     ('format("%E", 0.00012)', "1.200000E-04"),
     ('format("%g", 100000)', "100000"),
     ('format("%g", 1234567)', "1.234567e+06"),
@@ -404,4 +405,21 @@ def test_a_text_that_was_encrypted_with_a_public_key_is_decrypted() -> None:
     assert "é" == evaluate("rsadecrypt(var.s, var.key)", s=encrypted, key=pem)
     assert ["rsadecrypt: the text was not encrypted for this key, or is not UTF-8"] == find_failure(
         "rsadecrypt(var.s, var.key)", s="eA==", key=pem
+    ).messages
+
+
+@pytest.mark.parametrize("field", ["d", "dmp1", "dmq1", "iqmp"])
+def test_a_key_whose_numbers_do_not_belong_together_is_refused(field: str) -> None:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateNumbers, generate_private_key
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    right = generate_private_key(65_537, 1_024).private_numbers()
+    fields = {name: getattr(right, name) for name in ("p", "q", "d", "dmp1", "dmq1", "iqmp")}
+    fields[field] += 2
+    wrong = RSAPrivateNumbers(**fields, public_numbers=right.public_numbers)
+    key = wrong.private_key(unsafe_skip_rsa_key_validation=True)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
+
+    assert ["rsadecrypt: the numbers of the key do not belong together"] == find_failure(
+        'rsadecrypt("eA==", var.key)', key=pem
     ).messages

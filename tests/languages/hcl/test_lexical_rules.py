@@ -66,10 +66,17 @@ def test_columns_count_characters_as_a_user_sees_them(before: str, column: int) 
         "a = 1\n/* /* */",
         "a = 1\n#",
         "a = 1\n/**/",
+        "a = 3/3//three",
+        "a = 1/* one */",
     ],
 )
 def test_comments_are_skipped(text: str) -> None:
     assert {"a": 1} == read_body(text)
+
+
+@pytest.mark.parametrize("value", ["attr.x//c", "attr.x/*c*/", "attr.x#c", '"${attr.x}"//c'])
+def test_a_comment_directly_after_a_name_is_skipped(value: str) -> None:
+    assert {"a": "${attr.x}"} == read_body(f"a = {value}")
 
 
 def test_comments_do_not_nest() -> None:

@@ -138,7 +138,7 @@ def test_what_the_schema_does_not_allow_is_an_error(body: str, message: str, fix
 def test_a_missing_label_is_an_error() -> None:
     text = find_errors("job {\n}\n")
 
-    assert "a job needs a label: its name" in text
+    assert "a job needs a label with its name" in text
     assert 'write job "name" {' in text
 
 

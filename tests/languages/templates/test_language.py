@@ -81,7 +81,7 @@ def test_the_delimiters_can_be_changed() -> None:
         ("{{joim . 1}}", "line 1, column 3: joim is not a function: did you mean join?"),
         (
             "{{ID}}",
-            "line 1, column 3: ID is not a function: write a dot before a field, and quotes around text; docs/templates.md lists the functions",
+            "line 1, column 3: ID is not a function: write a dot before a field, and quotes around text; the documentation page Templates lists the functions",
         ),
         (
             "{{}}",

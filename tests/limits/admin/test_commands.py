@@ -296,7 +296,8 @@ def test_a_banned_token_is_refused_until_unban(tmp_path: Path) -> None:
         subject = (await _describe_ada(operator))["ban_subject"]
         await operator.run("ban", subject, "--duration", "1h", "--reason", "noise")
         statuses = [await operator.send(ADA_HEADER), await operator.send(f"Authorization: token {OAUTH}")]
-        await operator.run("unban", subject)
+        lifted = await operator.run_json("unban", subject)
+        assert lifted["subject"] == subject
         return [*statuses, await operator.send(ADA_HEADER)]
 
     async def _describe_ada(operator: Operator) -> Any:

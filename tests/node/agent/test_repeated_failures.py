@@ -1,8 +1,11 @@
 """Which failures of a repeated request are logged."""
 
+import pytest
+
 from wharf.contract.client import Unreachable
 from wharf.contract.model.refusal import Refusal, no_leader
 from wharf.node.agent.servers.repeated_failures import RepeatedFailures
+from wharf.node.agent.servers.session import describe_failure
 
 OUTAGES = [no_leader(f"the store has not replied since 21:43:0{second}Z: connection refused") for second in range(3)]
 
@@ -30,3 +33,23 @@ def test_a_reason_is_logged_again_after_a_success() -> None:
     failures.clear()
 
     assert (first, failures.is_new(OUTAGES[0])) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_sent", "is_silent", "has_hint"),
+    [
+        ("https://s1:4646", True, False, True),
+        ("http://s1:4646", True, False, False),
+        ("https://s1:4646", False, False, False),
+        ("https://s1:4646", True, True, False),
+    ],
+)
+def test_a_closed_connection_to_a_server_with_tls_is_logged_with_the_settings_to_check(
+    address: str, is_sent: bool, is_silent: bool, has_hint: bool
+) -> None:
+    error = Unreachable(f"no reply from {address} (ReadError)", is_sent=is_sent, is_silent=is_silent)
+
+    text = describe_failure(error)
+
+    assert text.startswith(str(error))
+    assert has_hint is ("tls.verify_https_client" in text and "set tls.cert_file" in text)

@@ -44,7 +44,8 @@ class Podman:
         (folder / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
 
     @property
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """The environment of commands of Podman, with the configuration of this engine."""
         return os.environ | {
             "CONTAINERS_CONF": str(self.folder / "containers.conf"),
             "CONTAINERS_REGISTRIES_CONF": str(self.folder / "registries.conf"),
@@ -55,7 +56,8 @@ class Podman:
         """Permit plain HTTP for a registry. Call it before `start`."""
         (self.folder / "registries.conf").write_text(f'[[registry]]\nlocation = "{registry}"\ninsecure = true\n')
 
-    def _command(self, *words: str) -> list[str]:
+    def command(self, *words: str) -> list[str]:
+        """Return a command line of Podman for this engine. Run it in `environment`."""
         root, run = self.folder / "root", self.folder / "run"
         return ["podman", "--root", str(root), "--runroot", str(run), "--tmpdir", str(self.folder / "t"), *words]
 
@@ -63,8 +65,8 @@ class Podman:
         """Start the engine, and wait until its socket exists."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self._command("system", "service", "--time=0", f"unix://{self.socket}"),
-                env=self._environment,
+                self.command("system", "service", "--time=0", f"unix://{self.socket}"),
+                env=self.environment,
                 cwd=self.folder,  # The container monitor writes its file about lack of memory there.
                 stdout=log,
                 stderr=log,
@@ -90,15 +92,15 @@ class Podman:
 
     def _run_command(self, *words: str) -> str:
         result = subprocess.run(
-            self._command(*words), env=self._environment, capture_output=True, timeout=60, check=True, text=True
+            self.command(*words), env=self.environment, capture_output=True, timeout=60, check=True, text=True
         )
         return result.stdout
 
     def clean_up(self) -> None:
         """Remove all containers, kill the engine and everything that it started."""
         subprocess.run(
-            self._command("rm", "--all", "--force", "--time", "0"),
-            env=self._environment,
+            self.command("rm", "--all", "--force", "--time", "0"),
+            env=self.environment,
             capture_output=True,
             timeout=60,
         )

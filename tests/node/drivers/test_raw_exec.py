@@ -112,3 +112,21 @@ def test_errors_distinguish_a_folder_from_a_missing_program(tmp_path: Path) -> N
         find_program(str(tmp_path), str(tmp_path), "")
     with pytest.raises(CannotStart, match=f"program {tmp_path}/sh does not exist"):
         find_program("./sh", str(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("slep", "program slep not found in PATH: write the full path of the program, or set PATH in env"),
+        (
+            "sleep infinity",
+            'program "sleep infinity" not found in PATH: command is the program alone: write command = "sleep", and put the '
+            "arguments into args",
+        ),
+    ],
+)
+def test_a_missing_program_is_reported_without_the_search_path(tmp_path: Path, command: str, message: str) -> None:
+    with pytest.raises(CannotStart) as error:
+        find_program(command, str(tmp_path), "/usr/bin:/bin:/usr/local/sbin")
+
+    assert str(error.value) == message

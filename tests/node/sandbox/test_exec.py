@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.node.sandbox.driver_harness import run, running_harness
 from tests.waiting import wait_on_loop_until
 from wharf.node.core.outcome import Outcome
 from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenVolume
+from wharf.node.drivers.task_terminal import open_task_terminal
 from wharf.node.settings import ExecSettings
 from wharf.node.supervisor.messages import RunEnded
 from wharf.node.supervisor.run_folder import parse_outcome
@@ -56,7 +58,7 @@ def test_a_program_runs_as_nobody_without_capabilities(tmp_path: Path) -> None:
                 "a", "id -u; id -g; echo $USER $HOME; grep -E 'Cap(Prm|Bnd|Amb)|NoNewPrivs' /proc/self/status"
             )
             no_capabilities = "0000000000000000"
-            expected = f"{NOBODY} {NOBODY} nobody /nonexistent CapPrm: {no_capabilities} CapBnd: {no_capabilities} CapAmb: {no_capabilities} NoNewPrivs: 1"
+            expected = f"{NOBODY} {NOBODY} nobody /local CapPrm: {no_capabilities} CapBnd: {no_capabilities} CapAmb: {no_capabilities} NoNewPrivs: 1"
             assert expected.split() == output.split()
 
     run(test())
@@ -220,6 +222,49 @@ def test_a_command_with_a_terminal_is_a_session_leader(tmp_path: Path) -> None:
             assert 1 == len(set(output.split()))
 
     run(test())
+
+
+def test_a_command_with_a_terminal_has_one_with_a_name_in_the_sandbox(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_harness(tmp_path) as harness:
+            await harness.start("a", "echo ready; exec sleep 1000")
+            await harness.wait_output("a", "ready\n")
+
+            code, output, _ = await harness.run_command(
+                "a", "sh", "-c", "tty; echo again >$(tty); stty size", is_tty=True
+            )
+
+            assert (0, ["/dev/pts/0", "again", "24", "80"]) == (code, output.split())
+
+    run(test())
+
+
+def test_the_home_of_a_task_is_a_folder_where_it_can_write(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_harness(tmp_path) as harness:
+            script = "cd && touch written && ls; echo $HOME; echo ready; exec sleep 1000"
+            await harness.start("a", script)
+            await harness.wait_output("a", "written\n/local\nready\n")
+
+            assert (0, "/local\n", "") == await harness.run_command("a", "sh", "-c", "echo $HOME")
+
+    run(test())
+
+
+def make_host_link(path: Path) -> None:
+    path.symlink_to("/dev/ptmx")
+
+
+@pytest.mark.parametrize("exchange", [make_host_link, Path.touch, os.mkfifo])
+def test_a_terminal_is_not_opened_where_a_task_has_put_something_else(
+    tmp_path: Path, exchange: Callable[[Path], None]
+) -> None:
+    """A task may be root in its sandbox, and could exchange what its own `/dev` contains."""
+    (tmp_path / "dev" / "pts").mkdir(parents=True)
+    exchange(tmp_path / "dev" / "pts" / "ptmx")
+
+    with pytest.raises(FileNotFoundError):
+        open_task_terminal(str(tmp_path))
 
 
 def test_a_host_volume_is_mounted_at_its_destination(tmp_path: Path) -> None:

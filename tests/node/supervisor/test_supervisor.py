@@ -27,7 +27,7 @@ from wharf.node.supervisor.messages import (
     SignalRun,
 )
 from wharf.node.supervisor.supervisor_log import MAX_LOG_BYTES
-from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, has_running_supervisor
+from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, count_running_programs, has_running_supervisor
 
 CODES = (0, 1, 2, *range(126, 256))
 HARMLESS = (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
@@ -385,6 +385,16 @@ def test_a_folder_with_a_running_supervisor_is_detected(supervisor: SupervisorPr
     supervisor.start("stays", ("/bin/sleep", "1000"))
     supervisor.wait_begun("stays")
     assert has_running_supervisor(supervisor.folder) is True
+
+
+def test_programs_that_run_without_their_agent_are_counted(supervisor: SupervisorProcess, tmp_path: Path) -> None:
+    supervisor.start("ended", ("/bin/true",))
+    supervisor.wait_ended("ended")
+    supervisor.start("stays", ("/bin/sleep", "1000"))
+    supervisor.wait_begun("stays")
+
+    assert count_running_programs(supervisor.folder) == 1
+    assert count_running_programs(tmp_path / "nowhere") == 0
 
 
 def test_a_supervisor_without_tasks_ends_after_sigterm(supervisor: SupervisorProcess) -> None:

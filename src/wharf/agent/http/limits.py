@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from wharf.agent.errors import CommandError, StartupError
+from wharf.agent.http.limiter_adapter import LimiterAdapter
 from wharf.agent.process_context import ProcessContext
 from wharf.cluster.access.authentication import find_token_by_secret
 from wharf.cluster.api.asgi import App, Receive, Scope, Send
@@ -87,6 +88,7 @@ class ApiLimits:
                 f'{settings.rules_file}: these are rules for another service: begin the file with profile = "{LIMITS_PROFILE}"'
             )
         self._admin = AdminServer(self._limits, world)
+        server.limiter = LimiterAdapter(self._limits, self._admin.queries, self._admin.actions)
         known_tokens = self._tokens if order.settings.acl.enabled else None
         inner = LimitsMiddleware(app, self._limits.decision_service, routes_raw_paths=True)
         self.app: App = RequestClassifier(
@@ -170,7 +172,7 @@ def build_limiter_settings(settings: AgentSettings, data_folder: Path, process: 
     if store.kind is not StoreKind.REDIS and settings.state.engine is EngineKind.ETCD:
         raise CommandError(
             "limits.enabled: servers on several machines would each count alone; name a file in limits.file with "
-            '[store] kind = "redis" and addresses = "host:6379" (docs/limits.md), so that they share'
+            '[store] kind = "redis" and addresses = "host:6379" (documentation page Rate limits in front of a service), so that they share'
         )
     if store.kind is StoreKind.MEMORY and settings.api.processes > 1:
         store = share_on_machine(store, data_folder / LIMITS_FOLDER / COUNTERS_SOCKET, settings.api.processes, process)

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from wharf.agent.http.connection_limits import ConnectionLimiter, CountedConnection
+from wharf.agent.http.parsing_slots import ParsingSlots, ReadControl, ReceivedData
 from wharf.agent.http.websockets import LimitedWebSocket, UpgradeRefused, parse_upgrade
 from wharf.cluster.api.connection import CONNECTION_EXTENSION, Headers
 from wharf.contract.wire.credentials import CONNECTION_SECRET_HEADERS, RELAY_SECRET_HEADER
@@ -119,6 +120,10 @@ MAX_HEADERS: Final = 1_000
 MAX_PIPELINED: Final = 64
 """How many requests of a connection may wait for the replies to earlier ones. A connection with more is closed: two megabytes of
 short requests would hold the event loop for half a second."""
+MAX_SMALL_CHUNKS: Final = 10_000
+"""Chunks of a body that may be as small as one byte. A body of 10 MB in such chunks would take 20 s of CPU time."""
+MIN_CHUNK_BYTES: Final = 64
+"""The smallest mean size of the further chunks."""
 HEAD_TIMEOUT_S: Final = 30.0
 """How long a client may take to send the head of a request. Protects against slow clients that hold connections."""
 FIRST_BYTE_TIMEOUT_S: Final = 60.0
@@ -140,6 +145,10 @@ TOO_MANY_BODY: Final = b"Your IP is issuing too many concurrent connections, ple
 TIMEOUT_STATUS_LINE: Final = b"408 Request Timeout"
 TOO_LARGE_STATUS_LINE: Final = b"431 Request Header Fields Too Large"
 LONG_TARGET_STATUS_LINE: Final = b"414 URI Too Long"
+SMALL_CHUNKS_BODY: Final = (
+    b"the request body has more than %d chunks of less than %d bytes: send larger chunks, or a Content-Length header"
+    % (MAX_SMALL_CHUNKS, MIN_CHUNK_BYTES)
+)
 LONG_TARGET_BODY: Final = b"the request line is longer than %d bytes" % MAX_REQUEST_TARGET_BYTES
 BAD_REQUEST_STATUS_LINE: Final = b"400 Bad Request"
 BAD_HOST_BODY: Final = b"a request over HTTP/1.1 needs exactly one Host header"
@@ -162,8 +171,8 @@ class LingeringConnections:
         self._closing = closing
 
 
-def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
-    """Return the protocol class of a port whose connections share this limiter."""
+def build_protocol(connections: ConnectionLimiter, slots: ParsingSlots) -> type[asyncio.Protocol]:
+    """Return the protocol class of a port whose connections share this limiter and take these slots."""
 
     class LimitedProtocol(DirectReplyProtocol):
         """The protocol of one connection: closes it if the client has too many, sends too slowly or does not read."""
@@ -174,7 +183,11 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self._secrets: dict[bytes, bytes] = {}
             """The secrets of the current request that can prove a sender, by header name."""
             self._is_in_head = True
+            self._is_in_body = False
             self._head_bytes = 0
+            self._part_count = 0
+            """Chunks of the current body, or its parts as they were received; and its trailers."""
+            self._body_bytes = 0
             self._host_count = 0
             self._rejection: tuple[bytes, bytes] | None = None
             """Status line and body of the reply to a request that a callback of the parser rejected."""
@@ -191,6 +204,8 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
             self._counted = connections.open(address, transport.abort)
             super().connection_made(transport)
+            self.flow = ReadControl(transport)
+            self._received = ReceivedData(slots, self.flow, self._parse)
             self._first_byte_timer = self.loop.call_later(FIRST_BYTE_TIMEOUT_S, transport.abort)
             if self._counted.is_unproven:
                 self._unproven_timer = self.loop.call_later(UNPROVEN_TIMEOUT_S, self._refuse_excess)
@@ -207,12 +222,20 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
             self.transport.close()
 
         def data_received(self, data: bytes) -> None:
-            """Parse received data, and enforce the size and the time limit of the head of a request."""
+            """Parse received data, now or in later iterations of the event loop."""
             if self._counted is None or self._discard_timer is not None or self.transport.is_closing():
                 return
             if self._first_byte_timer is not None:
                 self._first_byte_timer.cancel()
                 self._first_byte_timer = None
+            self._received.receive(data, is_in_body=self._is_in_body)
+
+        def _parse(self, data: bytes) -> None:
+            """Parse a piece of what was received, and enforce the size and the time limit of the head of a request."""
+            assert self._counted is not None
+            if self._discard_timer is not None or self.transport.is_closing():
+                self._received.clear()
+                return
             if self._is_in_head:
                 self._head_bytes += len(data)
                 if self._head_bytes > MAX_HEAD_BYTES:
@@ -237,6 +260,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             if self._counted is None:
                 return
+            self._received.clear()
             self._counted.release()
             self._cancel_timers()
             super().connection_lost(exc)
@@ -281,6 +305,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                 self._reply_and_close(refusal.status, refusal.text.encode(), refusal.headers)
                 return
             self._cancel_timers()
+            self._received.clear()
             self.connections.discard(self)
             websocket.begin(self.transport, request)
 
@@ -308,6 +333,7 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
         def on_headers_complete(self) -> None:
             self._is_in_head = False
             self._head_bytes = 0
+            self._part_count = self._body_bytes = 0
             self._require_capacity()
             if self._host_count != 1 and (self._host_count or self.parser.get_http_version() == "1.1"):
                 self._reject(BAD_REQUEST_STATUS_LINE, BAD_HOST_BODY)  # RFC 9112, 3.2
@@ -326,6 +352,9 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                 self._unproven_timer = None
 
         def on_header(self, name: bytes, value: bytes) -> None:
+            if not self._is_in_head:
+                self._count_part()
+                return  # A trailer. It must not become a header: headers were checked before the body (RFC 9110, 6.5.1).
             if len(self.headers) >= MAX_HEADERS:
                 self._reject(TOO_LARGE_STATUS_LINE, TOO_LARGE_STATUS_LINE)
             if len(name) == len(b"host") and name.lower() == b"host":
@@ -337,6 +366,28 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
                 if lower_name == RELAY_SECRET_HEADER and is_new:
                     return  # The application could relay it to another region. A repeated one counts for `MAX_HEADERS`.
             super().on_header(name, value)
+
+        def on_body(self, body: bytes) -> None:
+            self._is_in_body = True
+            self._body_bytes += len(body)
+            self._count_part()
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._is_in_body = False
+            super().on_message_complete()
+
+        def _count_part(self) -> None:
+            """Count a chunk or a trailer. A request with too many small chunks is refused: each costs as much as a large one."""
+            self._part_count += 1
+            if self._part_count <= MAX_SMALL_CHUNKS + self._body_bytes // MIN_CHUNK_BYTES:
+                return
+            cycle = self.cycle
+            if self.pipeline or cycle.response_started:
+                self.transport.abort()  # The reply would come before another one, or inside it.
+            cycle.disconnected = True
+            cycle.message_event.set()
+            self._reject(BAD_REQUEST_STATUS_LINE, SMALL_CHUNKS_BODY)
 
         def _reject(self, status: bytes, body: bytes) -> NoReturn:
             """Stop parsing the request. The parser then calls `send_400_response`, which sends this reply."""

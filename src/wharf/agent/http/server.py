@@ -17,6 +17,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from wharf.agent.errors import StartupError
 from wharf.agent.http.connection_limits import ConnectionLimiter
+from wharf.agent.http.parsing_slots import ParsingSlots
 from wharf.agent.http.protocol import STALLED_REPLY_TIMEOUT_S, LingeringConnections, build_protocol
 from wharf.agent.sockets import LISTEN_BACKLOG, listen_unix
 from wharf.agent.tls.contexts import build_server_tls_context, reload_server_tls
@@ -80,7 +81,8 @@ class HttpServer:
             http=build_protocol(
                 ConnectionLimiter(
                     world, max_per_client=settings.limits.http_max_conns_per_client, find_sender=find_sender
-                )
+                ),
+                ParsingSlots(world.cpu_s),
             ),
             ws="websockets-sansio",
             ws_max_size=MAX_WEBSOCKET_MESSAGE_BYTES,

@@ -1,4 +1,4 @@
-"""The audit log: one JSON line for every write, in a separate file that only its owner can read.
+"""The audit log: one JSON line for every write, and two for every command in a task, in a separate file that only its owner can read.
 
 Records contain no request bodies and no secrets.
 """
@@ -39,9 +39,11 @@ def describe_write(entry: AuditRecord, redactor: Redactor) -> dict[str, Any]:
     """Return an audit record without its time and without secrets, as a JSON object."""
     document: dict[str, Any] = msgspec.to_builtins(entry)
     del document["at_ns"]
-    for name in ("path", "error"):  # Only these two contain text of the client.
+    for name in ("path", "error"):  # These two and the command contain text of the client.
         if name in document:
             document[name] = redactor.redact(document[name])
+    if entry.command:
+        document["command"] = [redactor.redact(word) for word in entry.command]
     return document
 
 

@@ -21,7 +21,10 @@ from wharf.agent.server_records import RecordsNotSent, ServerRecords
 from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
 from wharf.cluster.api.admission import LargeHeadPacer
 from wharf.cluster.api.app import Api
+from wharf.cluster.api.asgi import App, Receive, Scope, Send
+from wharf.cluster.api.browser_gate import BrowserGate, BrowserRules, get_host_name
 from wharf.cluster.api.connection_senders import SenderFinder
+from wharf.cluster.api.handlers.acl.sessions import SessionFinder
 from wharf.cluster.api.handlers.agents import documents
 from wharf.cluster.api.relay.members import find_member_secret
 from wharf.cluster.api.relay.regions import RegionRelay
@@ -33,6 +36,7 @@ from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.pulse import PulseSender
 from wharf.cluster.server.rpc.socket import BrainSocketClient
 from wharf.cluster.server.server import Server
+from wharf.config.settings import AgentSettings
 from wharf.contract.client.liveness import PROBE_PATH
 from wharf.contract.client.relay.port import Relay
 from wharf.contract.client.relay.websockets import WebSocketRelay
@@ -41,14 +45,40 @@ from wharf.world.unix_sockets import shorten_socket_path
 
 if TYPE_CHECKING:
     from wharf.agent.http.limits import ApiLimits
+    from wharf.web.app import PageServer
 
 MAX_PROBE_REPLY_BYTES: Final = 65_536
 """How much of the reply to a request to the own process is read."""
 
+PAGE_PREFIX: Final = "/ui"
 THREAD_SWITCH_INTERVAL_S: Final = 0.001
 """How long the thread for long computations may run Python code while the event loop waits. Protects all other requests: the
 default of 5 ms would delay each of their steps by up to 5 ms.
 """
+
+
+class PageGate:
+    """Passes requests for pages to the pages, and all others to the API. The pages are loaded with the first request for one."""
+
+    def __init__(self, server: Server, api: App) -> None:
+        self._server = server
+        self._api = api
+        self._pages: PageServer | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] in ("http", "websocket") and scope["path"].startswith(PAGE_PREFIX):
+            await self._get_pages()(scope, receive, send)
+        else:
+            await self._api(scope, receive, send)
+
+    def _get_pages(self) -> "PageServer":
+        """Return the pages. Loading them takes a tenth of a second, which only servers with a reader of pages spend."""
+        if self._pages is None:
+            from wharf.web.app import PageServer
+
+            self._pages = PageServer(self._server.world, self._api, SessionFinder(self._server))
+        return self._pages
 
 
 def get_socket_name(process: str) -> str:
@@ -125,7 +155,16 @@ async def run(context: ProcessContext) -> None:
     )
     socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)
     limits = _build_limits(application, context, server) if settings.limits.enabled else None
-    served = LargeHeadPacer(application if limits is None else limits.app)
+    served: App = LargeHeadPacer(application if limits is None else limits.app)
+    if settings.ui.enabled:
+        served = PageGate(server, served)
+    served = BrowserGate(
+        served,
+        context.world,
+        _build_browser_rules(settings, server),
+        extra_headers=settings.http_api_response_headers,
+        is_nomad_compatible=settings.compat.nomad,
+    )
     port = HttpServer(
         context.world,
         served,
@@ -160,6 +199,16 @@ async def run(context: ProcessContext) -> None:
     await server.relay.close()
     await records.close()
     await server.engine.close()
+
+
+def _build_browser_rules(settings: AgentSettings, server: Server) -> BrowserRules:
+    """Return which web pages may send requests without a token, and the names of this server."""
+    return BrowserRules(
+        is_access_controlled=settings.acl.enabled,
+        trusted_origins=frozenset(origin.lower() for origin in settings.api.trusted_origins),
+        host_names=frozenset(name.lower() for name in settings.api.host_names),
+        own_names=frozenset((get_host_name(server.identity.address), server.identity.name.lower())),
+    )
 
 
 def _compute_max_channels() -> int:

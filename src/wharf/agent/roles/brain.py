@@ -28,11 +28,15 @@ from wharf.cluster.server.duties.collection import CollectionDuty, VolumeDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
+from wharf.cluster.server.duties.job_needs import JobNeedDuty
 from wharf.cluster.server.duties.known_servers import KnownServersDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.replication import ReplicationDuty, build_source_client
+from wharf.cluster.server.duties.run_queue import RunQueueDuty
+from wharf.cluster.server.duties.runs import RunDuty
 from wharf.cluster.server.duties.secrets import SecretsDuty
+from wharf.cluster.server.duties.step_locks import StepLockDuty
 from wharf.cluster.server.log.compaction import LogCompactor
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.socket import BrainSocketServer
@@ -101,6 +105,8 @@ def build_collection_settings(settings: AgentSettings) -> CollectionSettings:
         evaluation_retention_ns=server.eval_gc_threshold.ns,
         batch_evaluation_retention_ns=server.batch_eval_gc_threshold.ns,
         job_retention_ns=server.job_gc_threshold.ns,
+        batch_job_retention_ns=server.batch_job_gc_threshold.ns,
+        max_batch_results=server.batch_gc_max_results,
         deployment_retention_ns=server.deployment_gc_threshold.ns,
         node_retention_ns=server.node_gc_threshold.ns,
     )
@@ -125,8 +131,12 @@ async def run(context: ProcessContext) -> None:
     DeploymentDuty(context.world, brain, server.job_settings)
     DrainDuty(context.world, brain)
     PeriodicLaunchDuty(context.world, brain, server.job_settings)
+    RunQueueDuty(brain)
+    RunDuty(context.world, brain)
+    JobNeedDuty(brain)
     CollectionDuty(context.world, brain, build_collection_settings(settings))
     QuotaDuty(brain)
+    StepLockDuty(brain)
     IsolationDuty(brain)
     VolumeDuty(brain)
     if not server.engine.is_single_server:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -40,12 +41,16 @@ REGISTRATION_TIMEOUT_S: Final = 2.0
 
 An agent that is only a node waits without limit: it is of no use before it is registered.
 """
+NODE_UMASK: Final = 0o022
+"""The umask of the node process, whatever that of the agent is, such as 0077 under systemd. Tasks run as other users, and must be
+able to enter the folders that the node creates for them. Files of the node itself are created with an explicit mode."""
 TASK_END_MARGIN_S: Final = 5.0
 """How long stopping waits for tasks beyond the longest kill timeout."""
 
 
 async def run(context: ProcessContext) -> None:
     """Run the node process until it is asked to stop."""
+    os.umask(NODE_UMASK)
     settings = context.order.settings
     tls = build_client_tls_context(settings.tls)
     context.add_reload_handler(lambda new: reload_client_tls(tls, new.tls))

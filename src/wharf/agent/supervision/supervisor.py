@@ -6,12 +6,9 @@ connects, or a deadline passes.
 
 import contextlib
 import logging
-import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -40,6 +37,7 @@ from wharf.agent.supervision.channel import (
     UndecodableMessage,
     send_message,
 )
+from wharf.agent.supervision.child_starter import ChildStarter, StartedProcess
 from wharf.agent.supervision.control import (
     ControlLogRequest,
     ControlReloadRequest,
@@ -70,7 +68,6 @@ from wharf.agent.supervision.process_tree import (
     StopRequested,
     TimerFired,
 )
-from wharf.config.environment import ENVIRONMENT_PREFIX
 from wharf.node.supervisor.selector_loop import iter_callbacks
 from wharf.world import World
 
@@ -85,7 +82,7 @@ log = logging.getLogger(__name__)
 class ChildProcess:
     """A running child process and the channel to it."""
 
-    def __init__(self, name: str, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
+    def __init__(self, name: str, process: StartedProcess, channel: socket.socket) -> None:
         self.name = name
         self.process = process
         # Two descriptors of one socket, with different timeouts: sending may block for a short time, reading never does.
@@ -174,6 +171,7 @@ class Supervisor:
         self._owner = owner
         self._commands = commands
         self._selector = selectors.DefaultSelector()
+        self._starter = ChildStarter(self._selector, self._reap)
         self._children: dict[str, ChildProcess] = {}
         self._one_offs: dict[str, ChildProcess] = {}
         self._restarts: dict[str, int] = {}
@@ -189,12 +187,15 @@ class Supervisor:
             if self._commands is not None:
                 self._commands.setblocking(False)
                 self._selector.register(self._commands, selectors.EVENT_READ, self._on_command)
+            if len(self._tree.part_states) > 1:
+                self._starter.start_fork_server()
             self._apply_effects(self._tree.start(self._now_s()))
             while self._finish_effect is None:
                 for call in iter_callbacks(self._selector, self._selector.select(self._compute_sleep_s())):
                     call()
                 self._handle_deadlines()
             self._kill_one_offs()
+            self._starter.close()
             self._followers.close()
         self._selector.close()
         return self._finish_effect.reason
@@ -236,7 +237,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Report the end of every child that has exited."""
-        for child in [*self._children.values(), *self._one_offs.values()]:
+        for child in self._list_children():
             status = child.process.poll()
             if status is None:
                 continue
@@ -250,6 +251,10 @@ class Supervisor:
                 del self._children[child.name]
                 self._restarts[child.name] = self._restarts.get(child.name, -1) + 1
                 self._send_event(PartEnded(child.name, how, child.failure_reason))
+        self._starter.reap_orphans({child.process.pid for child in self._list_children()})
+
+    def _list_children(self) -> list[ChildProcess]:
+        return [*self._children.values(), *self._one_offs.values()]
 
     def _close_channel(self, child: ChildProcess) -> None:
         """Close the channel to a child that has ended."""
@@ -351,16 +356,7 @@ class Supervisor:
         spawned = self._owner.build_spawn_spec(part)
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(
-                # -P: a module in the current folder must not replace a module of the same name.
-                [sys.executable, "-P", "-m", "wharf.agent.child", part],
-                stdin=theirs.fileno(),
-                stdout=2,
-                pass_fds=spawned.descriptors,
-                # A separate process group gets no signals of the terminal: the parent stops the children in order.
-                process_group=0,
-                env={name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)},
-            )
+            process = self._starter.start(part, spawned.order.role, theirs, spawned.descriptors)
         child = ChildProcess(part, process, ours)
         self._selector.register(child.reading, selectors.EVENT_READ, lambda: self._on_child(child))
         self._send(child, spawned.order)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def create_method(session: Session, file: str) -> None:
     """Create an auth method from a file.
 
     FILE is JSON or YAML with Name, Type (OIDC or JWT), TokenLocality, MaxTokenTTL, Default and Config; see
-    docs/access.md.
+    the documentation page Access control.
 
     wharf acl auth-method create company.yaml
     """
@@ -96,7 +96,7 @@ def update_method(session: Session, file: str) -> None:
     session.print_result(method, lambda: _render_method(session, method))
 
 
-@click.command("delete", cls=QuietServerCommand)
+@click.command("delete", cls=ServerCommand)
 @click.argument("name")
 def delete_method(session: Session, name: str) -> None:
     """Delete an auth method and its binding rules.
@@ -104,7 +104,7 @@ def delete_method(session: Session, name: str) -> None:
     wharf acl auth-method delete company
     """
     session.client.acl.auth_methods.delete(name)
-    click.echo(f"deleted auth method {name}")
+    session.print_change(f"deleted auth method {name}", Name=name)
 
 
 def _render_method(session: Session, method: "AuthMethodView") -> str:
@@ -218,7 +218,7 @@ def update_rule(
     session.print_result(rule, lambda: _render_rule(rule))
 
 
-@click.command("delete", cls=QuietServerCommand)
+@click.command("delete", cls=ServerCommand)
 @click.argument("rule_id", metavar="RULE")
 def delete_rule(session: Session, rule_id: str) -> None:
     """Delete a binding rule.
@@ -227,7 +227,7 @@ def delete_rule(session: Session, rule_id: str) -> None:
     """
     full_id = _find_rule(session, rule_id)
     session.client.acl.binding_rules.delete(full_id)
-    click.echo(f"deleted binding rule {session.shorten_id(full_id)}")
+    session.print_change(f"deleted binding rule {session.shorten_id(full_id)}", ID=full_id)
 
 
 def _find_rule(session: Session, query: str) -> str:

@@ -4,6 +4,7 @@ from typing import Final
 
 import click
 
+from wharf.cli.common.program import name_variables
 from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
@@ -47,5 +48,6 @@ def bootstrap(session: Session, secret_file: str | None) -> None:
     token = session.client.acl.bootstrap(secret)
     session.print_result(token, lambda: render_token(session, token))
     session.print_text(
-        f"\nStore the secret safely: it allows every request. To use it: export WHARF_TOKEN={token.secret_id}"
+        "\nStore the secret safely: it allows every request. To use it: export "
+        f"{name_variables('WHARF_TOKEN')}={token.secret_id}"
     )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def role() -> None:
     """Create, show, change and delete roles, named sets of policies."""
 
 
-@click.command("apply", cls=QuietServerCommand)
+@click.command("apply", cls=ServerCommand)
 @click.argument("name")
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--description", default="", help="A description of the policy.")
 def apply_policy(session: Session, name: str, file: str, description: str) -> None:
     """Create or change a policy from a file of rules.
 
-    FILE is HCL or JSON; see docs/access.md.
+    FILE is HCL or JSON; see the documentation page Access control.
 
     wharf acl policy apply reader reader.hcl
     """
@@ -53,7 +53,7 @@ def apply_policy(session: Session, name: str, file: str, description: str) -> No
     from wharf.contract.wire.acl import PolicyRequest
 
     session.client.acl.policies.store(PolicyRequest(name=name, description=description, rules=read_text(file)))
-    click.echo(f"stored policy {name}")
+    session.print_change(f"stored policy {name}", Name=name)
 
 
 @click.command("list", cls=ServerCommand)
@@ -98,7 +98,7 @@ def own_policies(session: Session) -> None:
     )
 
 
-@click.command("delete", cls=QuietServerCommand)
+@click.command("delete", cls=ServerCommand)
 @click.argument("name")
 def delete_policy(session: Session, name: str) -> None:
     """Delete a policy.
@@ -107,7 +107,7 @@ def delete_policy(session: Session, name: str) -> None:
     """
     session.client.acl.policies.read(name)  # Servers accept the deletion of a policy that does not exist.
     session.client.acl.policies.delete(name)
-    click.echo(f"deleted policy {name}")
+    session.print_change(f"deleted policy {name}", Name=name)
 
 
 @click.command("create", cls=ServerCommand)
@@ -184,7 +184,7 @@ def update_role(
     session.print_result(role, lambda: _render_role(role))
 
 
-@click.command("delete", cls=QuietServerCommand)
+@click.command("delete", cls=ServerCommand)
 @click.argument("role_id", metavar="ROLE")
 def delete_role(session: Session, role_id: str) -> None:
     """Delete a role.
@@ -193,7 +193,7 @@ def delete_role(session: Session, role_id: str) -> None:
     """
     found = _find_role(session, role_id)
     session.client.acl.roles.delete(found.id)
-    click.echo(f"deleted role {found.name}")
+    session.print_change(f"deleted role {found.name}", ID=found.id, Name=found.name)
 
 
 def _find_role(session: Session, query: str) -> "Role":

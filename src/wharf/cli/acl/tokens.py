@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.program import name_variables
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -80,13 +81,16 @@ def list_(session: Session) -> None:
     records = session.client.acl.tokens.list().value
     rows = [
         (
-            token.accessor_id, token.name, token.type, ", ".join(token.policies or ()),
-            ", ".join(role.name for role in token.roles or ()), session.format_time(token.expiration_time),
+            token.accessor_id, token.name or "-", token.type, ", ".join(token.policies or ()) or "-",
+            ", ".join(role.name for role in token.roles or ()) or "-", session.format_time(token.expiration_time),
         )
         for token in records
     ]  # fmt: skip
     session.print_result(
-        records, lambda: render_table(("Accessor", "Name", "Type", "Policies", "Roles", "Expires"), rows)
+        records,
+        lambda: render_table(
+            ("Accessor", "Name", "Type", "Policies", "Roles", "Expires"), rows, optional_columns=("Roles", "Policies")
+        ),
     )
 
 
@@ -117,7 +121,8 @@ def self_(session: Session) -> None:
         # Only a signed token has a problem of its own, such as a wrong signature.
         problem = f" ({error.text})" if session.settings.token.count(".") == SIGNED_TOKEN_DOTS else ""
         raise CliError(
-            f"no such token: it does not exist, was deleted or has expired{problem}; set another one with --token or WHARF_TOKEN"
+            f"no such token: it does not exist, was deleted or has expired{problem}; "
+            + name_variables("set another one with --token or WHARF_TOKEN")
         ) from error
     session.print_result(token, lambda: render_token(session, token))
 
@@ -152,7 +157,7 @@ def update(
     session.print_result(token, lambda: render_token(session, token))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @click.argument("accessor_id", metavar="ACCESSOR")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(session: Session, accessor_id: str, yes: bool) -> None:
@@ -168,10 +173,10 @@ def delete(session: Session, accessor_id: str, yes: bool) -> None:
     if not yes and _is_last_management_token(session, full_id):
         confirm(
             f"Delete {full_id}, the last management token? Then only a reset of the bootstrap on a server lets anyone "
-            "manage access (docs/access.md)."
+            "manage access (documentation page Access control)."
         )
     session.client.acl.tokens.delete(full_id)
-    click.echo(f"deleted token {full_id}")
+    session.print_change(f"deleted token {full_id}", AccessorID=full_id)
 
 
 def _is_last_management_token(session: Session, accessor_id: str) -> bool:

@@ -16,6 +16,8 @@ from wharf.cli.common.errors import CliError
 from wharf.cli.common.hints import add_hint
 from wharf.cli.common.lookup import require_task
 from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
+from wharf.cli.common.program import name_variables
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.common.waiting_notices import announce_slow_begin, announce_wait
 from wharf.cli.completion import complete_allocations
@@ -134,7 +136,7 @@ def run_interactive_command(
         exit_code = find_start_exit_code(refusal.text)
         raise CliError(_format_exec_refusal(session, refusal), exit_code=exit_code) from refusal
     except KeyboardInterrupt:
-        click.echo("stopped; the command in the task is stopped too", err=True)
+        print_notice("stopped; the command in the task is stopped too")
         code = INTERRUPTED_EXIT_CODE
     raise click.exceptions.Exit(code)
 
@@ -153,7 +155,7 @@ def _format_exec_refusal(session: Session, refusal: "Refusal") -> str:
     if refusal.text != PERMISSION_DENIED_TEXT:
         return add_hint(refusal.text)
     if not session.settings.token:
-        return f"{refusal.text}: the request had no token; set --token or WHARF_TOKEN"
+        return f"{refusal.text}: the request had no token; {name_variables('set --token or WHARF_TOKEN')}"
     return (
         f"{refusal.text}: commands in tasks need the capability alloc-exec, and also alloc-node-exec if the task can "
         "access the files of its node, as with raw_exec; `wharf acl token self` shows your token"

@@ -20,6 +20,9 @@ FILE_COMMANDS: Final = {
     "stat": CommandEntry(MODULE, "stat", "Show size, time and mode of a file of an allocation."),
 }
 
+NO_FOLDER_ENDING: Final = "is not a directory"
+"""The end of a node's text if the path that is to be listed names a file."""
+
 
 def write_output(chunks: Iterable[bytes], *, is_raw: bool) -> None:
     """Write chunks to standard output as they arrive.
@@ -41,15 +44,22 @@ def fs() -> None:
 @allocation_argument
 @click.argument("path", default="/")
 def list_files(session: Session, alloc_id: str, path: str) -> None:
-    """List a folder of an allocation.
+    """List a folder of an allocation. A path of a file prints the file.
 
     wharf alloc fs ls 1a2b3c4d alloc/logs
     """
     from wharf.cli.common.lookup import find_allocation
     from wharf.cli.common.rendering import render_table
+    from wharf.contract.client.errors import RequestRefused
 
     found = find_allocation(session, alloc_id)
-    entries = session.client.files.list(found.id, path, namespace=found.namespace)
+    try:
+        entries = session.client.files.list(found.id, path, namespace=found.namespace)
+    except RequestRefused as error:
+        if session.is_machine_readable or not error.text.endswith(NO_FOLDER_ENDING):
+            raise
+        write_output(session.client.files.cat(found.id, path, namespace=found.namespace), is_raw=False)
+        return
     rows = [(entry.file_mode, entry.size, _format_modified(session, entry), _format_name(entry)) for entry in entries]
     session.print_result(entries, lambda: render_table(("Mode", "Bytes", "Modified", "Name"), rows))
 

@@ -8,7 +8,7 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import allocation_argument, detach_option
 from wharf.cli.common.rendering import render_sparkline
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
 from wharf.world.addresses import format_host_and_port
 
@@ -69,7 +69,7 @@ def explain(session: Session, alloc_id: str) -> None:
     session.print_result(explanation, lambda: render_allocation_explanation(session, explanation))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @allocation_argument
 @detach_option
 @click.option("--no-shutdown-delay", is_flag=True, help="Ignore the shutdown delay of the group.")
@@ -79,16 +79,17 @@ def stop(session: Session, alloc_id: str, detach: bool, no_shutdown_delay: bool)
     wharf alloc stop 1a2b3c4d
     """
     from wharf.cli.common.lookup import find_allocation
-    from wharf.cli.job.follower import report_evaluation
+    from wharf.cli.job.change_report import ChangeReport
+    from wharf.cli.job.follower import finish_change
 
     found = find_allocation(session, alloc_id)
     response = session.client.allocations.stop(found.id, no_shutdown_delay=no_shutdown_delay, namespace=found.namespace)
-    click.echo(f"stopped {found.name} ({session.shorten_id(found.id)})")
-    if not detach:
-        report_evaluation(session, response.eval_id, found.namespace)
+    session.print_text(f"stopped {found.name} ({session.shorten_id(found.id)})")
+    report = ChangeReport(found.job_id, found.namespace, response.eval_id, more={"ID": found.id, "Name": found.name})
+    finish_change(session, report, should_detach=detach)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @allocation_argument
 @click.argument("task", required=False)
 @click.option("--task", "task_option", default="", help="The same as TASK.")
@@ -108,7 +109,12 @@ def restart(session: Session, alloc_id: str, task: str | None, task_option: str,
     session.client.allocations.restart(
         found.id, task=task or task_option, all_tasks=all_tasks, namespace=found.namespace
     )
-    click.echo(f"restarted {found.name} ({session.shorten_id(found.id)})")
+    session.print_change(
+        f"restarted {found.name} ({session.shorten_id(found.id)})",
+        ID=found.id,
+        Name=found.name,
+        Namespace=found.namespace,
+    )
 
 
 def show_allocation(session: Session, alloc_id: str) -> None:
@@ -122,8 +128,9 @@ def show_allocation(session: Session, alloc_id: str) -> None:
 
 def _render_allocation(session: Session, allocation: "AllocationView") -> str:
     """Return the status of an allocation: main fields, resources, ports, tasks with events, and (verbose) scores."""
-    from wharf.cli.common.failures import list_placement_failures
+    from wharf.cli.common.node_reasons import count_nodes
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
+    from wharf.contract.model.allocations.placement_reasons import list_placement_failures
 
     job = allocation.job
     deployment_status = allocation.deployment_status
@@ -142,6 +149,8 @@ def _render_allocation(session: Session, allocation: "AllocationView") -> str:
                 ("", allocation.client_description),
                 ("Desired", " ".join(text for text in desired if text)),
                 ("Job", f"{allocation.job_id}, version {job.version}" if job else allocation.job_id),
+                ("Element", _describe_element(allocation)),
+                ("Item", allocation.array_item),
                 ("Namespace", allocation.namespace),
                 ("Node", f"{allocation.node_name} ({session.shorten_id(allocation.node_id)})"),
                 ("Address", _format_network(allocation.network_status)),
@@ -155,6 +164,8 @@ def _render_allocation(session: Session, allocation: "AllocationView") -> str:
             ]
         )
     ]
+    if failure := _render_failure(session, allocation):
+        parts.append(render_section("Failed", failure))
     resources = allocation.allocated_resources
     if resources is not None:
         rows = [
@@ -175,10 +186,27 @@ def _render_allocation(session: Session, allocation: "AllocationView") -> str:
     if metrics is not None and session.is_verbose:
         scores: Sequence[Any] = metrics.score_meta_data or ()
         rows_of_scores = [(session.shorten_id(score.node_id), f"{score.norm_score:.3f}") for score in scores]
-        lines = [f"{metrics.nodes_evaluated} nodes considered, {metrics.nodes_filtered} excluded"]
+        lines = [f"{count_nodes(metrics.nodes_evaluated)} considered, {metrics.nodes_filtered} excluded"]
         lines += list_placement_failures(metrics) if metrics.nodes_filtered or metrics.nodes_exhausted else []
         parts.append(render_section("Placement", "\n".join([*lines, render_table(("Node", "Score"), rows_of_scores)])))
     return "\n".join(parts)
+
+
+def _describe_element(allocation: "AllocationView") -> str:
+    """Return which element of an array the allocation runs, such as `17, attempt 2, failed`; empty without an array."""
+    from wharf.contract.model.allocations.names import parse_index
+
+    if not allocation.array_attempt:
+        return ""
+    result = f", {allocation.array_result}" if allocation.array_result else ""
+    return f"{parse_index(allocation.name)}, attempt {allocation.array_attempt}{result}"
+
+
+def _render_failure(session: Session, allocation: "AllocationView") -> str:
+    """Return why the allocation failed, and the end of the log of its failed task; empty if it has not failed."""
+    from wharf.cli.common.failures import list_failures, render_failures
+
+    return render_failures(session, list_failures([allocation]))
 
 
 def format_event(event: "TaskEventView") -> str:
@@ -220,7 +248,7 @@ STATS_HISTORY: Final = "5m"
 STATS_COLUMNS: Final = ("Task", "CPU %", "MHz", "Memory MB", "Processes", f"CPU, {STATS_HISTORY}")
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @allocation_argument
 @click.argument("task", required=False)
 @click.option("-s", "--signal", default="SIGKILL", show_default=True, help="Name of the signal, such as SIGHUP.")
@@ -239,7 +267,13 @@ def send_signal(session: Session, alloc_id: str, task: str | None, signal: str, 
     name = require_task(found, task_name) if task_name else ""
     signal = signal.upper() if signal.upper().startswith("SIG") else f"SIG{signal.upper()}"
     session.client.allocations.signal(found.id, signal, task=name, namespace=found.namespace)
-    click.echo(f"sent {signal} to {f'{name} of ' if name else ''}{found.name} ({session.shorten_id(found.id)})")
+    session.print_change(
+        f"sent {signal} to {f'{name} of ' if name else ''}{found.name} ({session.shorten_id(found.id)})",
+        ID=found.id,
+        Name=found.name,
+        Namespace=found.namespace,
+        Signal=signal,
+    )
 
 
 @click.command(cls=ServerCommand)

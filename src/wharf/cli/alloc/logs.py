@@ -1,7 +1,7 @@
 """`wharf alloc logs`: prints or follows the log of one task; also helpers for reading the end of a log."""
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -9,12 +9,14 @@ from wharf.cli.alloc.files import write_output
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.lookup import require_task
 from wharf.cli.common.options import allocation_argument, raw_option
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.common.task_output import TaskOutput
 
 if TYPE_CHECKING:
     from wharf.cli.common.outages import Outage
     from wharf.contract.client import AsyncClient
+    from wharf.contract.client.streams import LogChunk
     from wharf.contract.model.allocations.allocation import AllocationStub
 
 DEFAULT_TAIL_LINES: Final = 10
@@ -69,12 +71,19 @@ def logs(
     name = require_task(found, task or task_option)
     stream = "stderr" if stderr else "stdout"
     _report_if_files_are_gone(session, found)
-    if count is None and (tail or lines is not None):
-        count = _measure_last_lines(session, found, name, stream, DEFAULT_TAIL_LINES if lines is None else lines)
-    if follow:
-        asyncio.run(_follow_log(session, found, name, stream, count, TaskOutput(is_raw=raw)))
-        return
+    output = TaskOutput(is_raw=raw)
+    position = None
     origin, offset = get_read_position(count)
+    if count is None and (tail or lines is not None):
+        log_end = _read_last_lines(session, found, name, stream, DEFAULT_TAIL_LINES if lines is None else lines)
+        output.write(log_end.text)
+        position = log_end.position
+        if not follow or is_retained(position):
+            output.finish()
+            return
+    if follow:
+        asyncio.run(_follow_log(session, found, name, stream, count, position, output))
+        return
     write_output(
         session.client.files.logs(found.id, name, type=stream, origin=origin, offset=offset, namespace=found.namespace),
         is_raw=raw,
@@ -94,10 +103,12 @@ async def _follow_log(
     task: str,
     stream: str,
     last_bytes: int | None,
+    position: "LogChunk | None",
     output: TaskOutput,
 ) -> None:
     """Print a log until its task ends. A stream that the client could not resume is opened again where it broke off.
 
+    `position` is the last part of the log that was printed already; without one, the last bytes are printed first.
     Raises CliError if it cannot be opened again for too long.
     """
     from wharf.contract.client import Unreachable, connect_async
@@ -106,6 +117,8 @@ async def _follow_log(
     was_finished = False
     origin, offset = get_read_position(last_bytes)
     file = ""
+    if position is not None:
+        origin, offset, file = "start", position.offset, position.file
     outage = create_log_outage(session, allocation)
     async with connect_async(session.settings, world=session.world) as client:
         while True:
@@ -167,11 +180,28 @@ def _report_if_files_are_gone(session: Session, allocation: "AllocationStub") ->
     try:
         session.client.files.stat(allocation.id, "alloc/logs", namespace=allocation.namespace)
     except NotFound as error:
-        click.echo(f"wharf: {RETAINED_LOG_TEXT.format(name=allocation.name, reason=error.text)}", err=True)
+        print_notice(f"wharf: {RETAINED_LOG_TEXT.format(name=allocation.name, reason=error.text)}")
 
 
-def _measure_last_lines(session: Session, allocation: "AllocationStub", task: str, stream: str, lines: int) -> int:
-    """Return the size of the last lines in bytes. Reads more and more of the log's end until it has enough lines."""
+class LogEnd(NamedTuple):
+    """The last lines of a log, and the part of the log with which they end.
+
+    Both are from one request, so that a log continues after `position` without a gap. `None`: the log is empty.
+    """
+
+    text: bytes
+    position: "LogChunk | None"
+
+
+def is_retained(chunk: "LogChunk | None") -> bool:
+    """Return whether a part of a log is from the servers, because the node no longer has the file or does not reply."""
+    from wharf.contract.wire.allocations.log_frames import RETAINED_LOG_FOLDER
+
+    return chunk is not None and chunk.file.startswith(f"{RETAINED_LOG_FOLDER}/")
+
+
+def _read_last_lines(session: Session, allocation: "AllocationStub", task: str, stream: str, lines: int) -> LogEnd:
+    """Return the last lines of a log. Reads more and more of its end until it has enough lines."""
     from wharf.contract.client.errors import NotFound
 
     read_bytes = ESTIMATED_LINE_BYTES * max(lines, 1)
@@ -180,11 +210,12 @@ def _measure_last_lines(session: Session, allocation: "AllocationStub", task: st
             allocation.id, task, type=stream, origin="end", offset=read_bytes, namespace=allocation.namespace
         )
         try:
-            text = b"".join(chunks)
+            parts = list(chunks)
         except NotFound:
-            return 0  # The task has printed nothing yet.
+            return LogEnd(b"", None)  # The task has printed nothing yet.
+        text = b"".join(parts)
         if has_last_lines(text, lines, read_bytes):
-            return len(take_last_lines(text, lines))
+            return LogEnd(take_last_lines(text, lines), parts[-1] if parts else None)
         read_bytes *= READ_GROWTH_FACTOR
 
 

@@ -1,10 +1,10 @@
-"""Error texts: failures of click, of the agent's start and of servers' validation, each as one line for the user."""
+"""Error texts: failures of click and of the agent's start, each as one line for the user."""
 
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
@@ -32,7 +32,8 @@ def format_error(error: click.ClickException, arguments: Sequence[str]) -> str:
     """
     if isinstance(error, click.NoSuchOption):
         error = _name_whole_option(error, arguments)
-    text = error.format_message()
+    # The choices of an option are on lines of their own.
+    text = error.format_message().replace(":\n\t", ": ").replace(",\n\t", ", ")
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and isinstance(error.ctx.command, click.Group):
         name = error.option_name
         return (
@@ -136,49 +137,3 @@ def report_startup_errors() -> Iterator[None]:
         yield
     except (ConfigurationError, CommandError, StartupError) as error:
         raise click.ClickException(str(error)) from error
-
-
-_PATH_FIRST: Final = re.compile(r"Job((?:\.\w+|\[[^\]]*\])*): (.*)")
-_ITEM: Final = re.compile(r"\n\s*\* ")
-_COUNT: Final = re.compile(r"\b\d+ errors? occurred:$")
-_PATH_LAST: Final = re.compile(r"(.*) \(([A-Z]\w*(?:\[[^\]]*\]|\.\w+)*)\)(: .*)?")
-
-
-class ValidationIssue(NamedTuple):
-    """One problem of a job; `field_path` is `TaskGroups[0].Count`, `Job` for the whole job, or empty if unknown."""
-
-    field_path: str
-    text: str
-
-
-def parse_validation_issues(text: str) -> list[ValidationIssue]:
-    """Return the single problems of a server's validation error.
-
-    The server's text is either `Job.Path: problem; Job.Path: problem`, or nested bullet lists of `problem (Path)`.
-    """
-    issues: list[ValidationIssue] = []
-    for item in _ITEM.split(text.strip()):
-        line = " ".join(item.split())
-        if _COUNT.search(line):
-            continue  # The heading of a list: only the number of problems that follow.
-        if path_last := _PATH_LAST.fullmatch(line):
-            issues.append(ValidationIssue(path_last[2], path_last[1] + (path_last[3] or "")))
-            continue
-        for part in re.split(r"; (?=Job\.)", line):
-            path_first = _PATH_FIRST.fullmatch(part)
-            issues.append(
-                ValidationIssue(path_first[1].lstrip(".") or "Job", path_first[2])
-                if path_first
-                else ValidationIssue("", part)
-            )
-    return issues
-
-
-def format_validation_issues(text: str) -> str:
-    """Return a bullet list of problems with one line for each problem, and any other text as one line."""
-    if _ITEM.search(text) is None:
-        return " ".join(text.split())
-    return "\n".join(
-        f"{issue.field_path}: {issue.text}" if issue.field_path else issue.text
-        for issue in parse_validation_issues(text)
-    )

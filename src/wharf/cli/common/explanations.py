@@ -18,16 +18,27 @@ if TYPE_CHECKING:
 
 
 def render_job_explanation(session: Session, explanation: "JobExplanation") -> str:
-    """Return the explanation of a job: summary, wait reasons, queue position, groups and placements."""
-    from wharf.cli.common.rendering import render_heading, render_section
+    """Return the explanation of a job: summary, wait reasons, queue position, steps, groups and placements.
+
+    Of a run, only groups are shown that lack resources: the steps show the state of the others.
+    """
+    from wharf.cli.common.failures import list_explained_failures, render_failures
+    from wharf.cli.common.rendering import render_heading, render_section, render_table
 
     lines = [render_heading(explanation.text), *_render_wait_reasons(explanation)]
     if explanation.queue_length > 1:
         position = f"position {explanation.queue_place} of {explanation.queue_length}"
         lines.append(render_section("In the queue", position))
+    if explanation.steps:
+        rows = [[step.step, step.text] for step in explanation.steps]
+        lines.append(render_section("Steps", render_table(["Step", "State"], rows)))
     lines += [
-        render_section(f"Group {group.group}", _render_group(group, explanation.text)) for group in explanation.groups
+        render_section(f"Group {group.group}", _render_group(group, explanation.text))
+        for group in explanation.groups
+        if group.text or not explanation.steps
     ]
+    if failures := render_failures(session, list_explained_failures(explanation)):
+        lines.append(render_section("Failed", failures))
     if explanation.placements:
         lines.append(render_section("Placements", _render_placements(session, explanation.placements)))
     return "\n".join(lines)
@@ -88,10 +99,15 @@ def _render_group(group: "GroupExplanation", summary: str) -> str:
 
     Texts that `summary` contains are left out.
     """
-    running = f"{group.running} of {group.wanted} running"
-    counts = [running, f"{group.starting} starting" if group.starting else ""]
+    counts = [f"{group.running - group.canaries} of {group.wanted} running"]
+    for count, label in (
+        (group.canaries, "running as canary"),
+        (group.starting, "starting"),
+        (group.complete, "complete"),
+    ):
+        counts.append(f"{count} {label}" if count else "")
     # No nodes were considered if nothing waits for capacity: the missing allocations ended and are not replaced yet.
-    missing_label = "not placed" if group.nodes or group.text else "missing"
+    missing_label = "not placed" if group.nodes or group.text else "not replaced"
     counts.append(f"{group.unplaced} {missing_label}" if group.unplaced else "")
     lines = [", ".join(count for count in counts if count)]
     lines += [group.text] if group.text not in summary else []
@@ -101,7 +117,7 @@ def _render_group(group: "GroupExplanation", summary: str) -> str:
     lines += [f"  · {reason}" for reason in list_node_reasons(group)]
     reason_count = sum(exclusion.nodes for exclusion in group.excluded)
     reason_count += sum(shortage.nodes for shortage in group.exhausted)
-    if reason_count > group.nodes:
+    if reason_count > group.nodes > 0:
         lines.append("  (a node with several reasons is counted for each)")
     lines += [group.smallest_change] if group.smallest_change not in f"{summary}\n{group.text}" else []
     return "\n".join(lines)
@@ -121,4 +137,9 @@ def _render_placements(session: Session, placements: "Sequence[PlacementExplanat
         ]
         for placement in sorted(placements, key=lambda placement: natural_sort_key(placement.name))
     ]
-    return render_table(["Name", "Allocation", "Node", "Best score", "Feasible nodes"], rows)
+    return render_table(
+        ["Name", "Allocation", "Node", "Best score", "Feasible nodes"],
+        rows,
+        optional_columns=("Feasible nodes", "Best score", "Allocation"),
+        shortenable_columns=("Name", "Node"),
+    )

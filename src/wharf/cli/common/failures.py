@@ -1,47 +1,21 @@
-"""Summaries of failures: why allocations were not placed, why they failed, and the last line that a task printed."""
+"""Summaries of failures: why allocations were not placed, and why they failed."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from wharf.cli.common.node_reasons import format_shortage, list_node_reasons
-from wharf.cli.common.server_commands import Session
+from wharf.cli.common.node_reasons import list_node_reasons
+from wharf.cli.common.server_commands import SHORT_ID_LENGTH, Session
 
 if TYPE_CHECKING:
+    from wharf.cli.common.log_ends import LogEnds
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.evaluations import Evaluation
-    from wharf.contract.model.explanations import GroupExplanation
+    from wharf.contract.model.explanations import GroupExplanation, JobExplanation
+    from wharf.contract.wire.allocations.messages import AllocationView
 
-MAX_FAILURES_SHOWN: Final = 3
-"""Limit of the failure reasons in one output; keeps it readable."""
 SIGNAL_EXIT_CODE_BASE: Final = 128
 """A task that a signal ended counts as exit code 128 + signal number, as in shells."""
-
-
-def list_placement_failures(metric: "AllocMetric") -> list[str]:
-    """Return the reasons why a group could not be placed, one line each, those of the most nodes first."""
-    found: list[str] = []
-    # The scheduler considers no node if the quota already forbids the placement: then the number of nodes says nothing.
-    if metric.nodes_evaluated == 0 and not metric.nodes_in_pool and not metric.quota_exhausted:
-        found.append(f"no ready node in node pool {metric.node_pool or 'default'} and the job's datacenters")
-    empty = sorted(name for name, count in (metric.nodes_available or {}).items() if not count)
-    found += [f"no ready node in datacenter {name}" for name in empty]
-    found += [
-        f"{_count_nodes(count)} excluded: {rule.rstrip()}" for rule, count in _sort_by_count(metric.constraint_filtered)
-    ]
-    found += [
-        f"{_count_nodes(count)} of class {name} excluded" for name, count in _sort_by_count(metric.class_filtered)
-    ]
-    found += [
-        f"{format_shortage(dimension)} on {_count_nodes(count)}"
-        for dimension, count in _sort_by_count(metric.dimension_exhausted)
-    ]
-    for text in metric.quota_exhausted or ():
-        # A parent job's `max_running` is reported in the same field; it is not a quota.
-        found.append(text if text.startswith("max_running ") else f"quota of the namespace: {text}")
-    if not found and metric.nodes_exhausted:
-        found.append(f"{_count_nodes(metric.nodes_exhausted)} full")
-    return found or ["no node fits"]
 
 
 def find_unplaced_groups(evaluations: Iterable["Evaluation"]) -> "Mapping[str, AllocMetric]":
@@ -72,7 +46,11 @@ def lacks_capacity(metric: "AllocMetric") -> bool:
 
 
 def describe_unplaced(unplaced: "Mapping[str, AllocMetric]") -> str:
-    """Return that groups are not placed, and what they wait for: free resources, or a node on which they can run at all."""
+    """Return that groups are not placed, and what they wait for: a lock, free resources, or a node that can run them at all."""
+    from wharf.contract.model.allocations.placement_reasons import is_lock_refusal
+
+    if all(map(is_lock_refusal, unplaced.values())):
+        return "Not placed, waiting for a lock"
     waits_for_capacity = any(lacks_capacity(metric) for metric in unplaced.values())
     return f"Not placed, waiting for {'capacity' if waits_for_capacity else 'a suitable node'}"
 
@@ -82,60 +60,94 @@ def render_unplaced_groups(
 ) -> list[str]:
     """Return lines with the number of unplaced allocations of each group, and the reasons.
 
-    The reasons are those of the explanations. A group without one, or for which nodes have capacity now, has the reasons
-    of its failed placement.
+    The reasons are those of the explanations, so that all commands give the same ones. A group without an explanation, or
+    that a quota stops, has the reasons of its failed placement.
     """
     from wharf.cli.common.rendering import style_dim
+    from wharf.contract.model.allocations.placement_reasons import is_lock_refusal, list_placement_failures
 
     lines: list[str] = []
     for group, metric in sorted(unplaced.items()):
         lines.append(f"{group}: {metric.coalesced_failures + 1} not placed")
         explanation = (explanations or {}).get(group)
-        reasons = list_node_reasons(explanation) if explanation is not None and not explanation.fitting else []
-        lines += [f"  {style_dim('·')} {reason}" for reason in reasons or list_placement_failures(metric)]
-        if reasons and explanation is not None and explanation.smallest_change:
-            lines.append(f"  {explanation.smallest_change}")
+        if explanation is not None and is_lock_refusal(metric) and explanation.text:
+            lines.append(f"  {style_dim('·')} {explanation.text}")
+            continue
+        if explanation is None or not _has_reasons(explanation) or metric.quota_exhausted:
+            lines += [f"  {style_dim('·')} {reason}" for reason in list_placement_failures(metric)]
+            continue
+        reasons = [explanation.text] if explanation.fitting else list_node_reasons(explanation)
+        lines += [f"  {style_dim('·')} {reason}" for reason in reasons or ["no node can run it"]]
+        lines += [f"  {explanation.smallest_change}"] if explanation.smallest_change else []
     return lines
 
 
-class FailureSummary(NamedTuple):
-    """Why one or more allocations failed, if they failed for the same reason."""
+def _has_reasons(group: "GroupExplanation") -> bool:
+    """Return whether nodes were examined for the group. They are only if an evaluation waits because of it."""
+    return bool(group.nodes or group.excluded or group.smallest_change)
 
+
+class FailureText(NamedTuple):
+    """Why one or more allocations failed, as text, and the task whose log may show the cause."""
+
+    reason: str
     text: str
-    newest_allocation: "AllocationStub"
-    ended_task: str
-    """The task whose program ended by itself, so that its output may show the cause; empty if there is none."""
+    alloc_id: str
+    task: str
+    """Empty if no program ended by itself."""
+    namespace: str
+
+    def render(self, log_ends: "LogEnds") -> list[str]:
+        """Return the line with the reason, and the last lines of the log below it."""
+        from wharf.cli.common.rendering import style_dim
+
+        lines = log_ends.read(self.alloc_id, self.task, self.namespace) if self.task else ()
+        return [self.text, *(f"  {style_dim('│')} {line}" for line in lines)]
 
 
-def summarize_failures(allocations: "Iterable[AllocationStub]") -> list[FailureSummary]:
-    """Return the reasons why allocations failed, newest first. Allocations with the same reason share one summary."""
-    from wharf.contract.model.allocations.task_event_messages import describe_last_failure
+def list_failures(
+    allocations: "Iterable[AllocationStub | AllocationView]", *, is_per_node: bool = False
+) -> list[FailureText]:
+    """Return why allocations of one job failed, newest first, each reason once."""
+    from wharf.contract.model.allocations.failure_reasons import summarize_failures
 
-    failed = [
-        allocation
-        for allocation in allocations
-        if allocation.client_status in ("failed", "lost") or _is_unhealthy(allocation)
+    return [
+        FailureText(
+            failure.reason,
+            _format_failure(failure.newest.name, failure.newest.id, failure.alloc_count, failure.reason),
+            failure.newest.id,
+            failure.ended_task,
+            failure.newest.namespace,
+        )
+        for failure in summarize_failures(allocations, is_per_node=is_per_node)
     ]
-    by_reason: dict[str, list[AllocationStub]] = {}
-    for allocation in sorted(failed, key=lambda allocation: -allocation.modify_time):
-        reason = describe_last_failure(allocation.task_states)
-        if reason:
-            by_reason.setdefault(reason, []).append(allocation)
-    summaries: list[FailureSummary] = []
-    for reason, group in list(by_reason.items())[:MAX_FAILURES_SHOWN]:
-        newest = group[0]
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        text = f"{newest.name} ({newest.id[:8]}){more}: {reason}"
-        summaries.append(FailureSummary(text, newest, _find_ended_task(newest)))
-    return summaries
 
 
-def _find_ended_task(allocation: "AllocationStub") -> str:
-    """Return the task that failed last, if its program ended by itself; else an empty text."""
-    from wharf.contract.model.allocations.task_event_messages import find_last_failure
+def list_explained_failures(explanation: "JobExplanation") -> list[FailureText]:
+    """Return the failures of an explanation of a job."""
+    return [
+        FailureText(
+            failure.text,
+            _format_failure(failure.name, failure.alloc_id, failure.count, failure.text),
+            failure.alloc_id,
+            failure.task,
+            explanation.namespace,
+        )
+        for failure in explanation.failures
+    ]
 
-    task_and_event = find_last_failure(allocation.task_states)
-    return task_and_event[0] if task_and_event is not None and task_and_event[1].type == "Terminated" else ""
+
+def _format_failure(name: str, alloc_id: str, count: int, reason: str) -> str:
+    more = f" and {count - 1} more" if count > 1 else ""
+    return f"{name} ({alloc_id[:SHORT_ID_LENGTH]}){more}: {reason}"
+
+
+def render_failures(session: Session, failures: "Iterable[FailureText]") -> str:
+    """Return the reasons of failures as lines, each with the end of the log."""
+    from wharf.cli.common.log_ends import LogEnds
+
+    log_ends = LogEnds(session)
+    return "\n".join(line for failure in failures for line in failure.render(log_ends))
 
 
 def find_common_exit_code(allocations: "Iterable[AllocationStub]") -> int:
@@ -160,45 +172,3 @@ def _get_exit_code(allocation: "AllocationStub") -> int:
         return 0
     _, code, signal = max(ends)
     return SIGNAL_EXIT_CODE_BASE + signal if signal else code if 0 < code < SIGNAL_EXIT_CODE_BASE * 2 else 0
-
-
-def _is_unhealthy(allocation: "AllocationStub") -> bool:
-    return allocation.deployment_status is not None and allocation.deployment_status.healthy is False
-
-
-def _sort_by_count(counts: Mapping[str, int] | None) -> list[tuple[str, int]]:
-    """Return (name, count) pairs, largest count first, then by name."""
-    return sorted((counts or {}).items(), key=lambda entry: (-entry[1], entry[0]))
-
-
-def _count_nodes(count: int) -> str:
-    return f"{count} node" if count == 1 else f"{count} nodes"
-
-
-LAST_LINE_READ_BYTES: Final = 1_024
-"""How much of the end of a log is read to find its last line."""
-MAX_LAST_LINE_CHARS: Final = 200
-"""Limit of the shown end of that line; keeps the output readable."""
-
-
-def read_last_line(session: Session, allocation: "AllocationStub", task: str) -> str:
-    """Return the last line that a task printed to stderr, or else to stdout; empty if no log is readable."""
-    from wharf.contract.client import Unreachable
-    from wharf.contract.model.refusal import Refusal
-
-    for stream in ("stderr", "stdout"):
-        chunks = session.client.files.logs(
-            allocation.id, task, type=stream, origin="end", offset=LAST_LINE_READ_BYTES, namespace=allocation.namespace
-        )
-        try:
-            lines = b"".join(chunks).decode(errors="replace").split("\n")
-        except (Refusal, Unreachable):
-            continue
-        if found := next((line for line in map(strip_unprintable, reversed(lines)) if line), ""):
-            return found[-MAX_LAST_LINE_CHARS:]
-    return ""
-
-
-def strip_unprintable(line: str) -> str:
-    """Remove characters such as terminal escapes: the output of a task must not control the user's terminal."""
-    return "".join(character for character in line if character.isprintable()).strip()

@@ -24,7 +24,12 @@ _HINTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"node pool(?: \S+)? not found$", re.IGNORECASE), "`wharf node pool list` lists all"),
     (re.compile(r'quota "[^"]*" not found$'), "`wharf quota list` lists all"),
     (re.compile(r"service registration not found$"), "`wharf service info SERVICE` lists the instances with their ids"),
+    (re.compile(r'file "[^"]*" is not a directory$'), "`wharf alloc fs cat` prints a file, and `fs stat` describes it"),
     (re.compile(r"unknown server \S+$"), "`wharf server members` lists all"),
+    (
+        re.compile(r"can't revert to current version$|at version \d+ not found$"),
+        "`wharf job history JOB` lists the versions",
+    ),
     (re.compile(r"ACL policy not found$"), "`wharf acl policy list` lists all"),
     (
         re.compile(r"ACL token not found$|(?:Cannot delete nonexistent tokens|cannot find token): .*"),

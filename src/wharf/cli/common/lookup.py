@@ -1,6 +1,7 @@
 """Finds the record that a user means by an id, a unique prefix of an id or a name; also the task of an allocation."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from wharf.cli.common.errors import CliError
@@ -17,6 +18,8 @@ R = TypeVar("R")
 MAX_LISTED_MATCHES: Final = 12
 """Limit of the candidates that the error for an ambiguous id lists."""
 FULL_ID_LENGTH: Final = 36
+MAX_DOTS_IN_NAME: Final = 8
+"""Limit of the places at which the name of an allocation is divided into job and group; each is a request."""
 
 
 def require_single(
@@ -113,21 +116,62 @@ def find_node(session: "Session", query: str) -> "NodeListStub":
 
 
 def find_allocation(session: "Session", query: str) -> "AllocationStub":
-    """Find an allocation by its id or a unique prefix of it. Raises CliError, with a hint if `query` is a job."""
+    """Find an allocation by its id, its name such as `web.api[3]`, or a unique prefix of either.
+
+    Of several allocations of the same name, this is the newest. Raises CliError, with a hint if `query` is a job.
+    """
     found = match_id_prefix(query, lambda prefix: session.client.allocations.list(prefix=prefix, namespace="*").value)
+    if not found and is_allocation_name(query):
+        found = match_allocation_name(session, query)
+        for job_id in [] if found else _list_job_ids_in_name(query):
+            require_no_other_namespace(session, "job", job_id, partial(list_namespaces_of_job, session, job_id))
     if not found and query and list_namespaces_of_job(session, query):
         raise CliError(
             f"{query} is a job, not an allocation: `wharf job status {query}` lists its allocations, "
             f"`wharf job logs {query}` prints their logs"
         )
+    is_name = any(allocation.name == query for allocation in found)
     return require_single(
         "allocation",
         query,
         found,
         get_id=lambda allocation: allocation.id,
-        describe=lambda allocation: f"{allocation.name}  {allocation.client_status}",
+        describe=lambda allocation: (
+            f"{allocation.name}  {allocation.client_status}" + (f"  on {allocation.node_name}" if is_name else "")
+        ),
         list_command="wharf job status JOB",
     )
+
+
+def is_allocation_name(query: str) -> bool:
+    """Return whether a text can be the beginning of an allocation's name, such as `web.api` or `web.api[3]`."""
+    return "." in query.strip(".")
+
+
+def _list_job_ids_in_name(name: str) -> list[str]:
+    """Return the ids that the job of an allocation with this name can have: the text before each dot."""
+    dots = [position for position, letter in enumerate(name) if letter == "." and position]
+    return [name[:dot] for dot in dots[:MAX_DOTS_IN_NAME]]
+
+
+def match_allocation_name(session: "Session", query: str) -> "list[AllocationStub]":
+    """Return the newest allocation with this name, or else those whose names begin with it.
+
+    Ids of jobs and names of groups may contain dots, so each dot may be the one between them.
+    """
+    from wharf.cli.common.allocation_selection import get_natural_order, select_newest
+
+    for job_id in _list_job_ids_in_name(query):
+        namespaces = list_namespaces_of_job(session, job_id) if session.is_all_namespaces else [session.namespace]
+        allocations = select_newest(
+            allocation
+            for namespace in namespaces
+            for allocation in session.client.jobs.allocations(job_id, namespace=namespace).value
+            if allocation.name.startswith(query)
+        )
+        if found := [allocation for allocation in allocations if allocation.name == query] or allocations:
+            return sorted(found, key=get_natural_order)
+    return []
 
 
 def find_evaluation(session: "Session", query: str) -> "Evaluation":

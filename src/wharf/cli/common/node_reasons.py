@@ -8,13 +8,6 @@ if TYPE_CHECKING:
     from wharf.contract.model.explanations import Exclusion, GroupExplanation, Shortage
 
 
-def format_shortage(dimension: str) -> str:
-    """Return a text for a resource that nodes lack. Dimensions of ports, devices and volumes are texts already."""
-    if dimension in ("cpu", "memory", "disk"):
-        return f"too little {dimension}"
-    return "too few cores" if dimension == "cores" else dimension
-
-
 def list_node_reasons(group: "GroupExplanation") -> list[str]:
     """Return why nodes cannot take one more allocation of the group, one line for each reason."""
     return [*map(_format_exclusion, group.excluded), *map(_format_node_shortage, group.exhausted)]
@@ -22,14 +15,16 @@ def list_node_reasons(group: "GroupExplanation") -> list[str]:
 
 def _format_exclusion(exclusion: "Exclusion") -> str:
     text = exclusion.text or f"{count_nodes(exclusion.nodes)} excluded: {exclusion.rule}"
-    return f"{text}{_format_examples(exclusion.examples)}"
+    return f"{text}{_format_examples(exclusion.examples, exclusion.nodes)}"
 
 
 def _format_node_shortage(shortage: "Shortage") -> str:
     """Return how many nodes have too little of a resource, and the smallest missing amount."""
+    from wharf.contract.model.allocations.placement_reasons import format_shortage
+
     missing = f", at least {shortage.missing:,} {shortage.unit} missing" if shortage.missing else ""
     nodes = count_nodes(shortage.nodes)
-    return f"{format_shortage(shortage.dimension)} on {nodes}{missing}{_format_examples(shortage.examples)}"
+    return f"{format_shortage(shortage.dimension)} on {nodes}{missing}{_format_examples(shortage.examples, shortage.nodes)}"
 
 
 def count_nodes(count: int) -> str:
@@ -37,5 +32,7 @@ def count_nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count:,} nodes"
 
 
-def _format_examples(examples: "Sequence[str]") -> str:
-    return f" ({', '.join(examples)})" if examples else ""
+def _format_examples(examples: "Sequence[str]", nodes: int) -> str:
+    """Return the names of some of the nodes, and the number of the others."""
+    more = f" and {nodes - len(examples):,} more" if nodes > len(examples) else ""
+    return f" ({', '.join(examples)}{more})" if examples else ""

@@ -1,11 +1,14 @@
 """Arguments and options that several commands share, and options with former names."""
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_allocations, complete_jobs, complete_nodes
 
@@ -37,6 +40,14 @@ class DurationInSeconds(click.ParamType[float]):
         return seconds
 
 
+class FollowOptions(NamedTuple):
+    """How long a command follows the change that it made."""
+
+    detach: bool
+    follow: bool
+    progress_timeout_s: float
+
+
 detach_option = click.option("--detach", is_flag=True, help="Return as soon as the servers have accepted the request.")
 follow_option = click.option(
     "--follow", is_flag=True, help="Follow the job to its end, even if the output is not a terminal."
@@ -49,6 +60,21 @@ progress_timeout_option = click.option(
     show_default=True,
     help="Stop following the job after this time without progress; 0: never.",
 )
+
+
+def follow_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add `--detach`, `--follow` and `--progress-timeout`. The command receives them together as `following`."""
+
+    @detach_option
+    @follow_option
+    @progress_timeout_option
+    @wraps(function)
+    def call(*arguments: Any, detach: bool, follow: bool, progress_timeout_s: float, **values: Any) -> None:
+        function(*arguments, following=FollowOptions(detach, follow, progress_timeout_s), **values)
+
+    return call
+
+
 raw_option = click.option(
     "--raw", is_flag=True, help="Do not remove control sequences of the task if the output is a terminal."
 )
@@ -63,7 +89,7 @@ def confirm(question: str) -> None:
         click.confirm(question, abort=True, err=True)
     except click.Abort:
         if not sys.stdin.isatty():
-            click.echo("\nnot confirmed: without a terminal, confirm with --yes", err=True)
+            print_notice("\nnot confirmed: without a terminal, confirm with --yes")
         raise
 
 

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-import click
-
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import OUTAGE_LIMIT_S, Session
 from wharf.contract.client import Unreachable
 from wharf.contract.client.errors import TRANSIENT_ERRORS, RequestRefused, UnexpectedReply, get_requested_delay_s
@@ -64,7 +63,7 @@ class Outage:
         if self._began_s is None:
             self._began_s = now_s
             limit = f"trying again for up to {OUTAGE_LIMIT_S:g} s"
-            click.echo(f"wharf: {self._notice}{error}; {limit}; Ctrl-C ends the command", err=True)
+            print_notice(f"wharf: {self._notice}{error}; {limit}; Ctrl-C ends the command")
         if now_s - self._began_s >= OUTAGE_LIMIT_S:
             raise CliError(f"no reply for {OUTAGE_LIMIT_S:g} s: {error}; {self._continuation}") from error
         return self._backoff.next_delay_s(get_requested_delay_s(error))

@@ -4,18 +4,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from wharf.cli.common.server_commands import Session
+from wharf.contract.wire.jobs.states import count_allocations, describe_children, describe_job_state, is_parent
 
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.model.deployments import Deployment
     from wharf.contract.wire.jobs.messages import JobStub
+    from wharf.contract.wire.jobs.states import AllocationCounts
     from wharf.contract.wire.nodes.messages import NodeListStub
 
 MAX_SHORT_JOBS_NAMED: Final = 3
 """How many jobs with too few allocations the text below a list of jobs names."""
 
 
-def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: bool = False) -> str:
+def render_jobs(
+    session: Session, jobs: "Sequence[JobStub]", *, is_filtered: bool = False, shows_meta: bool = False
+) -> str:
     """Return a table of jobs. If there are none, the text says why (filter, namespace) and what to do."""
     from wharf.cli.common.rendering import render_no_rows, render_table
 
@@ -25,25 +29,24 @@ def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: boo
         return f"No jobs in namespace {session.namespace}; `wharf namespace list` lists the namespaces."
     if not jobs:
         return "No jobs yet; `wharf job run FILE` submits one."
-    titles = ["ID", "Type", "Priority", "Status", "Running", "Submitted"]
+    has_parents = any(is_parent(job) for job in jobs)
+    titles = ["ID", "Type", "Priority", "Status", "Running", "Complete", "Failed", "Lost"]
+    titles += ["Children"] if has_parents else []
+    titles += ["Meta"] if shows_meta else []
+    titles += ["Submitted"]
     rows: list[list[object]] = []
     short_jobs: list[str] = []
     for job in jobs:
-        summary = job.job_summary.summary if job.job_summary else {}
-        running = sum(group.running for group in summary.values())
-        live = sum(group.starting + group.running for group in summary.values())
-        desired = sum(group.queued + group.starting + group.running for group in summary.values())
-        is_parent = job.periodic or job.parameterized_job
-        status = format_job_status(
-            job.status, is_stopped=job.stop, has_no_live=bool(desired and not live and not is_parent)
-        )
+        counts = count_allocations(job)
         kind = f"{job.type}/periodic" if job.periodic else f"{job.type}/template" if job.parameterized_job else job.type
-        requested = _count_requested(job, desired)
-        if job.status == "running" and desired < requested:
+        state = describe_job_state(job)
+        if job.status == "running" and counts.queued + counts.starting + counts.running < counts.requested:
             short_jobs.append(job.id)
-        rows.append(
-            [job.id, kind, job.priority, status, f"{running}/{requested}", session.format_time(job.submit_time)]
-        )
+        numbers = (counts.complete, counts.failed, counts.lost)
+        row: list[object] = [job.id, kind, job.priority, state, _format_running(counts), *numbers]
+        row += [describe_children(job) or "-"] if has_parents else []
+        row += [_format_meta(job)] if shows_meta else []
+        rows.append([*row, session.format_time(job.submit_time)])
     if session.is_all_namespaces:
         titles.insert(1, "Namespace")
         for job, row in zip(jobs, rows, strict=True):
@@ -51,21 +54,21 @@ def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: boo
     table = render_table(
         titles,
         rows,
-        optional_columns=("Priority", "Submitted"),
-        shortenable_columns=() if session.is_verbose else ("ID",),
+        optional_columns=("Priority", "Lost", "Submitted", "Type", "Complete"),
+        shortenable_columns=() if session.is_verbose else ("ID", "Meta"),
     )
     return f"{table}\n{_describe_short_jobs(short_jobs)}" if short_jobs else table
 
 
-def _count_requested(job: "JobStub", existing: int) -> int:
-    """Return how many allocations of the job should run, if `existing` are queued, starting or running.
+def _format_running(counts: "AllocationCounts") -> str:
+    """Return `running/requested`; `-` if no allocation is requested, such as of a job that has ended."""
+    return f"{counts.running}/{counts.requested}" if counts.running or counts.requested else "-"
 
-    Allocations of a batch job end, and the number of a system job depends on the nodes: all that exist are requested.
-    """
-    is_parent = job.periodic or job.parameterized_job
-    if job.type != "service" or job.stop or is_parent or job.status == "dead":
-        return existing
-    return job.group_count_sum or existing  # Servers of an older version do not send the count.
+
+def _format_meta(job: "JobStub") -> str:
+    """Return the meta values of a job on one line; `-` if it has none."""
+    meta = job.meta if isinstance(job.meta, dict) else {}
+    return " ".join(f"{key}={value}" for key, value in sorted(meta.items())) or "-"
 
 
 def _describe_short_jobs(job_ids: Sequence[str]) -> str:
@@ -75,24 +78,22 @@ def _describe_short_jobs(job_ids: Sequence[str]) -> str:
     return f"Fewer allocations than requested: {names}{more}; `wharf job explain JOB` says why."
 
 
-def format_job_status(status: str, *, is_stopped: bool, has_no_live: bool) -> str:
-    """Return the status of a job for users.
+def render_allocations(
+    session: Session, records: "Sequence[AllocationStub]", *, max_rows: int | None = None, list_command: str = ""
+) -> str:
+    """Return a table of allocations, newest first.
 
-    Servers report `running`, as Nomad does, as soon as a job has a deployment. If nothing is placed yet (`has_no_live`),
-    users see `pending`. The API and `--json` keep the servers' status.
+    Of more than `max_rows`, failed and lost ones come first, and a last line names `list_command`, which lists all.
     """
-    if is_stopped:
-        return "dead (stopped)"
-    return "pending" if status == "running" and has_no_live else status
-
-
-def render_allocations(session: Session, records: "Sequence[AllocationStub]") -> str:
-    """Return a table of allocations, newest first."""
-    from wharf.cli.common.rendering import render_table
+    from wharf.cli.common.rendering import natural_sort_key, render_table
 
     if not records:
         return "No allocations."
-    newest_first = sorted(records, key=lambda allocation: (-allocation.create_index, allocation.name))
+    newest_first = sorted(records, key=lambda allocation: (-allocation.create_index, natural_sort_key(allocation.name)))
+    omitted_count = max(0, len(newest_first) - max_rows) if max_rows is not None else 0
+    if omitted_count:
+        newest_first.sort(key=lambda allocation: allocation.client_status not in ("failed", "lost"))
+        newest_first = newest_first[:max_rows]
     titles = ["ID", "Name", "Node", "Version", "Desired", "Status", "Health", "Created", "Modified"]
     rows = [
         [
@@ -104,9 +105,10 @@ def render_allocations(session: Session, records: "Sequence[AllocationStub]") ->
         for allocation in newest_first
     ]  # fmt: skip
     shortenable = () if session.is_verbose else ("Name", "Node")
-    return render_table(
+    table = render_table(
         titles, rows, optional_columns=("Created", "Version", "Desired"), shortenable_columns=shortenable
     )
+    return f"{table}\n… and {omitted_count:,} more: `{list_command}` lists all" if omitted_count else table
 
 
 def render_deployments(session: Session, records: "Sequence[Deployment]", *, is_filtered: bool = False) -> str:
@@ -124,7 +126,12 @@ def render_deployments(session: Session, records: "Sequence[Deployment]", *, is_
         )
         for deployment in sorted(records, key=lambda deployment: -deployment.create_index)
     ]  # fmt: skip
-    return render_table(titles, rows, shortenable_columns=() if session.is_verbose else ("Job",))
+    return render_table(
+        titles,
+        rows,
+        optional_columns=("Version", "Started", "Description"),
+        shortenable_columns=() if session.is_verbose else ("Job",),
+    )
 
 
 def _format_healthy_count(deployment: "Deployment") -> str:
@@ -154,7 +161,7 @@ def render_deployment_groups(session: Session, deployment: "Deployment") -> str:
                 "yes" if group.promoted else "no",
                 f"{len(group.placed_canaries or ())}/{group.desired_canaries}",
             ]
-    return render_table(titles, rows)
+    return render_table(titles, rows, optional_columns=("Progress deadline", "Placed"), shortenable_columns=("Group",))
 
 
 def render_nodes(session: Session, nodes: "Sequence[NodeListStub]", *, is_filtered: bool = False) -> str:

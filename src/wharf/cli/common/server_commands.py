@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import click
 
 from wharf.cli.common.errors import CliError, format_error
+from wharf.cli.common.local_output import is_json_format, require_template
+from wharf.cli.common.program import is_called_as_nomad, name_variables
 from wharf.cli.common.waiting_notices import STALE_TEXT
-from wharf.cli.lazy_group import NOMAD_PROGRAM
+from wharf.cli.lazy_group import add_second_dash
 
 if TYPE_CHECKING:
     from wharf.contract.client import ClientSettings, SyncClient
@@ -39,6 +41,10 @@ class CommandEnvironment(Protocol):
         ...
 
     def connect(self, settings: "ClientSettings") -> "SyncClient": ...
+
+    def open_browser(self, url: str) -> bool:
+        """Show a page in the user's browser. Return whether a browser could be started."""
+        ...
 
 
 class RealCommandEnvironment:
@@ -71,7 +77,13 @@ class RealCommandEnvironment:
                 ),
             )
         except ClientSettingsError as error:
-            raise CliError(str(error)) from error
+            raise CliError(name_variables(str(error))) from error
+
+    def open_browser(self, url: str) -> bool:
+        """Show a page in the user's browser. Return whether a browser could be started."""
+        import webbrowser
+
+        return webbrowser.open(url)
 
 
 class Session:
@@ -136,6 +148,10 @@ class Session:
 
         return sys.stdout.isatty()
 
+    def open_browser(self, url: str) -> bool:
+        """Show a page in the user's browser. Return whether a browser could be started."""
+        return self._environment.open_browser(url)
+
     def now_ns(self) -> int:
         return self.world.now_ns()
 
@@ -161,9 +177,7 @@ class Session:
         if isinstance(value, list | tuple) and not value:
             self.require_namespace()
         if not self.is_machine_readable:
-            text = render_text()
-            if text:
-                click.echo(text)
+            self.print_text(render_text())
             return
         from wharf.cli.common.output import render_json, render_template, to_plain
 
@@ -173,6 +187,11 @@ class Session:
             click.echo(text, nl=not text.endswith("\n"))
             return
         click.echo(render_json(document))
+
+    def print_change(self, text: str, **fields: Any) -> None:  # Any values of JSON.
+        """Print what a command changed: `text`, or for programs the fields, named as in the API, and the index of the write."""
+        index = {"Index": self.client.write_index} if self.client.write_index else {}
+        self.print_result({**fields, **index}, lambda: text)
 
     def require_namespace(self) -> None:
         """Raise CliError if the namespace of the command does not exist. Commands call this when they found nothing."""
@@ -190,9 +209,11 @@ class Session:
             return  # Such as a token that may not read the namespace: then nothing is known about it.
 
     def print_text(self, text: str) -> None:
-        """Print a line for people. Output for programs does not have it."""
-        if not self.is_machine_readable:
-            click.echo(text)
+        """Print lines for people, broken between words on a terminal. Output for programs does not have them."""
+        if text and not self.is_machine_readable:
+            from wharf.cli.common.rendering import wrap_for_terminal
+
+            click.echo(wrap_for_terminal(text))
 
 
 CONNECTION_OPTIONS: Final = (
@@ -209,13 +230,15 @@ CONNECTION_OPTIONS: Final = (
     click.Option(["--client-key"], hidden=True),
     click.Option(["--tls-server-name"], hidden=True),
     click.Option(["--tls-skip-verify"], is_flag=True, hidden=True),
-    click.Option(["--no-color"], is_flag=True, hidden=True),
+    click.Option(["--no-color"], is_flag=True, help="Print without colors.  [NO_COLOR]"),
     click.Option(["--force-color"], is_flag=True, hidden=True),
 )
 OUTPUT_OPTIONS: Final = (
     click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
     click.Option(
-        ["-t", "--format", "template"], default="", help="Print by a template, such as `{{range .}}{{.ID}} {{end}}`."
+        ["-t", "--format", "template"],
+        default="",
+        help="Print `json`, or by a template, such as `{{range .}}{{.ID}} {{end}}`.",
     ),
     click.Option(["--verbose"], is_flag=True, help="Print full ids and exact times."),
 )
@@ -254,15 +277,18 @@ class ServerCommand(click.Command):
         with _set_exit_code(self.failure_exit_code):
             connection = {name: context.params.pop(name) for name in _list_names(self.connection_options)}
             output = {name: context.params.pop(name, None) for name in _list_names(OUTPUT_OPTIONS)}
-            if output["as_json"] and output["template"]:
+            is_json = output["as_json"] or is_json_format(output["template"] or "")
+            template = "" if is_json_format(output["template"] or "") else output["template"] or ""
+            if is_json and template:
                 raise click.UsageError("--json and --format exclude each other: use one of them", context)
+            require_template(template, context)
             _choose_colours(context, connection)
             environment: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
             session = Session(
                 environment,
                 self.build_settings(context, connection),
-                is_json=bool(output["as_json"]),
-                template=output["template"] or "",
+                is_json=bool(is_json),
+                template=template,
                 is_verbose=bool(output["verbose"]),
                 connection_words=_list_words(connection),
                 is_nomad=is_called_as_nomad(context),
@@ -286,6 +312,8 @@ class ServerCommand(click.Command):
         }
         for title, options in sections.items():
             rows = [row for option in options if (row := option.get_help_record(context)) is not None]
+            if options == list(CONNECTION_OPTIONS):
+                rows = [(option, name_variables(text)) for option, text in rows]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -295,10 +323,6 @@ class QuietServerCommand(ServerCommand):
     """A server command without output options, because it prints no records."""
 
     has_output_options = False
-
-
-def is_called_as_nomad(context: click.Context) -> bool:
-    return context.find_root().info_name == NOMAD_PROGRAM
 
 
 def get_variable_prefixes(context: click.Context) -> Sequence[str]:
@@ -338,24 +362,6 @@ def _list_words(options: Mapping[str, Any]) -> list[str]:
 
 def _list_names(options: Sequence[click.Option]) -> list[str]:
     return [str(option.name) for option in options]
-
-
-def add_second_dash(arguments: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
-    """Return the arguments with `--name` for `-name` if the command has a long option of that name.
-
-    Arguments after `--` stay.
-    """
-    known = {"help"}
-    for param in params:
-        names = (*param.opts, *param.secondary_opts, *getattr(param, "former_names", ()))
-        known |= {name[2:] for name in names if name.startswith("--")}
-    words: list[str] = []
-    for position, word in enumerate(arguments):
-        if word == "--":
-            return words + list(arguments[position:])
-        is_long_option = len(word) > 2 and word[0] == "-" and word[1] != "-" and word[1:].partition("=")[0] in known
-        words.append(f"-{word}" if is_long_option else word)
-    return words
 
 
 def _choose_colours(context: click.Context, options: Mapping[str, Any]) -> None:
@@ -408,18 +414,30 @@ def _report_server_errors(session: Session) -> Iterator[None]:
         raise CliError(f"{error}; {suggest_fix(error, session.settings, now_ns=session.now_ns())}") from error
 
 
+def suggest_token(detail: str, *, has_token: bool) -> str:
+    """Return what to do about a denial. `detail` is the servers' reason, such as `token "ci" lacks …`."""
+    if not has_token:
+        return name_variables("set --token or WHARF_TOKEN")
+    if " lacks " in detail:
+        return "`wharf acl token self` shows the token"
+    # The servers do not know the token, so that no command can show it.
+    return name_variables("set another one with --token or WHARF_TOKEN")
+
+
 def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
     """Return the server's text for a refused request, with what to do about it."""
-    from wharf.cli.common.errors import format_validation_issues
     from wharf.cli.common.hints import add_hint
     from wharf.cli.common.unreachable import UNCHANGED_TEXT, UNKNOWN_PATH_TEXT, describe_store_outage, suggest_address
     from wharf.contract.client.errors import Forbidden, NoLeader
     from wharf.contract.model.refusal import RefusalReason
+    from wharf.job_files.validation_issues import format_validation_issues
 
     text = format_validation_issues(error.text)
+    if isinstance(error, Forbidden) and error.detail:
+        return f"{text}: {error.detail}; {suggest_token(error.detail, has_token=bool(settings.token))}"
     if isinstance(error, Forbidden) and error.reason is RefusalReason.UNSPECIFIED:
         if not settings.token:
-            return f"{text}: the request had no token; set --token or WHARF_TOKEN"
+            return f"{text}: the request had no token; {name_variables('set --token or WHARF_TOKEN')}"
         return f"{text}: the token does not exist or lacks a permission; `wharf acl token self` shows it"
     if error.reason is RefusalReason.STORE_UNREACHABLE:
         return f"{text}; {describe_store_outage(error, settings)}"
@@ -430,5 +448,5 @@ def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
     if error.text.strip() == UNKNOWN_PATH_TEXT:
         return f"{', '.join(settings.addresses)}: {text}; {suggest_address(settings)}"
     if error.reason is RefusalReason.ACL_DISABLED:
-        return f"{text}: every request is allowed; docs/access.md describes how to turn access control on"
+        return f"{text}: every request is allowed; the documentation page Access control describes how to turn access control on"
     return add_hint(text)

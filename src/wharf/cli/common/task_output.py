@@ -8,20 +8,12 @@ import re
 import sys
 from typing import Final
 
+from wharf.world.terminal_text import COLOR_SEQUENCE, CONTROL_SEQUENCE
+
 MAX_SEQUENCE_CHARS: Final = 4_096
 """Limit of one control sequence. The rest of a longer one is printed as text; a task cannot hide all later output."""
 RESET: Final = "\x1b[0m"
 """Ends all colours."""
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*m")
-_COMMAND: Final = re.compile(
-    r"\r\n"
-    r"|\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: moves the cursor, clears, or sets colours and modes.
-    # OSC, DCS, SOS, PM and APC: titles, links, the clipboard. They end with BEL or ST, and for us also with the line.
-    r"|\x1b[\]PX^_][^\x07\x1b\n\x9c]*(?:\x07|\x1b\\|\x9c|(?=[\x1b\n]))"
-    r"|\x1b[ -/]+[0-~]"  # Character sets.
-    r"|\x1b[0-Z\\`-~]"  # Single functions, such as ESC c, which resets the terminal.
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # Single control characters, such as BEL and the 8-bit CSI.
-)
 _UNFINISHED: Final = re.compile(r"(?:\r|\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\n\x9c]*\x1b?|[ -/]+)?)\Z")
 """The beginning of a sequence at the end of a chunk. The next chunk decides what it is."""
 
@@ -41,7 +33,7 @@ class TerminalFilter:
         self._rest = ""
         if not is_last and (unfinished := _UNFINISHED.search(text)) and len(unfinished[0]) <= MAX_SEQUENCE_CHARS:
             self._rest, text = unfinished[0], text[: unfinished.start()]
-        cleaned = _COMMAND.sub(self._replace, text)
+        cleaned = CONTROL_SEQUENCE.sub(self._replace, text)
         if is_last and self._is_coloured:
             self._is_coloured = False
             return cleaned + RESET
@@ -52,7 +44,7 @@ class TerminalFilter:
         sequence = found[0]
         if sequence in ("\r", "\r\n"):
             return "\n"
-        if _COLOUR.fullmatch(sequence) is None:
+        if COLOR_SEQUENCE.fullmatch(sequence) is None:
             return ""
         self._is_coloured = sequence not in (RESET, "\x1b[m")
         return sequence

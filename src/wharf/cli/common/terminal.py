@@ -17,9 +17,13 @@ COLOUR_CODES: Final = {"red": "31", "green": "32", "yellow": "33", "blue": "34",
 _MARK_BOUNDS: Final = (10**9, 10**10)
 
 
-def style(text: str, *, fg: str = "", bold: bool = False, dim: bool = False) -> str:
-    """Return the text with a colour or weight. `click.echo` removes them if the output is not a terminal."""
-    codes = [code for code, is_set in (("1", bold), ("2", dim), (COLOUR_CODES.get(fg, ""), fg)) if is_set]
+def style(text: str, *, fg: str | int = "", bold: bool = False, dim: bool = False) -> str:
+    """Return the text with a colour or weight. `click.echo` removes them if the output is not a terminal.
+
+    `fg` is a name of `COLOUR_CODES` or a number of the palette with 256 colours.
+    """
+    colour = f"38;5;{fg}" if isinstance(fg, int) else COLOUR_CODES.get(fg, "")
+    codes = [code for code, is_set in (("1", bold), ("2", dim), (colour, colour)) if is_set]
     mark = _draw_mark()
     return f"\x1b[{mark};{';'.join(codes)}m{text}\x1b[{mark};0m"
 

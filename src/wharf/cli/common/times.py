@@ -3,30 +3,12 @@
 import datetime
 from typing import Final
 
+from wharf.contract.model.times import format_rounded_duration
+
 NS_PER_SECOND: Final = 1_000_000_000
-DURATION_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 NO_TIME_TEXT: Final = "-"
 JUST_NOW_NS: Final = NS_PER_SECOND
 """A time that is nearer than this is shown as `now`."""
-
-
-def format_rounded_duration(duration_ns: int) -> str:
-    """Return a duration by its two largest units: `3d4h`, `2m5s`, `40s`, `250ms`."""
-    if duration_ns < 0:
-        return f"-{format_rounded_duration(-duration_ns)}"
-    if duration_ns < NS_PER_SECOND:
-        return f"{duration_ns // 1_000_000}ms" if duration_ns else "0s"
-    left_s = duration_ns // NS_PER_SECOND
-    parts: list[str] = []
-    for name, size_s in DURATION_UNITS:
-        count, left_s = divmod(left_s, size_s)
-        if count:
-            parts.append(f"{count}{name}")
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return "".join(parts)
 
 
 def format_relative_time(time: int | datetime.datetime | None, now_ns: int) -> str:

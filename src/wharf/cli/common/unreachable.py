@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from wharf.cli.common.program import name_variables
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.common.waiting_notices import STALE_TEXT
 
@@ -24,6 +25,7 @@ CLIENT_CERTIFICATE_TEXT: Final = (
     + CERTIFICATE_OPTIONS
     + ", to a certificate that is valid and that an authority in `tls.ca_file` of the server signed"
 )
+LOCAL_HOSTS: Final = ("localhost", "::1")
 PROBE_TIMEOUT_S: Final = 1.0
 """Limit of each step of a connection that finds out why the server closed the last one."""
 
@@ -49,6 +51,10 @@ def describe_store_outage(error: "RequestRefused", settings: "ClientSettings") -
 
 def suggest_fix(error: "Unreachable", settings: "ClientSettings", *, now_ns: int) -> str:
     """Return what to do about a failed connection. `now_ns` is the wall clock, which shows expired certificates."""
+    return name_variables(_suggest_fix(error, settings, now_ns=now_ns))
+
+
+def _suggest_fix(error: "Unreachable", settings: "ClientSettings", *, now_ns: int) -> str:
     from wharf.contract.client.transport import TlsFailure
 
     fixes = {
@@ -71,8 +77,16 @@ def suggest_fix(error: "Unreachable", settings: "ClientSettings", *, now_ns: int
             return explanation  # The server did not receive the request.
         fix = OTHER_SERVER_TEXT
     else:
+        if not all(map(_is_local, settings.addresses)):
+            return "check that a server runs there and listens on this address; --address or WHARF_ADDR selects another"
         return "`wharf dev` starts a server on this machine; --address or WHARF_ADDR selects another"
     return fix if error.is_read else f"the change may already have been applied: check with `wharf status`; {fix}"
+
+
+def _is_local(address: str) -> bool:
+    """Return whether a server at this address runs on this machine."""
+    url = urlsplit(address)
+    return url.scheme == "unix" or (url.hostname or "") in LOCAL_HOSTS or (url.hostname or "").startswith("127.")
 
 
 def suggest_address(settings: "ClientSettings") -> str:
@@ -80,7 +94,8 @@ def suggest_address(settings: "ClientSettings") -> str:
     for address in settings.addresses:
         url = urlsplit(address)
         if url.scheme in ("http", "https") and url.path:
-            return f"the address has the path {url.path}: set --address or WHARF_ADDR to {url.scheme}://{url.netloc}"
+            variable = name_variables("WHARF_ADDR")
+            return f"the address has the path {url.path}: set --address or {variable} to {url.scheme}://{url.netloc}"
     return OTHER_SERVER_TEXT
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from wharf.cli.common.sentences import print_notice
+
 if TYPE_CHECKING:
     from wharf.contract.client import RunningCommand
     from wharf.contract.client.transport import ClientReply, ClientRequest, SyncTransport
@@ -28,7 +30,7 @@ RECHECK_INTERVAL_S: Final = 1.0
 """How often the cause is looked for again until it is known: a server notices after a few seconds that its store hangs."""
 MAX_RECHECKS: Final = 10
 """Limit of these attempts. Protects the server from the questions of many waiting commands."""
-SILENT_TEXT: Final = "it accepts connections, but does not answer other requests either"
+SILENT_TEXT: Final = "it accepts connections, but answers no request"
 """The cause if the query for the leader has no reply: the server is frozen, or too busy for the moment."""
 STORE_TEXT: Final = "the server cannot reach the store of the cluster's state"
 NO_LEADER_TEXT: Final = "the server knows no leader of its cluster"
@@ -97,14 +99,14 @@ class WaitingNotices:
         now_s = self._world.monotonic_s()
         if now_s - self._printed_at_s.get(text, -math.inf) >= REPEAT_AFTER_S:
             self._printed_at_s[text] = now_s
-            click.echo(text, err=True)
+            print_notice(text)
 
 
 @contextlib.contextmanager
 def announce_wait(text: str) -> Iterator[None]:
     """Return a context manager that prints a line to stderr if it lasts longer than `NOTICE_DELAY_S`."""
     line = f"waiting for {text}; Ctrl-C ends the command"
-    timer = threading.Timer(NOTICE_DELAY_S, click.echo, (line,), {"err": True})
+    timer = threading.Timer(NOTICE_DELAY_S, print_notice, (line,))
     timer.daemon = True
     timer.start()
     try:
@@ -192,4 +194,4 @@ class NodeNotices:
         if node and node not in self._named_nodes:
             self._named_nodes.add(node)
             text = f"waiting for node {node}, which has not answered yet, for the log of {allocation}"
-            click.echo(f"{text}; Ctrl-C ends the command", err=True)
+            print_notice(f"{text}; Ctrl-C ends the command")

@@ -7,8 +7,10 @@ import click
 
 from wharf.cli.common.documents import STDIN, read_utf8_text
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.server_commands import CommandEnvironment, RealCommandEnvironment, add_second_dash
+from wharf.cli.common.sentences import print_notice
+from wharf.cli.common.server_commands import CommandEnvironment, RealCommandEnvironment
 from wharf.cli.job.variables import VariableOptions, variable_options
+from wharf.cli.lazy_group import add_second_dash
 
 UNFORMATTED_EXIT_CODE: Final = 1
 LANGUAGES: Final = ("hcl", "yaml", "json", "toml")
@@ -49,18 +51,13 @@ def convert(
 
     wharf job convert web.hcl --to yaml
     """
-    from wharf.cli.job.files import convert_file
-    from wharf.job_files.data_writer import UnwritableValue
+    from wharf.cli.job.files import convert_file, describe_file
 
     environment: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
-    name = "standard input" if file == STDIN else file
     options = VariableOptions(values, value_files, is_strict)
-    try:
-        conversion = convert_file(file, name, target, options, environment.world, evaluates=evaluates)
-    except UnwritableValue as error:
-        raise CliError(f"{name}: {error}") from error
-    for note in [*conversion.warnings, *(f"{name}: {loss}" for loss in conversion.losses)]:
-        click.echo(f"note: {note}", err=True)
+    conversion = convert_file(file, target, options, environment.world, evaluates=evaluates)
+    for note in [*conversion.warnings, *(f"{describe_file(file)}: {loss}" for loss in conversion.losses)]:
+        print_notice(f"note: {note}")
     click.echo(conversion.text, nl=False)
 
 
@@ -75,6 +72,8 @@ def format_files(files: tuple[str, ...], check: bool) -> None:
 
     wharf job fmt --check web.hcl worker.yaml
     """
+    from wharf.cli.job.files import describe_file
+
     changed: list[str] = []
     failures: list[str] = []
     for file in files:
@@ -85,7 +84,7 @@ def format_files(files: tuple[str, ...], check: bool) -> None:
             failures.append(error.message)
     for file in changed:
         if check or file != STDIN:
-            click.echo("standard input" if file == STDIN else file)
+            click.echo(describe_file(file))
     if failures:
         raise CliError("\n".join(failures))
     if check and changed:
@@ -94,13 +93,14 @@ def format_files(files: tuple[str, ...], check: bool) -> None:
 
 def _format_file(file: str, *, is_check: bool) -> bool:
     """Format a file in place, or standard input to standard output. Return whether its text changed. Raises CliError."""
-    from wharf.cli.job.files import detect_format
+    from wharf.cli.job.files import describe_file
     from wharf.job_files.conversion import JobFormat, format_job_file
     from wharf.job_files.data_writer import UnstableYaml
     from wharf.job_files.hcl_formatter import UnstableFormat
+    from wharf.job_files.job_file import detect_format
     from wharf.languages.hcl.diagnostics import DocumentErrors
 
-    name = "standard input" if file == STDIN else file
+    name = describe_file(file)
     text = read_utf8_text(file, name)
     format = JobFormat(detect_format(file, text))
     if format in (JobFormat.JSON, JobFormat.TOML):

@@ -10,6 +10,7 @@ import click
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.rendering import get_terminal_width, render_heading, style_dim
+from wharf.cli.common.sentences import print_notice
 
 MAX_WIDTH: Final = 100
 """Longer lines are hard to read, also on a wide terminal."""
@@ -46,7 +47,7 @@ def explain_field(path: str, recursive: bool) -> None:
         )
         raise CliError(f'unknown field "{path[:200]}"; {hint}')
     if search.skipped_name:
-        click.echo(f"{search.skipped_name} is not a field: taking it for the name of a job, group or task", err=True)
+        print_notice(f"{search.skipped_name} is not a field: taking it for the name of a job, group or task")
     field, *others = search.fields
     width = min(get_terminal_width(), MAX_WIDTH)
     lines = _render_tree(field) if recursive else _render_field(field, others, width)

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, FollowOptions
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import Session
-from wharf.cli.common.times import NS_PER_SECOND, format_rounded_duration
+from wharf.cli.common.times import NS_PER_SECOND
+from wharf.cli.job.change_report import ChangeReport
 from wharf.cli.job.progress import ExitCode, JobOutcome, fetch_next_progress, fetch_progress, find_outcome
+from wharf.contract.model.times import format_rounded_duration
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -21,7 +24,13 @@ if TYPE_CHECKING:
     from wharf.cli.job.progress import JobProgress
     from wharf.contract.model.evaluations import Evaluation
 
-
+OUTCOME_NAMES: Final = {
+    ExitCode.SUCCESS: "success",
+    ExitCode.FAILED: "failed",
+    ExitCode.NOT_PLACED: "not-placed",
+    ExitCode.NO_PROGRESS: "no-progress",
+}
+"""Exit codes of commands that follow a job, with the field `Outcome` of their reports."""
 POLL_WAIT_S: Final = 1.0
 """How long one blocking query waits, so that the display is updated at least this often."""
 EVALUATION_NOTICE_S: Final = 1.0
@@ -36,17 +45,19 @@ EXPLAIN_INTERVAL_S: Final = 30.0
 """How often it is explained again. Protects servers, which examine all nodes for an explanation."""
 
 
-def follow_job(session: "Session", job_id: str, namespace: str, version: int, *, progress_timeout_s: float) -> int:
+def follow_job(
+    session: "Session", job_id: str, namespace: str, version: int, report: ChangeReport, *, progress_timeout_s: float
+) -> int:
     """Show a job's progress until it succeeds or fails; return the exit code. Raises FollowInterrupted on Ctrl-C.
 
-    On a terminal the display is updated in place; otherwise each change is a line. Ends also after the time without
-    progress; 0 is no limit. Raises CliError if the servers do not reply for too long.
+    On a terminal the display is updated in place; otherwise each change is a line. The outcome is added to the report. Ends also
+    after the time without progress; 0 is no limit. Raises CliError if the servers do not reply for too long.
     """
-    from wharf.cli.common.failures import read_last_line, summarize_failures
     from wharf.cli.common.outages import Outage
     from wharf.cli.job.progress_view import LineProgressView, LiveProgressView
 
-    view = LiveProgressView(session) if session.is_terminal else LineProgressView(session)
+    is_live = session.is_terminal and not session.is_machine_readable
+    view = LiveProgressView(session) if is_live else LineProgressView(session)
     outage = Outage(session, _format_continuation(job_id))
     standstill = Standstill(session, job_id, namespace, progress_timeout_s)
     start_ns = session.now_ns()
@@ -60,16 +71,12 @@ def follow_job(session: "Session", job_id: str, namespace: str, version: int, *,
         except KeyboardInterrupt:
             view.stop()
             raise FollowInterrupted(job_id) from None
-    if outcome.exit == ExitCode.FAILED and not session.is_machine_readable:
-        view.stop()
-        for failure in summarize_failures(progress.current_allocations):
-            session.print_text(f"  {failure.text}")
-            if failure.ended_task and (
-                last_line := read_last_line(session, failure.newest_allocation, failure.ended_task)
-            ):
-                session.print_text(f"    {last_line}")
     view.report_outcome(outcome.exit == ExitCode.SUCCESS, f"{job_id}: {outcome.text}")
-    return outcome.task_exit_code or outcome.exit
+    code = outcome.task_exit_code or outcome.exit
+    report.add_outcome(OUTCOME_NAMES[outcome.exit], outcome.text, code)
+    report.failures = [failure.text for failure in progress.failures]
+    report.deployment_id = progress.deployment.id if progress.deployment is not None else ""
+    return code
 
 
 class Standstill:
@@ -96,19 +103,22 @@ class Standstill:
             self._began_counting_s = now_s
         if not self._limit_s or now_s - self._began_counting_s < self._limit_s:
             return None
+        from wharf.cli.job.progress import describe_way_back
+
         missing = sum(metric.coalesced_failures + 1 for metric in progress.unplaced.values())
         duration = format_rounded_duration(round(self._limit_s * NS_PER_SECOND))
         counts = f"; {missing} not placed" if missing else ""
         return JobOutcome(
             ExitCode.NOT_PLACED if missing else ExitCode.NO_PROGRESS,
             f"no progress for {duration}{counts}; stopped watching; the job stays submitted: "
-            f"`wharf job explain {self._job_id}` shows what it waits for, `wharf job stop {self._job_id}` stops it",
+            f"`wharf job explain {self._job_id}` shows what it waits for, `wharf job stop {self._job_id}` stops it"
+            f"{describe_way_back(progress)}",
         )
 
     def explain(self, progress: "JobProgress") -> str:
         """Return what the job waits for; empty for the first `EXPLAIN_AFTER_S`, and if the progress shows it."""
         now_s = self._session.world.monotonic_s()
-        is_shown = bool(progress.unplaced) and progress.is_evaluated
+        is_shown = (bool(progress.unplaced) and progress.is_evaluated) or progress.is_awaiting_promotion
         if is_shown or (progress.is_batch and progress.has_own_deadline(self._session.now_ns())):
             return ""
         interval_s = EXPLAIN_INTERVAL_S if self._explanation else EXPLAIN_AFTER_S
@@ -151,7 +161,7 @@ def wait_for_evaluation(session: "Session", eval_id: str, namespace: str) -> "Ev
     evaluation = _wait_while_pending(session, eval_id, namespace, deadline_s)
     while evaluation.status == "canceled" and (replacement := _find_replacement(session, evaluation)) is not None:
         replaced_id, short_id = session.shorten_id(evaluation.id), session.shorten_id(replacement.id)
-        click.echo(f"evaluation {replaced_id} was replaced by evaluation {short_id}")
+        session.print_text(f"evaluation {replaced_id} was replaced by evaluation {short_id}")
         evaluation = _wait_while_pending(session, replacement.id, namespace, deadline_s)
     return evaluation
 
@@ -201,7 +211,7 @@ def _wait_while_pending(session: "Session", eval_id: str, namespace: str, deadli
         if response.value.status == "pending":
             new_reason = _fetch_evaluation_reason(session, eval_id, namespace)
             if new_reason != reason:
-                click.echo(f"waiting for evaluation {short_id}: {new_reason}; Ctrl-C stops watching", err=True)
+                print_notice(f"waiting for evaluation {short_id}: {new_reason}; Ctrl-C stops watching")
             reason = new_reason
     return response.value
 
@@ -218,66 +228,76 @@ def _fetch_evaluation_reason(session: "Session", eval_id: str, namespace: str) -
     return "; ".join(wait.text for wait in explanation.waits) or explanation.text or "it is pending"
 
 
-def follow_submission(
-    session: Session,
-    job_id: str,
-    eval_id: str,
-    *,
-    namespace: str,
-    should_detach: bool,
-    should_follow: bool,
-    progress_timeout_s: float,
-) -> None:
-    """Show a job's progress after a change, and exit with the code of the outcome.
+def follow_submission(session: Session, report: ChangeReport, following: FollowOptions) -> None:
+    """Show a job's progress after a change, print the report if requested, and exit with the code of the outcome.
 
-    With `should_detach`, only print the evaluation. Without a terminal and without `should_follow`, wait only until the
-    scheduler has processed the evaluation. Called as `nomad`, follow services and no other jobs, as Nomad does.
+    With `--detach`, only print the evaluation. Without a terminal and without `--follow`, wait only until the scheduler has
+    processed the evaluation. Called as `nomad`, follow services and no other jobs, as Nomad does.
     """
-    from wharf.contract.model.jobs.job import JobType
-
-    if should_detach:
-        if eval_id:
-            click.echo(f"evaluation {session.shorten_id(eval_id)}")
-        return
-    if not should_follow and not session.is_terminal and not session.is_nomad:
-        report_evaluation(session, eval_id, namespace)
-        return
-    job = session.client.jobs.read(job_id, namespace=namespace).value
-    if session.is_nomad and not should_follow and job.type != JobType.SERVICE:
-        report_evaluation(session, eval_id, namespace)
-        return
-    version = job.version
-    try:
-        code = follow_job(session, job_id, namespace, version, progress_timeout_s=progress_timeout_s)
-    except FollowInterrupted:
-        click.echo(f"stopped watching; {_format_continuation(job_id)}", err=True)
-        raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+    code = _follow_change(session, report, following)
+    report.print_result(session)
     if code:
         raise click.exceptions.Exit(code)
 
 
-def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
-    """Wait until the scheduler has processed an evaluation, or the one that replaced it, and print the result.
+def _follow_change(session: Session, report: ChangeReport, following: FollowOptions) -> int:
+    """Follow a change as `follow_submission` describes it, and return the exit code."""
+    from wharf.contract.model.jobs.job import JobType
 
-    Exits with code 2 if not everything was placed, and raises CliError if the evaluation failed. An empty `eval_id`
-    does nothing.
+    job_id, namespace = report.job_id, report.namespace
+    if following.detach or not report.eval_id:
+        if report.eval_id:
+            session.print_text(f"evaluation {session.shorten_id(report.eval_id)}")
+        return 0
+    if not following.follow and not session.is_terminal and not session.is_nomad:
+        return await_evaluation(session, report)
+    job = session.client.jobs.read(job_id, namespace=namespace).value
+    if session.is_nomad and not following.follow and job.type != JobType.SERVICE:
+        return await_evaluation(session, report)
+    try:
+        timeout_s = following.progress_timeout_s
+        return follow_job(session, job_id, namespace, job.version, report, progress_timeout_s=timeout_s)
+    except FollowInterrupted:
+        print_notice(f"stopped watching; {_format_continuation(job_id)}")
+        raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+
+
+def finish_change(session: Session, report: ChangeReport, *, should_detach: bool) -> None:
+    """Wait until the scheduler has processed the evaluation of a change, if it has one, and print the result.
+
+    With `should_detach`, only print the report for programs. Exits with code 2 if not everything was placed, and raises
+    CliError if the evaluation failed.
+    """
+    code = await_evaluation(session, report) if report.eval_id and not should_detach else 0
+    report.print_result(session)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def await_evaluation(session: Session, report: ChangeReport) -> int:
+    """Wait until the scheduler has processed the evaluation of a change, print the result and add it to the report.
+
+    Returns code 2 if not everything was placed, and raises CliError if the evaluation failed.
     """
     from wharf.cli.common.failures import describe_unplaced, fetch_explanations, render_unplaced_groups
 
-    if not eval_id:
-        return
     try:
-        evaluation = wait_for_evaluation(session, eval_id, namespace)
+        evaluation = wait_for_evaluation(session, report.eval_id, report.namespace)
     except KeyboardInterrupt:
-        click.echo(f"stopped watching; evaluation {session.shorten_id(eval_id)} continues", err=True)
+        print_notice(f"stopped watching; evaluation {session.shorten_id(report.eval_id)} continues")
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
     short_id = session.shorten_id(evaluation.id)
-    click.echo(f"evaluation {short_id} is {evaluation.status}")
+    report.eval_id, report.deployment_id = evaluation.id, evaluation.deployment_id
+    session.print_text(f"evaluation {short_id} is {evaluation.status}")
     if evaluation.failed_tg_allocs:
-        click.echo(f"{describe_unplaced(evaluation.failed_tg_allocs)}:")
-        explanations = fetch_explanations(session, evaluation.job_id, namespace)
-        for line in render_unplaced_groups(evaluation.failed_tg_allocs, explanations):
-            click.echo(f"  {line}")
-        raise click.exceptions.Exit(ExitCode.NOT_PLACED)
+        title = describe_unplaced(evaluation.failed_tg_allocs)
+        explanations = fetch_explanations(session, evaluation.job_id, report.namespace)
+        lines = render_unplaced_groups(evaluation.failed_tg_allocs, explanations)
+        session.print_text("\n".join([f"{title}:", *(f"  {line}" for line in lines)]))
+        report.add_outcome(OUTCOME_NAMES[ExitCode.NOT_PLACED], title, ExitCode.NOT_PLACED)
+        report.failures = [click.unstyle(line).strip() for line in lines]
+        return ExitCode.NOT_PLACED
     if evaluation.status == "failed":
         raise CliError(f"evaluation {short_id} failed: {evaluation.status_description}")
+    report.add_outcome("evaluated", f"evaluation {short_id} is {evaluation.status}", 0)
+    return 0

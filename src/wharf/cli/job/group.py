@@ -14,7 +14,7 @@ COMMANDS: Final = {
     "plan": CommandEntry(
         "wharf.cli.job.plan", "plan", "Show what submitting a job would change, without submitting it."
     ),
-    "status": CommandEntry(VIEWS_MODULE, "status", "List jobs, or show one."),
+    "status": CommandEntry("wharf.cli.job.status", "status", "List jobs, or show one."),
     "stop": CommandEntry(CHANGES_MODULE, "stop", "Stop one or more jobs."),
     "start": CommandEntry(CHANGES_MODULE, "start", "Start a stopped job again."),
     "validate": CommandEntry("wharf.cli.job.plan", "validate", "Check a job file without submitting it."),
@@ -34,9 +34,11 @@ COMMANDS: Final = {
     "explain": CommandEntry(VIEWS_MODULE, "explain", "Explain where a job runs, and why parts of it are not placed."),
     "explain-field": CommandEntry("wharf.cli.job.explain_field", "explain_field", "Explain a field of the job file."),
     "logs": CommandEntry("wharf.cli.job.logs", "logs", "Print the logs of all tasks of a job."),
+    "fetch": CommandEntry("wharf.cli.job.fetch", "fetch", "Bring files of a job's allocations from their nodes."),
     "restart": CommandEntry(
         "wharf.cli.job.restart", "restart", "Restart the tasks of a job in place, a few allocations at a time."
     ),
+    "rerun": CommandEntry("wharf.cli.job.rerun", "rerun", "Run elements of an array again, in a new attempt."),
     "allocs": CommandEntry(VIEWS_MODULE, "allocs", "List a job's allocations."),
     "deployments": CommandEntry(VIEWS_MODULE, "deployments", "List a job's deployments."),
     "promote": CommandEntry(CHANGES_MODULE, "promote", "Promote the canaries of a job's latest deployment."),
@@ -50,7 +52,7 @@ COMMANDS: Final = {
 PERIODIC_COMMANDS: Final = {"force": CommandEntry(CHANGES_MODULE, "force", "Launch a periodic job now.")}
 
 
-ALIASES: Final = {"list": CommandEntry(VIEWS_MODULE, "status", "wharf job status")}
+ALIASES: Final = {"list": CommandEntry("wharf.cli.job.status", "status", "wharf job status")}
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS, aliases=ALIASES)

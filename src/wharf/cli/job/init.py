@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.sentences import print_sentence
 from wharf.cli.job.examples import EXAMPLES, KINDS
 
 LANGUAGES: Final = ("yaml", "hcl")
@@ -59,12 +60,12 @@ def init(file: Path | None, kinds: tuple[str, ...], language: str | None, short:
         raise CliError(f"{file} already exists: choose another file name") from None
     except OSError as error:
         raise CliError(f"cannot write {file}: {error.strerror}") from error
-    click.echo(f"wrote {file}; `wharf job run {file}` submits it")
+    print_sentence(f"wrote {file}; `wharf job run {file}` submits it")
 
 
 def _choose_language(file: Path | None, option: str | None) -> str:
     """Return the language of the option, or that of the ending of the file. Raises CliError if they disagree."""
-    from wharf.cli.job.files import HCL_SUFFIXES
+    from wharf.job_files.job_file import HCL_SUFFIXES
 
     suffix = file.suffix if file is not None else ""
     by_suffix = "hcl" if suffix in HCL_SUFFIXES else "yaml" if suffix in YAML_SUFFIXES else None

@@ -2,50 +2,44 @@
 
 import asyncio
 import re
-import sys
-import zlib
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from wharf.cli.alloc.logs import (
-    ESTIMATED_LINE_BYTES,
-    READ_GROWTH_FACTOR,
-    RETAINED_LOG_TEXT,
-    check_pattern,
-    create_log_outage,
-    get_read_position,
-    has_last_lines,
-    is_finished,
-    take_last_lines,
+from wharf.cli.alloc.logs import check_pattern
+from wharf.cli.common.allocation_selection import (
+    AllocationIndexes,
+    get_index,
+    get_natural_order,
+    index_option,
+    select_newest,
 )
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import raw_option
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import STORE_OUTAGE_LIMIT_S, QuietServerCommand, Session
-from wharf.cli.common.task_output import TaskOutput, clean_lines
-from wharf.cli.common.terminal import render_for_terminal, style
 from wharf.cli.common.waiting_notices import NodeNotices
 from wharf.cli.completion import complete_jobs
-from wharf.world.backoff import Backoff
-from wharf.world.lines import LineSplitter
+from wharf.cli.job.task_logs import STREAMS, LineSettings, PrefixColumns, TaskLogs, describe_missing_log
 from wharf.world.tasks import cancel_tasks
 
 if TYPE_CHECKING:
     from wharf.contract.client import AsyncClient
-    from wharf.contract.client.streams import LogChunk
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.wire.jobs.messages import JobStub
 
-STREAMS: Final = ("stdout", "stderr")
-PREFIX_COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
-MAX_LINE_BYTES: Final = 1 << 20
-"""A longer line is printed in parts: a task may never end its line."""
+MAX_READ_AHEAD: Final = 8
+"""Tasks whose logs are read while earlier logs are printed. A node reads logs for all users, and each log takes memory here."""
+MAX_FOLLOWED_LOGS: Final = 200
+"""Logs that are followed at the same time. A node lets one namespace follow 256; with few open files allowed, fewer."""
 POLL_WAIT_S: Final = 5.0
 """How long one blocking query for new allocations waits while logs are followed."""
-MIN_PAUSE_S: Final = 1.0
-MAX_PAUSE_S: Final = 5.0
-"""The longest pause before a log is looked for again that does not exist yet. A user waits for the lines."""
+RETAINED_LOGS_TEXT: Final = (
+    "{who} no longer {has} these files, or {does} not reply; showing the last lines kept by the servers"
+)
 
 
 @click.command(cls=QuietServerCommand)
@@ -57,6 +51,10 @@ MAX_PAUSE_S: Final = 5.0
 @click.option("--stdout", is_flag=True, help="Only standard output.")
 @click.option("--grep", "pattern", default="", help="Only lines that match this regular expression.")
 @click.option("--since", default="", help="Only logs that were written to within this duration, such as `10m`.")
+@index_option
+@click.option(
+    "--failed", is_flag=True, help="Only allocations that failed or were lost, also those that were replaced."
+)
 @click.option("-n", "lines", type=click.IntRange(0), default=None, help="Begin with the last N lines of each log.")
 @click.option("--all-allocs", is_flag=True, help="Also allocations that were replaced.")
 @raw_option
@@ -70,6 +68,8 @@ def logs(
     stdout: bool,
     pattern: str,
     since: str,
+    indexes: AllocationIndexes | None,
+    failed: bool,
     lines: int | None,
     all_allocs: bool,
     raw: bool,
@@ -78,7 +78,7 @@ def logs(
 
     Each line begins with its allocation and task. `!` marks lines of standard error.
 
-    wharf job logs web -f --grep error
+    wharf job logs train --failed -n 5
     """
     from wharf.cli.common.lookup import find_job
 
@@ -89,17 +89,15 @@ def logs(
             f"`wharf job status {found.id}` lists the children"
         )
     _require_group_and_task(session, found, group, task)
-    log_filter = LogFilter(
-        group=group,
-        task=task,
+    selection = TaskSelection(group, task, indexes, is_failed_only=failed, is_all_allocations=all_allocs)
+    line_settings = LineSettings(
         streams=tuple(name for name, is_chosen in zip(STREAMS, (stdout, stderr), strict=True) if is_chosen) or STREAMS,
+        lines=lines,
         pattern=re.compile(check_pattern(pattern)) if pattern else None,
         since_ns=session.now_ns() - _parse_since_ns(since) if since else 0,
-        lines=lines,
-        is_all_allocations=all_allocs,
         is_raw=raw,
     )
-    asyncio.run(_print_logs(session, found.id, found.namespace, log_filter, is_following=follow))
+    asyncio.run(_print_logs(session, found.id, found.namespace, selection, line_settings, is_following=follow))
 
 
 def _require_group_and_task(session: Session, job: "JobStub", group: str, task: str) -> None:
@@ -129,59 +127,54 @@ def _parse_since_ns(text: str) -> int:
         raise CliError(f"--since {text}: {error}") from None
 
 
-class LogFilter:
-    """The selection of logs and lines to print.
-
-    `since_ns` is a Unix time before which a log was last written; 0 is no limit. `lines` is the number of last lines of
-    each log; None is the whole log.
-    """
+class TaskSelection:
+    """The selection of tasks whose logs are printed. Empty texts and `None` stand for all."""
 
     def __init__(
         self,
-        *,
         group: str,
         task: str,
-        streams: tuple[str, ...],
-        pattern: "re.Pattern[str] | None",
-        since_ns: int,
-        lines: int | None,
+        indexes: AllocationIndexes | None,
+        *,
+        is_failed_only: bool,
         is_all_allocations: bool,
-        is_raw: bool,
     ) -> None:
-        self.group = group
-        self.task = task
-        self.streams = streams
-        self.pattern = pattern
-        self.since_ns = since_ns
-        self.lines = lines
-        self.is_all_allocations = is_all_allocations
-        self.is_raw = is_raw
+        self._group = group
+        self._task = task
+        self._indexes = indexes
+        self._is_failed_only = is_failed_only
+        self._is_all_allocations = is_all_allocations
 
     def select_tasks(self, allocations: "list[AllocationStub]") -> "list[tuple[AllocationStub, str]]":
-        """Return the selected tasks as (allocation, task name), sorted by allocation name."""
-        chosen = [allocation for allocation in allocations if not self.group or allocation.task_group == self.group]
-        if not self.is_all_allocations:
-            # Names of system jobs occur once per node.
-            newest_by_name = {
-                (
-                    allocation.name,
-                    allocation.node_id if allocation.job_type in ("system", "sysbatch") else "",
-                ): allocation
-                for allocation in sorted(chosen, key=lambda allocation: allocation.create_index)
-            }
-            chosen = list(newest_by_name.values())
+        """Return the selected tasks as (allocation, task name), by group and index."""
+        chosen = [allocation for allocation in allocations if self._includes(allocation)]
+        if not self._is_all_allocations:
+            chosen = select_newest(chosen)
         return [
             (allocation, task)
-            for allocation in sorted(chosen, key=lambda allocation: (allocation.name, allocation.create_index))
+            for allocation in sorted(chosen, key=get_natural_order)
             for task in sorted(allocation.task_states or {})
-            if not self.task or task == self.task
+            if not self._task or task == self._task
         ]
+
+    def _includes(self, allocation: "AllocationStub") -> bool:
+        if self._is_failed_only and allocation.client_status not in ("failed", "lost"):
+            return False
+        if self._indexes is not None and get_index(allocation) not in self._indexes:
+            return False
+        return not self._group or allocation.task_group == self._group
 
 
 async def _print_logs(
-    session: Session, job_id: str, namespace: str, log_filter: LogFilter, *, is_following: bool
+    session: Session,
+    job_id: str,
+    namespace: str,
+    selection: TaskSelection,
+    line_settings: LineSettings,
+    *,
+    is_following: bool,
 ) -> None:
-    """Print the logs of a job: one log after the other, or, with `is_following`, all together until the job is dead.
+    """Print the logs of a job: one log after the other, and with `is_following` also what is written until the job is dead.
 
     Raises CliError if the servers do not reply for too long.
     """
@@ -196,8 +189,9 @@ async def _print_logs(
     async with connect_async(session.settings, world=session.world, retry_policy=retry_policy) as client:
         notices = NodeNotices()
         client.set_stream_observer(notices.watch_stream)
-        readers: dict[tuple[str, str, str], asyncio.Task[None]] = {}
-        reported_ids: set[str] = set()
+        columns = PrefixColumns(session)
+        follower = JobLogFollower(session, line_settings.streams)
+        known: set[tuple[str, str]] = set()
         index = 0
         try:
             while True:
@@ -210,33 +204,119 @@ async def _print_logs(
                 )
                 response = await (outage.call_async(query) if index else query())
                 if is_following and not index and not response.value:
-                    click.echo(f"no logs yet: {await _explain_job(client, job_id, namespace)}", err=True)
+                    print_notice(f"no logs yet: {await _explain_job(client, job_id, namespace)}")
                 index = response.index
-                for allocation, task in log_filter.select_tasks(response.value):
+                new_logs = []
+                for allocation, task in selection.select_tasks(response.value):
                     notices.allocations[allocation.id] = allocation.name, allocation.node_name
-                    if allocation.id not in reported_ids and allocation.client_status.is_terminal:
-                        reported_ids.add(allocation.id)
-                        await _report_if_files_are_gone(client, allocation)
-                    for stream in log_filter.streams:
-                        if (allocation.id, task, stream) not in readers:
-                            source = LogSource(session, client, allocation, task, stream, log_filter)
-                            reader = session.world.start_task(
-                                source.print_lines(is_following=is_following), name=f"logs of {allocation.name}"
-                            )
-                            readers[allocation.id, task, stream] = reader
-                            if not is_following:
-                                await reader  # One log after the other, so that their lines are not mixed.
-                for reader in readers.values():
-                    if reader.done():
-                        reader.result()
+                    if (allocation.id, task) not in known:
+                        known.add((allocation.id, task))
+                        columns.add(allocation, task)
+                        new_logs.append(TaskLogs(session, client, allocation, task, line_settings, columns))
+                growing = {each for each in new_logs if is_following and not each.allocation.client_status.is_terminal}
+                failure = await _print_ended(session, [each for each in new_logs if each not in growing])
                 if not is_following:
+                    if failure:
+                        raise CliError(failure)
                     return
-                if all(reader.done() for reader in readers.values()):
+                if failure:
+                    print_notice(f"wharf: {failure}")
+                follower.start(each for each in new_logs if each in growing)
+                if follower.has_ended():
                     job = (await outage.call_async(partial(client.jobs.read, job_id, namespace=namespace))).value
                     if job.status == "dead":
                         return
         finally:
-            await cancel_tasks(*readers.values())
+            await follower.stop()
+
+
+async def _print_ended(session: Session, logs: list[TaskLogs]) -> str:
+    """Print logs one after the other, while the next ones are read. Warn once about logs that nodes no longer have.
+
+    Return which logs nodes did not send; empty if none is missing.
+    """
+    from wharf.contract.client.errors import ServerUnavailable
+
+    failures: list[str] = []
+    waiting = deque(logs)
+    reading: deque[tuple[TaskLogs, asyncio.Task[None]]] = deque()
+    try:
+        while waiting or reading:
+            while waiting and len(reading) < MAX_READ_AHEAD:
+                next_logs = waiting.popleft()
+                name = f"logs of {next_logs.allocation.name}"
+                reading.append((next_logs, session.world.start_task(next_logs.read_ahead(), name=name)))
+            current, read = reading.popleft()
+            try:
+                await read
+                await current.print_all()
+            except ServerUnavailable as error:
+                failures.append(describe_missing_log(current.allocation, error.text))
+    finally:
+        await _drop_tasks(read for _, read in reading)
+    _warn_of_retained_logs([each.allocation for each in logs if each.is_retained])
+    more = f"; the logs of {len(failures) - 1} more tasks are missing" if len(failures) > 1 else ""
+    return f"{failures[0]}{more}" if failures else ""
+
+
+async def _drop_tasks(tasks: "Iterable[asyncio.Task[None]]") -> None:
+    """Cancel tasks. Their errors are dropped, because the command ends with another one."""
+    tasks = list(tasks)
+    await cancel_tasks(*tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # Otherwise asyncio would print it.
+
+
+def _warn_of_retained_logs(allocations: "list[AllocationStub]") -> None:
+    """Print a warning if lines are from the servers, because nodes have deleted the files or do not reply."""
+    ids = {allocation.id for allocation in allocations}
+    if not ids:
+        return
+    if len(ids) == 1:
+        text = RETAINED_LOGS_TEXT.format(who=f"the node of {allocations[0].name}", has="has", does="does")
+    else:
+        text = RETAINED_LOGS_TEXT.format(who=f"the nodes of {len(ids)} allocations", has="have", does="do")
+    print_notice(f"wharf: {text}")
+
+
+class JobLogFollower:
+    """Follows the logs of tasks that have not ended, all together, but at most `MAX_FOLLOWED_LOGS` at the same time."""
+
+    def __init__(self, session: Session, streams: tuple[str, ...]) -> None:
+        self._session = session
+        self._streams = streams
+        self._permits = asyncio.Semaphore(MAX_FOLLOWED_LOGS)
+        self._readers: list[asyncio.Task[None]] = []
+        self._has_warned = False
+
+    def start(self, logs: Iterable[TaskLogs]) -> None:
+        """Begin to follow logs, and raise the error of a log that could not be followed."""
+        for each in logs:
+            for stream in self._streams:
+                reader = self._follow(partial(each.follow, stream))
+                name = f"{stream} of {each.allocation.name}"
+                self._readers.append(self._session.world.start_task(reader, name=name))
+        if len(self._readers) > MAX_FOLLOWED_LOGS and not self._has_warned:
+            self._has_warned = True
+            print_notice(
+                f"wharf: following {MAX_FOLLOWED_LOGS} of {len(self._readers)} logs; the others follow when some of these "
+                "end. Select some with --index, --group, --task, --stdout or --stderr"
+            )
+        for ended in [reader for reader in self._readers if reader.done()]:
+            self._readers.remove(ended)
+            ended.result()
+
+    async def _follow(self, follow: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async with self._permits:
+            await follow()
+
+    def has_ended(self) -> bool:
+        """Return whether all logs have ended that were followed."""
+        return all(reader.done() for reader in self._readers)
+
+    async def stop(self) -> None:
+        await _drop_tasks(self._readers)
 
 
 async def _explain_job(client: "AsyncClient", job_id: str, namespace: str) -> str:
@@ -248,149 +328,3 @@ async def _explain_job(client: "AsyncClient", job_id: str, namespace: str) -> st
         return (await client.jobs.explain(job_id, namespace=namespace)).value.text
     except (Refusal, Unreachable):
         return f"job {job_id} has no allocations"
-
-
-async def _report_if_files_are_gone(client: "AsyncClient", allocation: "AllocationStub") -> None:
-    """Print a note if the node no longer has the log files: servers then return only the last part of each log."""
-    from wharf.contract.client.errors import NotFound
-
-    try:
-        await client.files.stat(allocation.id, "alloc/logs", namespace=allocation.namespace)
-    except NotFound as error:
-        click.echo(f"wharf: {RETAINED_LOG_TEXT.format(name=allocation.name, reason=error.text)}", err=True)
-
-
-class LogSource:
-    """One log (stdout or stderr of a task in an allocation), printed line by line with a coloured prefix."""
-
-    def __init__(
-        self,
-        session: Session,
-        client: "AsyncClient",
-        allocation: "AllocationStub",
-        task: str,
-        stream: str,
-        filter: LogFilter,
-    ) -> None:
-        self._client = client
-        self._allocation = allocation
-        self._task = task
-        self._stream = stream
-        self._filter = filter
-        self._output = TaskOutput(is_raw=filter.is_raw)
-        self._outage = create_log_outage(session, allocation)
-        self._backoff = Backoff(session.world.random, min_s=MIN_PAUSE_S, max_s=MAX_PAUSE_S)
-        """The pauses between attempts to open a log that does not exist yet."""
-        self._position: LogChunk | None = None
-        """The last chunk that was printed: the log continues after it."""
-        self._lines = LineSplitter(sys.maxsize)
-        """Without a limit, because `_print_chunks` prints a long line in parts."""
-        label = (
-            f"{session.shorten_id(allocation.id)} {allocation.task_group}[{allocation.name.rpartition('[')[2]} {task}"
-        )
-        colour = PREFIX_COLOURS[zlib.crc32(f"{allocation.id}{task}".encode()) % len(PREFIX_COLOURS)]
-        self._prefix = style(label, fg=colour) + (style("! ", fg="red") if stream == "stderr" else "  ")
-
-    async def print_lines(self, *, is_following: bool) -> None:
-        """Print the log; if following, until the allocation ends, also over interruptions of the connection."""
-        from wharf.contract.client import Unreachable
-        from wharf.contract.client.errors import NotFound, ServerUnavailable
-
-        was_finished = False
-        while True:
-            try:
-                if await self._was_written_since():
-                    await self._print_chunks(is_following=is_following)
-                return
-            except NotFound:
-                # No log exists: nothing was printed, the task has not started, the files are gone or the node is away.
-                if not is_following or was_finished:
-                    return
-                was_finished = await is_finished(self._client, self._allocation)
-                await asyncio.sleep(self._backoff.next_delay_s())
-            except ServerUnavailable as error:
-                node, name = self._allocation.node_name, self._allocation.name
-                raise CliError(f"node {node} did not send the log of {name}: {error.text}") from error
-            except Unreachable as error:
-                if not is_following:
-                    raise
-                await asyncio.sleep(self._outage.next_pause_s(error))
-
-    async def _was_written_since(self) -> bool:
-        """Return whether one of the log's files was written to after the time of `--since`."""
-        if not self._filter.since_ns:
-            return True
-        from wharf.cli.common.times import parse_time, to_nanoseconds
-
-        entries = await self._client.files.list(self._allocation.id, "alloc/logs", namespace=self._allocation.namespace)
-        times = [
-            to_nanoseconds(parse_time(entry.mod_time))
-            for entry in entries
-            if entry.name.startswith(f"{self._task}.{self._stream}.")
-        ]
-        return not times or max(times) >= self._filter.since_ns
-
-    async def _print_chunks(self, *, is_following: bool) -> None:
-        """Read the log in chunks and print its complete lines; at the end also an incomplete one."""
-        if self._position is not None:
-            file, origin, offset = self._position.file, "start", self._position.offset
-        else:
-            lines = self._filter.lines
-            last_bytes = None if lines is None else await self._measure_last_lines(lines)
-            file, (origin, offset) = "", get_read_position(last_bytes)
-        async for chunk in self._client.files.logs(
-            self._allocation.id,
-            self._task,
-            type=self._stream,
-            follow=is_following,
-            origin=origin,
-            offset=offset,
-            file=file,
-            namespace=self._allocation.namespace,
-        ):
-            self._backoff.reset()
-            self._outage.end()
-            self._position = chunk
-            complete_lines = self._lines.feed(chunk)
-            if self._lines.rest_bytes > MAX_LINE_BYTES:
-                complete_lines.append(self._lines.take_rest())
-            self._print(complete_lines)
-        if rest := self._lines.take_rest():
-            self._print([rest])
-
-    async def _measure_last_lines(self, lines: int) -> int:
-        """Return the size of the last lines in bytes: read more of the log's end until it has enough lines."""
-        from wharf.contract.client.errors import NotFound
-
-        read_bytes = ESTIMATED_LINE_BYTES * max(lines, 1)
-        while True:
-            chunks = self._client.files.logs(
-                self._allocation.id,
-                self._task,
-                type=self._stream,
-                origin="end",
-                offset=read_bytes,
-                namespace=self._allocation.namespace,
-            )
-            try:
-                text = b"".join([chunk async for chunk in chunks])
-            except NotFound:
-                return 0
-            if has_last_lines(text, lines, read_bytes):
-                return len(take_last_lines(text, lines))
-            read_bytes *= READ_GROWTH_FACTOR
-
-    def _print(self, lines: list[bytes]) -> None:
-        """Print the lines that match the filter, each with its prefix."""
-        pattern = self._filter.pattern
-        for line in lines:
-            if pattern is not None and not pattern.search(line.decode(errors="replace").rstrip("\r")):
-                continue
-            if self._output.is_filtered:
-                for text in clean_lines(line):
-                    self._output.write_clean(f"{render_for_terminal(self._prefix)}{text}\n")
-            else:
-                is_terminal = sys.stdout.isatty()
-                prefix = render_for_terminal(self._prefix) if is_terminal else click.unstyle(self._prefix)
-                self._output.write(prefix.encode() + line + b"\n")
-        sys.stdout.flush()

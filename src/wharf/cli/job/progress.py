@@ -12,15 +12,23 @@ from wharf.cli.common.times import to_nanoseconds
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from wharf.cli.common.failures import FailureText
     from wharf.cli.common.server_commands import Session
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.deployments import Deployment
     from wharf.contract.model.evaluations import Evaluation
     from wharf.contract.model.explanations import GroupExplanation
+    from wharf.contract.model.jobs.array_views import ArrayView
     from wharf.contract.model.jobs.job import Job
+    from wharf.contract.model.jobs.run_views import RunView
+    from wharf.contract.model.jobs.step_outputs import StepOutputsView
 
 _DEPLOYMENT_END_TEXTS: Final = {"failed": "failed", "cancelled": "canceled"}
+
+
+MAX_ARRAY_ALLOCATIONS: Final = 1_000
+"""Allocations of a job with arrays that are read, the newest ones; limits the size of each reply while it is followed."""
 
 
 class ExitCode(enum.IntEnum):
@@ -47,6 +55,12 @@ class JobProgress(NamedTuple):
     """Groups that wait for capacity, with the reasons of `wharf job explain`."""
     snapshot_index: int
     """The log index of the allocations, for the next blocking query."""
+    arrays: "tuple[ArrayView, ...]" = ()
+    """The arrays of the job. Only the newest allocations of such a job are read."""
+    outputs: "tuple[StepOutputsView, ...]" = ()
+    """The text outputs of its steps."""
+    run: "RunView | None" = None
+    """How a job with steps has ended; `None` before its end, and for other jobs."""
 
     @property
     def current_allocations(self) -> "list[AllocationStub]":
@@ -56,6 +70,14 @@ class JobProgress(NamedTuple):
             if allocation.job_version == self.version:
                 newest[f"{allocation.name} {allocation.node_id if self.is_per_node else ''}"] = allocation
         return list(newest.values())
+
+    @property
+    def failures(self) -> "list[FailureText]":
+        """Why allocations of the followed version failed, newest first."""
+        from wharf.cli.common.failures import list_failures
+
+        current = [allocation for allocation in self.allocations if allocation.job_version == self.version]
+        return list_failures(current, is_per_node=self.is_per_node)
 
     @property
     def steps(self) -> "Hashable":
@@ -125,7 +147,12 @@ def fetch_progress(
     evaluations = client.jobs.evaluations(job_id, namespace=namespace).value
     deployments = client.jobs.deployments(job_id, namespace=namespace).value
     # Allocations are read last, so that a finished deployment is never shown with older allocations.
-    allocations = client.jobs.allocations(job_id, namespace=namespace)
+    allocations = client.jobs.allocations(job_id, newest=_get_newest(job), namespace=namespace)
+    arrays = client.jobs.arrays(job_id, namespace=namespace).value.arrays if job.has_arrays else ()
+    has_outputs = any(group.outputs is not None and group.outputs.text for group in job.groups)
+    outputs = client.jobs.outputs(job_id, namespace=namespace).value.steps if has_outputs else ()
+    has_ended_run = job.is_run and job.status == "dead"
+    run = client.flows.read_run(job_id, namespace=namespace).value if has_ended_run else None
     version_deployments = [
         deployment
         for deployment in deployments
@@ -145,13 +172,23 @@ def fetch_progress(
         unplaced=unplaced,
         explanations=explanations,
         snapshot_index=allocations.index,
+        arrays=arrays,
+        outputs=outputs,
+        run=run,
     )
+
+
+def _get_newest(job: "Job") -> int | None:
+    """Return how many allocations of a job are read; `None`: all. An array may have 100,000."""
+    return MAX_ARRAY_ALLOCATIONS if job.has_arrays else None
 
 
 def fetch_next_progress(session: "Session", previous: JobProgress, *, wait_s: float) -> JobProgress:
     """Wait up to `wait_s` for a change of the job's allocations, and read its progress."""
     job = previous.job
-    session.client.jobs.allocations(job.id, namespace=job.namespace, index=previous.snapshot_index, wait_s=wait_s)
+    session.client.jobs.allocations(
+        job.id, newest=_get_newest(job), namespace=job.namespace, index=previous.snapshot_index, wait_s=wait_s
+    )
     return fetch_progress(session, job.id, job.namespace, previous.version, previous=previous)
 
 
@@ -171,7 +208,7 @@ def find_outcome(progress: JobProgress) -> JobOutcome | None:
         reason = progress.deployment.status_description or progress.deployment.status
         return JobOutcome(
             ExitCode.NOT_PLACED if progress.unplaced else ExitCode.FAILED,
-            f"deployment {_DEPLOYMENT_END_TEXTS[progress.deployment.status]}: {reason}",
+            f"deployment {_DEPLOYMENT_END_TEXTS[progress.deployment.status]}: {reason}{describe_way_back(progress)}",
         )
     if progress.job.version != progress.version:
         return JobOutcome(ExitCode.FAILED, f"version {progress.job.version} was submitted in the meantime")
@@ -182,6 +219,17 @@ def find_outcome(progress: JobProgress) -> JobOutcome | None:
     return _find_batch_outcome(progress) if progress.is_batch else _find_outcome_without_deployment(progress)
 
 
+def describe_way_back(progress: JobProgress) -> str:
+    """Return the command that undoes an update of a service that made no progress; empty if there is nothing to undo.
+
+    A first version has no earlier one, and a job that was rolled back already has a newer one.
+    """
+    job = progress.job
+    if not progress.version or job.version != progress.version or job.type != "service" or job.stop:
+        return ""
+    return f"; `wharf job revert {job.id}` returns to the last stable version"
+
+
 def _find_batch_outcome(progress: JobProgress) -> JobOutcome | None:
     """Return the outcome of a batch job: success, or failure if any allocation failed.
 
@@ -189,7 +237,11 @@ def _find_batch_outcome(progress: JobProgress) -> JobOutcome | None:
     """
     if progress.job.status != "dead":
         return None
+    if progress.run is not None:
+        return _find_run_outcome(progress, progress.run)
     ended = progress.current_allocations
+    if progress.arrays and all(group.array is not None for group in progress.job.groups):
+        return _find_array_outcome(progress)
     failed = [allocation for allocation in ended if allocation.client_status in ("failed", "lost")]
     if failed:
         from wharf.cli.common.failures import find_common_exit_code
@@ -197,6 +249,29 @@ def _find_batch_outcome(progress: JobProgress) -> JobOutcome | None:
         text = f"{len(failed)} of {len(ended)} allocations failed"
         return JobOutcome(ExitCode.FAILED, text, find_common_exit_code(failed))
     return JobOutcome(ExitCode.SUCCESS, f"{len(ended)} of {len(ended)} allocations complete")
+
+
+def _find_run_outcome(progress: JobProgress, run: "RunView") -> JobOutcome:
+    """Return the outcome of a run that has ended, with the exit code of the first step that failed."""
+    from wharf.cli.flow.status import advise_retry, find_failed_code
+
+    if run.is_success:
+        return JobOutcome(ExitCode.SUCCESS, run.text)
+    code = find_failed_code(run, progress.current_allocations)
+    return JobOutcome(ExitCode.FAILED, f"{run.text}{advise_retry(run)}", code)
+
+
+def _find_array_outcome(progress: JobProgress) -> JobOutcome:
+    """Return the outcome of a job that consists of arrays and is dead."""
+    from wharf.cli.common.failures import find_common_exit_code
+    from wharf.cli.job.arrays import describe_results
+
+    text = describe_results(progress.arrays)
+    if not any(each.counts.failed + each.counts.canceled for each in progress.arrays):
+        return JobOutcome(ExitCode.SUCCESS, text)
+    failed = [each for each in progress.current_allocations if each.client_status in ("failed", "lost")]
+    remedy = f"`wharf job rerun {progress.job.id} --failed` runs these again"
+    return JobOutcome(ExitCode.FAILED, f"{text}; {remedy}", find_common_exit_code(failed) if failed else 0)
 
 
 def _find_outcome_without_deployment(progress: JobProgress) -> JobOutcome | None:

@@ -1,31 +1,56 @@
 """Shows the progress of a followed job: updated in place on a terminal, else a line for each change."""
 
 import shutil
-import sys
 from collections.abc import Set
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from wharf.cli.common.allocation_selection import get_index
 from wharf.cli.common.failures import describe_unplaced, render_unplaced_groups
+from wharf.cli.common.live_text import LiveText
+from wharf.cli.common.log_ends import LogEnds
 from wharf.cli.common.record_tables import format_health
-from wharf.cli.common.rendering import colour_state, render_bar, render_heading, render_table, style_dim
-from wharf.cli.common.terminal import get_unfiltered_stream, protect_terminals, render_for_terminal, style
-from wharf.cli.common.times import format_relative_time, format_rounded_duration
+from wharf.cli.common.rendering import (
+    colour_state,
+    get_terminal_width,
+    render_bar,
+    render_heading,
+    render_table,
+    shorten_words,
+    style_dim,
+    wrap_for_terminal,
+)
+from wharf.cli.common.terminal import style
+from wharf.cli.common.times import format_relative_time
+from wharf.contract.model.times import SECOND, format_rounded_duration
 
 if TYPE_CHECKING:
     from wharf.cli.common.server_commands import Session
     from wharf.cli.job.progress import JobProgress
     from wharf.contract.model.allocations.allocation import AllocationStub
+    from wharf.contract.model.jobs.array_views import ArrayView
 
 SURROUNDING_LINES: Final = 16
 """Lines of the display besides groups and allocations; the table of allocations gets the rest of the terminal."""
 MIN_ALLOCATION_ROWS: Final = 4
 """Allocations that are shown even on a low terminal."""
+SMALL_ARRAY_ELEMENTS: Final = 20
+"""Arrays with at most this many elements print each change of their counts."""
+ELEMENTS_INTERVAL_NS: Final = 10 * SECOND
+"""How often the counts of a larger array are printed at most, if the output is not a terminal."""
+REASONS_INTERVAL_NS: Final = 60 * SECOND
+"""How often is printed at most why a batch job waits, if the output is not a terminal."""
+FAILURE_INDENT: Final = 6
+"""The columns in front of the lines that a failed task printed."""
+FAILURE_HEADING_LINES: Final = 2
+"""The empty line and the heading above the reasons of failures."""
 REQUIRED_COLUMNS: Final = frozenset({"Desired", "Running", "Healthy"})
 """Counts of a group that are always shown; others appear once they are not 0, so that the table stays narrow."""
 
+ALLOCATION_TITLES: Final = ("Group", "Node", "Version", "Status", "Health", "Since")
+"""The columns of the table of allocations after the ID, and the element if the job has arrays."""
 OPTIONAL_COLUMNS: Final = ("Complete", "Old", "Pending")
 """Columns that a narrow terminal does not show."""
 
@@ -34,19 +59,14 @@ class LiveProgressView:
     """A display that is updated in place on a terminal."""
 
     def __init__(self, session: "Session") -> None:
-        from rich.console import Console
-        from rich.live import Live
-
         self._session = session
+        self._log_ends = LogEnds(session)
         self._columns: set[str] = set()
         """Columns that were not empty once. They stay, because columns that come and go are hard to read."""
-        # The text is escaped in `update`, because the display itself moves the cursor.
-        console = Console(file=get_unfiltered_stream(sys.stdout), highlight=False, no_color=not _has_colours())
-        self._live = Live(console=console, refresh_per_second=8)
+        self._live = LiveText()
 
     def __enter__(self) -> Self:
-        self._live.start()
-        protect_terminals()  # The display has replaced both streams, to print above itself.
+        self._live.__enter__()
         return self
 
     def __exit__(
@@ -56,18 +76,26 @@ class LiveProgressView:
 
     def update(self, progress: "JobProgress", elapsed_ns: int, explanation: str = "") -> None:
         """Show the progress in place, with as many allocations as the terminal has rows, and what the job waits for."""
-        from rich.text import Text
-
-        max_rows = max(
-            MIN_ALLOCATION_ROWS, shutil.get_terminal_size().lines - SURROUNDING_LINES - len(progress.job.groups)
-        )
+        width = get_terminal_width() - FAILURE_INDENT
+        failures = [
+            shorten_words(line, width) for failure in progress.failures for line in failure.render(self._log_ends)
+        ]
+        free_lines = shutil.get_terminal_size().lines - SURROUNDING_LINES - len(progress.job.groups)
+        if failures:
+            free_lines -= len(failures) + FAILURE_HEADING_LINES
         self._columns |= find_nonempty_columns(progress)
-        rendered = render_progress(progress, elapsed_ns, self._session, max_allocations=max_rows, columns=self._columns)
+        rendered = render_progress(
+            progress,
+            elapsed_ns,
+            self._session,
+            max_allocations=max(MIN_ALLOCATION_ROWS, free_lines),
+            columns=self._columns,
+        )
+        if failures:
+            rendered += "\n\n" + style("Failed:", fg="red") + "".join(f"\n  {line}" for line in failures)
         if explanation:
             rendered += f"\n\n{style_dim(explanation)}"
-        text = Text.from_ansi(render_for_terminal(rendered if _has_colours() else click.unstyle(rendered)))
-        text.no_wrap, text.overflow = True, "ellipsis"
-        self._live.update(text)
+        self._live.update(rendered)
 
     def stop(self) -> None:
         self._live.stop()
@@ -81,8 +109,13 @@ class LineProgressView:
 
     def __init__(self, session: "Session") -> None:
         self._session = session
+        self._log_ends = LogEnds(session)
         self._last_line = ""
         self._last_reasons: list[str] = []
+        self._printed_failures: set[str] = set()
+        self._next_elements_ns = 0
+        self._next_reasons_ns = 0
+        self._unprinted_line = ""
 
     def __enter__(self) -> Self:
         return self
@@ -93,28 +126,50 @@ class LineProgressView:
         return
 
     def update(self, progress: "JobProgress", elapsed_ns: int, explanation: str = "") -> None:
-        """Print a line if the summary of the progress changed, and what the job waits for if that changed."""
+        """Print a line if the summary changed, each reason of failures once, and what the job waits for if that changed.
+
+        Elements of a large array end often, and waiting is normal for a batch job: both are printed only now and then.
+        """
         line = format_summary(progress)
         if line != self._last_line:
             self._last_line = line
-            self._session.print_text(f"{format_rounded_duration(elapsed_ns):>6}  {line}")
+            self._unprinted_line = f"{format_rounded_duration(elapsed_ns):>6}  {line}"
+            is_large = sum(each.size for each in progress.arrays) > SMALL_ARRAY_ELEMENTS
+            if not is_large or elapsed_ns >= self._next_elements_ns:
+                self._next_elements_ns = elapsed_ns + ELEMENTS_INTERVAL_NS
+                self._print_summary()
+        for failure in progress.failures:
+            if failure.reason not in self._printed_failures:
+                self._printed_failures.add(failure.reason)
+                for text in failure.render(self._log_ends):
+                    self._session.print_text(f"{'':>6}  {text}")
         reasons = render_unplaced_groups(progress.unplaced, progress.explanations)
         reasons += [explanation] if explanation else []
-        if reasons and reasons != self._last_reasons:
+        if reasons and reasons != self._last_reasons and elapsed_ns >= self._next_reasons_ns:
             self._last_reasons = reasons
+            self._next_reasons_ns = elapsed_ns + REASONS_INTERVAL_NS if progress.is_batch else 0
             for reason in reasons:
                 self._session.print_text(f"{'':>6}  {reason}")
 
+    def _print_summary(self) -> None:
+        """Print the newest summary, unless that is done."""
+        if self._unprinted_line:
+            self._session.print_text(self._unprinted_line)
+            self._unprinted_line = ""
+
     def stop(self) -> None:
-        return
+        self._print_summary()
 
     def report_outcome(self, is_success: bool, text: str) -> None:
+        self._print_summary()
         if not self._session.is_machine_readable:
             _print_outcome(is_success, text)
 
 
 def format_summary(progress: "JobProgress") -> str:
     """Return the progress as one line: allocations by state, and what the user must do next."""
+    if progress.arrays:
+        return _format_elements(progress)
     counts: dict[str, int] = {}
     for allocation in progress.current_allocations:
         state = _get_state(allocation)
@@ -127,6 +182,13 @@ def format_summary(progress: "JobProgress") -> str:
     if progress.is_awaiting_promotion and progress.deployment is not None:
         return f"{summary}; the canaries are healthy: `wharf deployment promote {progress.deployment.id[:8]}`"
     return summary
+
+
+def _format_elements(progress: "JobProgress") -> str:
+    """Return how many elements of the arrays of a job have each state, as one line."""
+    states = ("succeeded", "running", "starting", "waiting", "failed", "canceled")
+    counts = {state: sum(getattr(each.counts, state) for each in progress.arrays) for state in states}
+    return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "nothing placed yet"
 
 
 def render_progress(
@@ -143,11 +205,12 @@ def render_progress(
     shown = listed[:max_allocations]
     if shown:
         parts.append("")
-        titles = ("Allocation", "Group", "Node", "Version", "Status", "Health", "Since")
+        has_elements = bool(progress.arrays)
+        titles = ("Allocation", *(["Element"] if has_elements else []), *ALLOCATION_TITLES)
         parts.append(
             render_table(
                 titles,
-                [_build_allocation_row(allocation, session) for allocation in shown],
+                [_build_allocation_row(allocation, session, has_elements=has_elements) for allocation in shown],
                 optional_columns=("Version", "Since"),
                 shortenable_columns=("Group", "Node"),
             )
@@ -181,9 +244,18 @@ def _render_progress_bar(progress: "JobProgress", session: "Session") -> list[st
         total = (
             len(progress.current_allocations)
             if progress.is_per_node
-            else sum(group.count for group in progress.job.groups)
+            else sum(group.total_count for group in progress.job.groups)
         )
         word = "complete" if progress.is_batch else "running"
+        if progress.arrays:
+            plain = [group for group in progress.job.groups if group.array is None]
+            names = {group.name for group in plain}
+            total = sum(each.size for each in progress.arrays) + sum(group.count for group in plain)
+            done = sum(each.counts.succeeded for each in progress.arrays) + sum(
+                allocation.client_status == word and allocation.task_group in names
+                for allocation in progress.current_allocations
+            )
+            return [f"{render_bar(done, total)}  {done}/{total} {word}"]
         done = sum(allocation.client_status == word for allocation in progress.current_allocations)
         return [f"{render_bar(done, total)}  {done}/{total} {word}"]
     groups = list((deployment.task_groups or {}).values())
@@ -207,10 +279,11 @@ def _render_progress_bar(progress: "JobProgress", session: "Session") -> list[st
 def _render_groups(progress: "JobProgress", columns: Set[str]) -> str:
     """Return the table of group counts, with the required columns and those in `columns`."""
     rows = _count_by_group(progress)
-    titles = [title for title in rows[0][1] if title in REQUIRED_COLUMNS or title in columns] if rows else []
+    all_titles = dict.fromkeys(title for _, counts in rows for title in counts)
+    titles = [title for title in all_titles if title in REQUIRED_COLUMNS or title in columns]
     return render_table(
         ("Group", *titles),
-        [(name, *(counts[title] for title in titles)) for name, counts in rows],
+        [(name, *(counts.get(title, 0) for title in titles)) for name, counts in rows],
         optional_columns=OPTIONAL_COLUMNS,
         shortenable_columns=("Group",),
     )
@@ -238,6 +311,10 @@ def _count_by_group(progress: "JobProgress") -> list[tuple[str, dict[str, Any]]]
             sum(allocation.client_status == status for allocation in current)
             for status in ("pending", "running", "complete")
         ]
+        array = next((each for each in progress.arrays if each.group == group.name), None)
+        if array is not None:
+            rows.append((group.name, _count_elements(array)))
+            continue
         cells: dict[str, Any] = {
             "Desired": len(current) if progress.is_per_node else group.count,
             **dict(zip(("Pending", "Running", "Complete"), counts, strict=True)),
@@ -256,6 +333,21 @@ def _count_by_group(progress: "JobProgress") -> list[tuple[str, dict[str, Any]]]
             )
         rows.append((group.name, cells))
     return rows
+
+
+def _count_elements(array: "ArrayView") -> dict[str, Any]:
+    """Return the counts of an array by column title."""
+    counts = array.counts
+    return {
+        "Desired": array.size,
+        "Pending": counts.starting,
+        "Running": counts.running,
+        "Complete": counts.succeeded,
+        "Failed": counts.failed,
+        "Old": 0,
+        "Not placed": counts.waiting,
+        "Canceled": counts.canceled,
+    }
 
 
 def _list_relevant_allocations(progress: "JobProgress") -> "list[AllocationStub]":
@@ -277,10 +369,11 @@ def _list_relevant_allocations(progress: "JobProgress") -> "list[AllocationStub]
     )
 
 
-def _build_allocation_row(allocation: "AllocationStub", session: "Session") -> tuple[Any, ...]:
-    """Return the table row of an allocation."""
+def _build_allocation_row(allocation: "AllocationStub", session: "Session", *, has_elements: bool) -> tuple[Any, ...]:
+    """Return the table row of an allocation, with the index of its element if the job has arrays."""
     return (
         session.shorten_id(allocation.id),
+        *([get_index(allocation)] if has_elements else []),
         allocation.task_group,
         allocation.node_name or session.shorten_id(allocation.node_id),
         allocation.job_version,
@@ -300,10 +393,4 @@ def _get_state(allocation: "AllocationStub") -> str:
 
 def _print_outcome(is_success: bool, text: str) -> None:
     mark = style("✓", fg="green", bold=True) if is_success else style("✗", fg="red", bold=True)
-    click.echo(f"{mark} {text}")
-
-
-def _has_colours() -> bool:
-    from click.globals import resolve_color_default
-
-    return resolve_color_default() is not False
+    click.echo(wrap_for_terminal(f"{mark} {text}"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_jobs
 from wharf.cli.lazy_group import RenamedOption
@@ -18,7 +18,7 @@ POLL_WAIT_S: Final = 1.0
 """How long one blocking query for an allocation waits; the timeout is checked at least this often."""
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @click.argument("job_id", metavar="JOB", shell_complete=complete_jobs)
 @click.option(
     "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Allocations restarted at a time."
@@ -76,11 +76,16 @@ def restart(
             session.client.allocations.restart(
                 allocation.id, task=task, all_tasks=all_tasks, namespace=allocation.namespace
             )
-            click.echo(f"restarted {allocation.name} ({session.shorten_id(allocation.id)})")
+            session.print_text(f"restarted {allocation.name} ({session.shorten_id(allocation.id)})")
         for allocation in batch:
             _wait_until_running(session, allocation, task, timeout_s, remaining=len(allocations) - done)
             done += 1
-    click.echo(f"restarted {done} allocation{'' if done == 1 else 's'} of job {found.id}")
+    session.print_change(
+        f"restarted {done} allocation{'' if done == 1 else 's'} of job {found.id}",
+        JobID=found.id,
+        Namespace=found.namespace,
+        Allocations=[allocation.id for allocation in allocations],
+    )
 
 
 def _wait_until_running(

@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from wharf.cli.common.options import job_argument
-from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 MODULE: Final = "wharf.cli.job.tag"
@@ -20,7 +20,7 @@ def tag() -> None:
     """Tag versions of a job, so that they are retained."""
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @job_argument
 @click.option("--name", required=True, help="The tag.")
 @click.option("--version", type=click.IntRange(0), help="The version.  [default: the newest]")
@@ -36,12 +36,16 @@ def apply(session: Session, job_id: str, name: str, version: int | None, descrip
     if version is None:
         version = session.client.jobs.read(found.id, namespace=found.namespace).value.version
     session.client.jobs.tag(found.id, name, version=version, description=description, namespace=found.namespace)
-    click.echo(
-        f"tagged version {version} of job {found.id} as {name}; `wharf job revert {found.id} {name}` returns to it"
+    session.print_change(
+        f"tagged version {version} of job {found.id} as {name}; `wharf job revert {found.id} {name}` returns to it",
+        JobID=found.id,
+        Namespace=found.namespace,
+        Version=version,
+        Name=name,
     )
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @job_argument
 @click.option("--name", required=True, help="The tag.")
 def unset(session: Session, job_id: str, name: str) -> None:
@@ -53,4 +57,6 @@ def unset(session: Session, job_id: str, name: str) -> None:
 
     found = find_job(session, job_id)
     session.client.jobs.untag(found.id, name, namespace=found.namespace)
-    click.echo(f"removed tag {name} from job {found.id}")
+    session.print_change(
+        f"removed tag {name} from job {found.id}", JobID=found.id, Namespace=found.namespace, Name=name
+    )

@@ -11,6 +11,7 @@ import click
 
 from wharf.cli.common.documents import STDIN, read_utf8_text
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.sentences import print_notice
 
 if TYPE_CHECKING:
     from wharf.languages.hcl.values import Value
@@ -104,16 +105,18 @@ def variable_options(command: F) -> F:
     return command
 
 
-def read_inputs(job_path: str, options: VariableOptions, declared_names: Mapping[str, bool]) -> "VariableInputs":
+def read_inputs(
+    job_path: str, options: VariableOptions, declared_names: Mapping[str, bool], *, reads_automatic_files: bool = True
+) -> "VariableInputs":
     """Return the values for the variables of a job file. A note names the automatic files. Raises CliError.
 
     `declared_names` are the variables whose declarations say whether they are sensitive: errors show no values of those.
     """
     from wharf.languages.hcl.variables import ENVIRONMENT_PREFIXES, VariableInputs
 
-    automatic_paths = find_automatic_files(job_path)
+    automatic_paths = find_automatic_files(job_path) if reads_automatic_files else []
     if automatic_paths:
-        click.echo(f"note: read variables from {', '.join(automatic_paths)}", err=True)
+        print_notice(f"note: read variables from {', '.join(automatic_paths)}")
     return VariableInputs(
         environment={name: text for name, text in os.environ.items() if name.startswith(ENVIRONMENT_PREFIXES)},
         automatic_files=tuple([_read_values(path, declared_names) for path in automatic_paths]),
@@ -156,33 +159,3 @@ def _read_values(path: str, declared_names: Mapping[str, bool]) -> "ValuesDocume
         return parse_values(text, path, declared_names)
     except DocumentErrors as errors:
         raise CliError(errors.text) from errors
-
-
-def describe_submitted_variables(
-    inputs: "VariableInputs", variables: "Mapping[str, Value]", sensitive_names: "Set[str]"
-) -> tuple[dict[str, str] | None, str]:
-    """Return what is stored with a job about its variables: flags with simple values, and the text of a values file.
-
-    The values file has the values of files, and those flags that are lists or maps. Each name occurs once. The environment
-    is not stored: it may hold secrets that are not meant for the cluster. Sensitive variables are left out (record 0245).
-    """
-    from wharf.job_files.hcl_writer import Markers, format_expression
-    from wharf.languages.hcl.values import COLLECTIONS, to_plain
-
-    lines: dict[str, str] = {}
-    for document in (*inputs.automatic_files, *inputs.files):
-        for name in document.body.arguments:
-            lines.pop(name, None)
-            if name in variables and name not in sensitive_names:
-                lines[name] = f"{name} = {format_expression(to_plain(variables[name]), markers=Markers.ESCAPE)}\n"
-    flags: dict[str, str] = {}
-    for name, text in inputs.flags:
-        if name not in variables or name in sensitive_names:
-            continue
-        lines.pop(name, None)
-        if isinstance(variables[name], COLLECTIONS):
-            flags.pop(name, None)
-            lines[name] = f"{name} = {format_expression(to_plain(variables[name]), markers=Markers.ESCAPE)}\n"
-        else:
-            flags[name] = text
-    return flags or None, "".join(lines.values())

@@ -90,10 +90,6 @@ def socket_option(command: F) -> F:
     )(command)
 
 
-def json_option(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
-
-
 def reason_option(command: F) -> F:
     return click.option("--reason", default="", help="Reason, for the audit log.")(command)
 
@@ -362,7 +358,3 @@ def _prepare_port_connection(url: AdminUrl) -> tuple[http.client.HTTPConnection,
         raise CliError(f"invalid address {url}: expected http://127.0.0.1:port")
     connection = http.client.HTTPConnection(host, port, timeout=RESPONSE_TIMEOUT_S)
     return connection, {"Authorization": f"Bearer {token}"}
-
-
-def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))

@@ -10,14 +10,13 @@ from typing import Any, Final, NamedTuple
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.local_output import output_options, print_document
 from wharf.cli.limits.admin_client import (
     AdminAddress,
     describe_shadow_refusal,
     iterate_events,
-    json_option,
     list_admin_addresses,
     parse_since,
-    print_json,
     query_all_limiters,
     query_limiter,
     socket_option,
@@ -56,7 +55,7 @@ class _Event(NamedTuple):
 )
 @click.option("--schema", is_flag=True, help="Print the JSON schema of all records instead.")
 @socket_option
-@json_option
+@output_options
 def audit(
     follow: bool, decisions: bool, since: str | None, count: int, schema: bool, path: AdminAddress, as_json: bool
 ) -> None:
@@ -67,7 +66,7 @@ def audit(
     if decisions and not follow:
         raise click.UsageError("--decisions needs --follow: `wharf limits explain` shows the decision on one request")
     if schema:
-        print_json(query_limiter(path, "/schema"))
+        print_document(query_limiter(path, "/schema"))
         return
     # The followers connect first, so that nothing between both is missed.
     events = _follow_all(path, (AUDIT_TYPE, DECISION_TYPE) if decisions else (AUDIT_TYPE,)) if follow else None
@@ -154,7 +153,7 @@ def _print_record(record: dict[str, Any], *, as_json: bool) -> None:
     from wharf.world.terminal_text import escape_controls
 
     if as_json:
-        click.echo(json.dumps(record))
+        print_document(record, is_line=True)
         return
     data = record["data"]
     if record["type"] == DECISION_TYPE:

@@ -7,16 +7,15 @@ from typing import Any, Final
 
 import click
 
+from wharf.cli.common.local_output import output_options, print_change, print_document
 from wharf.cli.lazy_group import RenamedOption
 from wharf.cli.limits.admin_client import (
     AdminAddress,
     duration_option,
-    json_option,
     parse_duration_ms,
     parse_time_ms,
     post_action,
     post_action_to_all,
-    print_json,
     query_limiter,
     reason_option,
     socket_option,
@@ -36,7 +35,7 @@ MAX_EXPORT_BYTES: Final = 64 << 20
 @click.option("--until", help="End, such as 2027-01-31T12:00:00Z, instead of --duration.")
 @reason_option
 @socket_option
-@json_option
+@output_options
 def grant(
     caller: str,
     resource: str,
@@ -55,11 +54,8 @@ def grant(
         raise click.UsageError("give either --duration or --until")
     end = {"until_ms": parse_time_ms(until)} if until is not None else {"for_ms": parse_duration_ms(duration or "")}
     reply = post_action(path, "/grant", caller=caller, resource=resource, amount=amount, reason=reason, **end)
-    if as_json:
-        print_json(reply)
-    else:
-        period = f"until {until}" if until is not None else f"for {duration}"
-        click.echo(f"granted {reply['owner']} {amount} more of {resource} {period}")
+    period = f"until {until}" if until is not None else f"for {duration}"
+    print_change(reply, f"granted {reply['owner']} {amount} more of {resource} {period}", as_json=as_json)
 
 
 @click.command
@@ -67,10 +63,12 @@ def grant(
 @click.option("--resource", help="Only the grant of this bucket.  [default: all]")
 @reason_option
 @socket_option
-def revoke(caller: str, resource: str | None, reason: str, path: AdminAddress) -> None:
+@output_options
+def revoke(caller: str, resource: str | None, reason: str, path: AdminAddress, as_json: bool) -> None:
     """End the grants of a caller."""
-    for grant in post_action(path, "/revoke", caller=caller, resource=resource, reason=reason):
-        click.echo(f"revoked from {grant['owner']}: {grant['amount']} more of {grant['resource']}")
+    grants = post_action(path, "/revoke", caller=caller, resource=resource, reason=reason)
+    lines = [f"revoked from {grant['owner']}: {grant['amount']} more of {grant['resource']}" for grant in grants]
+    print_change(grants, "\n".join(lines), as_json=as_json)
 
 
 @click.command
@@ -78,10 +76,11 @@ def revoke(caller: str, resource: str | None, reason: str, path: AdminAddress) -
 @click.option("--rule", help="Only the counters of this rule or resource.")
 @reason_option
 @socket_option
-def reset(caller: str, rule: str | None, reason: str, path: AdminAddress) -> None:
+@output_options
+def reset(caller: str, rule: str | None, reason: str, path: AdminAddress, as_json: bool) -> None:
     """Set the counters of a caller to 0."""
     names = post_action(path, "/reset", caller=caller, rule=rule, reason=reason)
-    click.echo(f"reset the counters of {caller}: {', '.join(names)}")
+    print_change(names, f"reset the counters of {caller}: {', '.join(names)}", as_json=as_json)
 
 
 BANNED_REQUESTS: Final = {
@@ -99,7 +98,8 @@ BANNED_REQUESTS: Final = {
 @reason_option
 @click.option("--message", default="", help="Text for the caller, which refusals show.")
 @socket_option
-def ban(subject: str, duration: str, reason: str, message: str, path: AdminAddress) -> None:
+@output_options
+def ban(subject: str, duration: str, reason: str, message: str, path: AdminAddress, as_json: bool) -> None:
     """Refuse all requests of a user, app, token or address for a time.
 
     The ban of a user applies to all its credentials, also to new ones; the limiter must know their users. The ban of an address applies to its requests without a valid token, and that of a token only to tokens without an
@@ -111,14 +111,17 @@ def ban(subject: str, duration: str, reason: str, message: str, path: AdminAddre
     shown = {"message": message} if message else {}
     reply = post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason, **shown)
     if reply.get("is_enforced", True):  # A gateway of an earlier version does not say it.
-        click.echo(f"banned {reply['subject']} for {duration}: {BANNED_REQUESTS[reply['subject'].partition(':')[0]]}")
+        refused = BANNED_REQUESTS[reply["subject"].partition(":")[0]]
+        print_change(reply, f"banned {reply['subject']} for {duration}: {refused}", as_json=as_json)
         return
     key = "`shadow` in `[ban]`" if reply["is_shadow_for_all"] else "`addresses_shadow` in `[ban]`"
     if reply.get("is_shadow_for_rules"):
         key = "`shadow` at the top"
-    click.echo(
+    print_change(
+        reply,
         f"recorded a ban of {reply['subject']} for {duration}, which refuses nothing: bans are in shadow mode, because "
-        f"{key} of the rules is true"
+        f"{key} of the rules is true",
+        as_json=as_json,
     )
 
 
@@ -126,10 +129,11 @@ def ban(subject: str, duration: str, reason: str, message: str, path: AdminAddre
 @click.argument("subject")
 @reason_option
 @socket_option
-def unban(subject: str, reason: str, path: AdminAddress) -> None:
+@output_options
+def unban(subject: str, reason: str, path: AdminAddress, as_json: bool) -> None:
     """End a ban."""
     reply = post_action(path, "/ban", subject=subject, for_ms=0, reason=reason)
-    click.echo(f"lifted the ban of {reply['subject']}")
+    print_change(reply, f"lifted the ban of {reply['subject']}", as_json=as_json)
 
 
 @click.command("revoke-credential")
@@ -137,7 +141,8 @@ def unban(subject: str, reason: str, path: AdminAddress) -> None:
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read the credential itself from standard input.")
 @reason_option
 @socket_option
-def revoke_credential(name: str, from_stdin: bool, reason: str, path: AdminAddress) -> None:
+@output_options
+def revoke_credential(name: str, from_stdin: bool, reason: str, path: AdminAddress, as_json: bool) -> None:
     """Ask again who owns a credential, or all credentials of a user.
 
     The service must have revoked the credential. Without this command the limiter notices it when the service answers
@@ -151,34 +156,37 @@ def revoke_credential(name: str, from_stdin: bool, reason: str, path: AdminAddre
     if from_stdin and not credential:
         raise click.UsageError("standard input has no credential")
     reply = post_action(path, "/revoke-credential", subject=name, credential=credential, reason=reason)
-    click.echo(f"revoked {name or reply['subjects'][0]}")
+    print_change(reply, f"revoked {name or reply['subjects'][0]}", as_json=as_json)
 
 
 @click.command
 @duration_option()
 @reason_option
 @socket_option
-def disable(duration: str, reason: str, path: AdminAddress) -> None:
+@output_options
+def disable(duration: str, reason: str, path: AdminAddress, as_json: bool) -> None:
     """Disable all limits for a time.
 
     Requests pass without being counted and without rate limit headers. The limits are enabled again after the time.
     """
-    post_action(path, "/off", for_ms=parse_duration_ms(duration), reason=reason)
-    click.echo(f"limits disabled for {duration}; `wharf limits enable` enables them now")
+    reply = post_action(path, "/off", for_ms=parse_duration_ms(duration), reason=reason)
+    print_change(reply, f"limits disabled for {duration}; `wharf limits enable` enables them now", as_json=as_json)
 
 
 @click.command
 @reason_option
 @socket_option
-def enable(reason: str, path: AdminAddress) -> None:
+@output_options
+def enable(reason: str, path: AdminAddress, as_json: bool) -> None:
     """Enable limits again, before the time of `disable` is over."""
-    post_action(path, "/off", for_ms=0, reason=reason)
-    click.echo("limits enabled")
+    reply = post_action(path, "/off", for_ms=0, reason=reason)
+    print_change(reply, "limits enabled", as_json=as_json)
 
 
 @click.command
 @socket_option
-def reload(path: AdminAddress) -> None:
+@output_options
+def reload(path: AdminAddress, as_json: bool) -> None:
     """Read the rules, the directory of users and the certificates again.
 
     Settings are read only at the start: if their file has changed since then, the command names the changed keys, for
@@ -187,15 +195,15 @@ def reload(path: AdminAddress) -> None:
     """
     lines: list[str] = []
     is_rejected = False
-    for reply in post_action_to_all(path, "/reload"):
+    replies = post_action_to_all(path, "/reload")
+    for reply in replies:
         for name, problem in reply["refused"].items():
             is_rejected = True
             lines.append(f"{name} rejected; the previous version stays in force:\n{problem}")
         lines.append(f"{len(reply['rules'])} rules in force ({reply['hash']})")
         is_rejected |= bool(reply.get("settings_problem"))
         lines += _describe_changed_settings(reply)
-    for line in dict.fromkeys(lines):  # Processes that agree are reported once.
-        click.echo(line)
+    print_change(replies, "\n".join(dict.fromkeys(lines)), as_json=as_json)  # Processes that agree are reported once.
     if is_rejected:
         raise click.exceptions.Exit(1)
 
@@ -219,14 +227,15 @@ def export(path: AdminAddress) -> None:
 
     Counters in Redis are not included: they survive a restart of the limiter.
     """
-    print_json(query_limiter(path, "/export"))
+    print_document(query_limiter(path, "/export"))
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @reason_option
 @socket_option
-def import_state(file: Path, reason: str, path: AdminAddress) -> None:
+@output_options
+def import_state(file: Path, reason: str, path: AdminAddress, as_json: bool) -> None:
     """Import what `wharf limits export` printed.
 
     Grants are added. Counters and bans replace those with the same name.
@@ -236,7 +245,8 @@ def import_state(file: Path, reason: str, path: AdminAddress) -> None:
     text = read_utf8_text(str(file), str(file), max_bytes=MAX_EXPORT_BYTES)
     exported = parse_json(str(file), text, max_values=None)
     reply = post_action(path, "/import", told=exported, reason=reason)
-    click.echo(f"imported {reply['grants']} grants, {reply['bans']} bans and {reply['counters']} counters")
+    text = f"imported {reply['grants']} grants, {reply['bans']} bans and {reply['counters']} counters"
+    print_change(reply, text, as_json=as_json)
 
 
 @click.command("simulate-outage")
@@ -244,10 +254,12 @@ def import_state(file: Path, reason: str, path: AdminAddress) -> None:
 @duration_option("30s")
 @reason_option
 @socket_option
-def simulate_outage(target: str, duration: str, reason: str, path: AdminAddress) -> None:  # noqa: ARG001  # One choice.
+@output_options
+def simulate_outage(target: str, duration: str, reason: str, path: AdminAddress, as_json: bool) -> None:  # noqa: ARG001  # One choice.
     """Simulate an outage of the store of counters, to see how requests are answered meanwhile.
 
     Until the time is over, the limiter decides as each rule's `on_store_loss` says.
     """
-    post_action_to_all(path, "/drill", what="store-down", for_ms=parse_duration_ms(duration), reason=reason)
-    click.echo(f"simulating a store outage for {duration}; `wharf limits metrics` shows the decisions")
+    replies = post_action_to_all(path, "/drill", what="store-down", for_ms=parse_duration_ms(duration), reason=reason)
+    text = f"simulating a store outage for {duration}; `wharf limits metrics` shows the decisions"
+    print_change(replies, text, as_json=as_json)

@@ -18,7 +18,7 @@ from wharf.cli.lazy_group import RenamedOption
     "--config",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Configuration file (docs/limits.md).",
+    help="Configuration file (documentation page Rate limits in front of a service).",
 )
 @click.option(
     "--data-dir",
@@ -73,7 +73,7 @@ def gateway(upstream: str | None, port: int | None, host: str | None, file: Path
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     required=True,
-    help="Configuration file (docs/limits-proxies.md).",
+    help="Configuration file (documentation page Limits behind your own proxy).",
 )
 @click.option(
     "--data-dir", "data", type=click.Path(path_type=Path, file_okay=False), help="Folder for counters and logs."

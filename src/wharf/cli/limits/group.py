@@ -8,14 +8,13 @@ from urllib.parse import quote
 
 import click
 
+from wharf.cli.common.local_output import output_options, print_document
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
 from wharf.cli.limits.admin_client import (
     AdminAddress,
     describe_outage,
     describe_shadow_refusal,
-    json_option,
-    print_json,
     query_all_limiters,
     query_limiter,
     socket_option,
@@ -87,7 +86,7 @@ def limits() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="The rules that these would replace.",
 )
-@json_option
+@output_options
 def lint(file: Path, before: Path | None, as_json: bool) -> None:
     """Check a rules file or a settings file for mistakes.
 
@@ -127,7 +126,7 @@ def _lint_settings(file: Path, text: str, *, as_json: bool) -> None:
     if check.rules is not None:
         _print_findings(check.rules_file, check.rules, check.findings, problems=check.problems, as_json=as_json)
     elif as_json:
-        print_json(_list_problems(check.problems))
+        print_document(_list_problems(check.problems))
     if check.problems:
         raise click.exceptions.Exit(1)
 
@@ -145,7 +144,7 @@ def _print_findings(
 
     counts = {severity: sum(found.severity is severity for found in findings) for severity in Severity}
     if as_json:
-        print_json([*_list_problems(problems), *(msgspec.to_builtins(found) for found in findings)])
+        print_document([*_list_problems(problems), *(msgspec.to_builtins(found) for found in findings)])
     else:
         for finding in findings:
             click.echo(str(finding))
@@ -177,7 +176,7 @@ def _format_count(count: int, word: str) -> str:
     "--minutes", type=click.IntRange(1, 1_440), default=1, show_default=True, help="The last minutes to count."
 )
 @socket_option
-@json_option
+@output_options
 def top(count: int, minutes: int, path: AdminAddress, as_json: bool) -> None:
     """Show the callers with the most requests, and how many were refused.
 
@@ -187,7 +186,7 @@ def top(count: int, minutes: int, path: AdminAddress, as_json: bool) -> None:
 
     callers = _merge_activity(path, f"/top?minutes={minutes}")[:count]
     if as_json:
-        print_json(callers)
+        print_document(callers)
         return
     titles = ("Caller", "Requests", "Refused", "Would refuse", "Busiest endpoint")
     names = ("caller", "requests", "refused", "would_refuse", "busiest")
@@ -222,7 +221,7 @@ def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
 @click.command
 @click.argument("caller")
 @socket_option
-@json_option
+@output_options
 def show(caller: str, path: AdminAddress, as_json: bool) -> None:
     """Show the counters of a caller.
 
@@ -230,11 +229,12 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
     limits top` or a refusal shows it, such as "credential 0a1b2c3d".
     """
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
-    from wharf.cli.common.times import format_rounded_duration, format_utc_time
+    from wharf.cli.common.times import format_utc_time
+    from wharf.contract.model.times import format_rounded_duration
 
     view = query_limiter(path, f"/callers/{quote(caller)}")
     if as_json:
-        print_json(view)
+        print_document(view)
         return
     banned_s = view["banned_for_s"]
     shadow = "" if view.get("is_ban_enforced", True) else " (shadow mode: nothing is refused)"
@@ -273,7 +273,7 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
 @click.command
 @click.argument("request_id")
 @socket_option
-@json_option
+@output_options
 def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
     """Explain why a request was refused or admitted.
 
@@ -284,7 +284,7 @@ def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
 
     decision = query_limiter(path, f"/why/{quote(request_id)}")
     if as_json:
-        print_json(decision)
+        print_document(decision)
         return
     click.echo(
         f"{decision['method']} {decision['path']} of {decision['caller']} "
@@ -319,7 +319,7 @@ def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
 
 @click.command
 @socket_option
-@json_option
+@output_options
 def rules(path: AdminAddress, as_json: bool) -> None:
     """Show the rules in force, with file and line."""
     from wharf.cli.common.rendering import render_table
@@ -327,7 +327,7 @@ def rules(path: AdminAddress, as_json: bool) -> None:
 
     reply = query_limiter(path, "/rules")
     if as_json:
-        print_json(reply)
+        print_document(reply)
         return
     rows = [
         (
@@ -388,7 +388,9 @@ def activity(organization: str, by: str, since: str, user: str, actor: str, page
         kind, actor_id = "users", user
     selection = f"/{quote(kind, safe='')}/{quote(actor_id, safe='')}" if actor_id else ""
     query = f"min_timestamp={quote(parse_since(since))}&per_page=100&page={page}"
-    print_json(query_limiter(path, f"/orgs/{quote(organization, safe='')}/insights/api/{by}-stats{selection}?{query}"))
+    print_document(
+        query_limiter(path, f"/orgs/{quote(organization, safe='')}/insights/api/{by}-stats{selection}?{query}")
+    )
 
 
 @click.command

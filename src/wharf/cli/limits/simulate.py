@@ -5,8 +5,8 @@ from typing import Final
 
 import click
 
+from wharf.cli.common.local_output import output_options, print_document
 from wharf.cli.common.terminal import begin_line_again
-from wharf.cli.limits.admin_client import json_option, print_json
 
 MAX_RULES_BYTES: Final = 64 << 20
 """Limit of a rules file. Protects memory; rules files are far smaller."""
@@ -22,7 +22,7 @@ LOG_FORMAT_TEXT: Final = (
 )
 @click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also write a chart to this file.")
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
-@json_option
+@output_options
 def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_json: bool) -> None:
     """Show which requests of access logs the rules would have refused.
 
@@ -86,7 +86,7 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     if svg is not None:
         svg.write_text(render_svg(outcome), "utf-8")
     if as_json:
-        print_json(outcome.to_dict())
+        print_document(outcome.to_dict())
         return
     _print_outcome(outcome.to_dict())
 

@@ -1,5 +1,6 @@
 """`wharf node drain`: starts, follows and cancels the drain of a node, and sums up what became of its allocations."""
 
+import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -8,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option, node_argument
-from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, confirm, detach_option, node_argument
+from wharf.cli.common.sentences import print_notice
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.common.times import format_utc_time
 
 if TYPE_CHECKING:
     from wharf.contract.wire.allocations.messages import AllocationView
-    from wharf.contract.wire.nodes.messages import NodeView
+    from wharf.contract.wire.nodes.messages import NodeChangeResponse, NodeListStub, NodeView
 
 DRAIN_WAIT_S: Final = 2.0
 """How long one blocking query waits while a drain is followed."""
@@ -24,7 +26,7 @@ MAX_REMAINING_SHOWN: Final = 5
 """Limit of the allocations in that line; keeps it readable."""
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @node_argument
 @click.option("--enable", is_flag=True, help="Start a drain.")
 @click.option("--disable", is_flag=True, help="Cancel the drain.")
@@ -35,7 +37,7 @@ MAX_REMAINING_SHOWN: Final = 5
 @click.option("--keep-ineligible", is_flag=True, help="With --disable: place no new allocations on the node.")
 @click.option("-m", "--message", default="", help="Reason, stored with the node.")
 @detach_option
-@click.option("--yes", is_flag=True, hidden=True)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def drain(
     session: Session,
     node_id: str,
@@ -48,11 +50,12 @@ def drain(
     keep_ineligible: bool,
     message: str,
     detach: bool,
-    yes: bool,  # noqa: ARG001  # Accepted for Nomad's scripts.
+    yes: bool,
 ) -> None:
     """Move all allocations off a node, or cancel that.
 
-    The command waits until the node is empty; Ctrl-C lets the drain continue.
+    On a terminal the command asks for confirmation if the node runs allocations. It waits until the node is empty;
+    Ctrl-C lets the drain continue.
 
     wharf node drain --enable --deadline 30m node-3
     """
@@ -65,27 +68,62 @@ def drain(
     found = find_node(session, node_id)
     meta = {"message": message} if message else None
     if disable:
-        session.client.nodes.drain(found.id, None, mark_eligible=not keep_ineligible, meta=meta)
-        click.echo(f"drain of {found.name} canceled" + ("; the node stays ineligible" if keep_ineligible else ""))
+        response = session.client.nodes.drain(found.id, None, mark_eligible=not keep_ineligible, meta=meta)
+        outcome, text = describe_end_of_drain(found, is_kept_ineligible=keep_ineligible)
+        _print_drain(session, found, response, outcome, text)
         return
     try:
         deadline_ns = -1 if force else 0 if no_deadline else parse_duration_ns(deadline)
     except DurationError:
         raise CliError(f'--deadline: expected a duration such as 30m or 1h30m, got "{deadline}"') from None
     spec = DrainSpec(deadline=deadline_ns, ignore_system_jobs=ignore_system)
-    before = () if detach else session.client.nodes.allocations(found.id).value
-    session.client.nodes.drain(found.id, spec, meta=meta)
-    click.echo(f"drain of {found.name} started")
-    if not detach:
-        initial_ids = {allocation.id for allocation in before if not allocation.client_status.is_terminal}
-        _follow_drain(session, found.id, found.name, initial_ids, is_forced=force)
+    has_terminal = sys.stdin is not None and sys.stdin.isatty()
+    asks = has_terminal and not yes and not found.drain
+    before = session.client.nodes.allocations(found.id).value if asks or not detach else ()
+    initial_ids = {allocation.id for allocation in before if not allocation.client_status.is_terminal}
+    if asks and initial_ids:
+        count = f"{len(initial_ids):,} allocation{'' if len(initial_ids) == 1 else 's'}"
+        confirm(f"Drain {found.name}, which stops {count} there?")
+    response = session.client.nodes.drain(found.id, spec, meta=meta)
+    text = f"drain of {found.name} started"
+    if detach:
+        _print_drain(session, found, response, "started", text)
+        return
+    session.print_text(text)
+    result = _follow_drain(session, found.id, found.name, initial_ids, is_forced=force)
+    _print_drain(session, found, response, "complete", result)
 
 
-def _follow_drain(session: Session, node_id: str, name: str, initial_ids: set[str], *, is_forced: bool) -> None:
+def describe_end_of_drain(node: "NodeListStub", *, is_kept_ineligible: bool) -> tuple[str, str]:
+    """Return the outcome of `--disable` and its text. `node` is the node before the command."""
+    if node.drain:
+        return "canceled", f"drain of {node.name} canceled" + (
+            "; the node stays ineligible" if is_kept_ineligible else ""
+        )
+    if not is_kept_ineligible and node.scheduling_eligibility == "ineligible":
+        return "eligible", f"{node.name} was not draining; it is eligible again"
+    return "unchanged", f"no change: {node.name} is not draining and stays {node.scheduling_eligibility}"
+
+
+def _print_drain(
+    session: Session, node: "NodeListStub", response: "NodeChangeResponse", outcome: str, text: str
+) -> None:
+    session.print_change(
+        text,
+        ID=node.id,
+        Name=node.name,
+        NodeModifyIndex=response.node_modify_index,
+        EvalIDs=response.eval_ids or (),
+        Outcome=outcome,
+        OutcomeDescription=text,
+    )
+
+
+def _follow_drain(session: Session, node_id: str, name: str, initial_ids: set[str], *, is_forced: bool) -> str:
     """Print the number of remaining allocations until the drain is complete. Ctrl-C lets the drain continue.
 
-    Prints which allocations remain if none has left for a while, and at the end what became of them. Raises CliError if
-    the drain is canceled, or if the servers do not reply for too long.
+    Prints which allocations remain if none has left for a while. Returns what became of them. Raises CliError if the drain
+    is canceled, or if the servers do not reply for too long.
     """
     from wharf.cli.common.outages import Outage
 
@@ -100,26 +138,23 @@ def _follow_drain(session: Session, node_id: str, name: str, initial_ids: set[st
             if len(remaining) != last_count:
                 changed_s = session.world.monotonic_s()
                 if remaining:
-                    click.echo(f"  {len(remaining)} allocation{'' if len(remaining) == 1 else 's'} left")
+                    session.print_text(f"  {len(remaining)} allocation{'' if len(remaining) == 1 else 's'} left")
             last_count = len(remaining)
             if session.world.monotonic_s() - changed_s >= DRAIN_NOTICE_S:
                 new_notice = _format_drain_notice(session, node.value, remaining)
                 if new_notice != notice:
-                    click.echo(new_notice, err=True)
+                    print_notice(new_notice)
                 notice = new_notice
             if node.value.drain:
                 outage.call(partial(client.nodes.read, node_id, index=node.index, wait_s=DRAIN_WAIT_S))
             elif _is_canceled(node.value):
                 raise CliError(f"another request canceled the drain of {name}, with {len(remaining)} left on the node")
             elif result := summarize_drain(node.value, initial_ids, allocations.value, is_forced=is_forced):
-                click.echo(result)
-                return
+                return result
             else:
                 outage.call(partial(client.nodes.allocations, node_id, index=allocations.index, wait_s=DRAIN_WAIT_S))
     except KeyboardInterrupt:
-        click.echo(
-            f"stopped watching; the drain of {name} continues (`wharf node status {name}` shows its state)", err=True
-        )
+        print_notice(f"stopped watching; the drain of {name} continues (`wharf node status {name}` shows its state)")
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
 
 
@@ -187,6 +222,9 @@ def _describe_end(allocation: "AllocationView") -> str:
         return "stopped (system job)"
     if _is_finite(allocation):
         return "stopped (batch job, not run again)"
+    if allocation.deployment_status is not None and allocation.deployment_status.canary:
+        # A new canary names no allocation before it.
+        return "stopped (canary; an active deployment places another)"
     return "stopped without a replacement"
 
 

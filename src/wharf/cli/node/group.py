@@ -8,8 +8,8 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import node_argument
 from wharf.cli.common.record_tables import render_nodes
-from wharf.cli.common.rendering import render_bar, render_section, render_sparkline
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.rendering import render_section, render_sparkline, render_usage_bar
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_nodes
 from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
@@ -62,7 +62,7 @@ def status(session: Session, node_id: str | None, expression: str, node_pool: st
     show_node(session, node_id or "self", should_include_stats=stats)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @node_argument
 @click.option("--enable", is_flag=True, help="Allow new allocations.")
 @click.option("--disable", is_flag=True, help="Place no new allocations; running ones stay.")
@@ -76,8 +76,15 @@ def eligibility(session: Session, node_id: str, enable: bool, disable: bool) -> 
     if enable == disable:
         raise CliError("give either --enable or --disable")
     found = find_node(session, node_id)
-    session.client.nodes.set_eligibility(found.id, eligible=enable)
-    click.echo(f"{found.name} is {'eligible' if enable else 'ineligible: no new allocations are placed on it'}")
+    response = session.client.nodes.set_eligibility(found.id, eligible=enable)
+    session.print_change(
+        f"{found.name} is {'eligible' if enable else 'ineligible: no new allocations are placed on it'}",
+        ID=found.id,
+        Name=found.name,
+        Eligibility="eligible" if enable else "ineligible",
+        NodeModifyIndex=response.node_modify_index,
+        EvalIDs=response.eval_ids or (),
+    )
 
 
 # -- rendering of `wharf node status NODE`
@@ -93,6 +100,12 @@ def show_node(session: Session, node_id: str, *, should_include_stats: bool = Fa
     stats = session.client.nodes.stats(found.id, history=STATS_HISTORY) if should_include_stats else None
     page = _render_node(session, node, allocations)
     session.print_result(node, lambda: f"{page}\n{render_stats(stats)}" if stats else page)
+
+
+def render_node_page(session: Session, node_id: str) -> str:
+    """Return the status of the node with this id as text."""
+    node = session.client.nodes.read(node_id).value
+    return _render_node(session, node, session.client.nodes.allocations(node_id).value)
 
 
 def _render_node(session: Session, node: "NodeView", allocations: "Sequence[AllocationView]") -> str:
@@ -139,7 +152,12 @@ def _render_node(session: Session, node: "NodeView", allocations: "Sequence[Allo
         parts.append(
             render_section(
                 "Allocations",
-                render_table(("ID", "Name", "Version", "Status", "Modified"), rows, shortenable_columns=shortenable),
+                render_table(
+                    ("ID", "Name", "Version", "Status", "Modified"),
+                    rows,
+                    optional_columns=("Version", "Modified"),
+                    shortenable_columns=shortenable,
+                ),
             )
         )
     events = list(node.events or ())[-8:]
@@ -147,14 +165,16 @@ def _render_node(session: Session, node: "NodeView", allocations: "Sequence[Allo
         event_rows = [
             (session.format_time(event.timestamp), event.subsystem, event.message) for event in reversed(events)
         ]
-        parts.append(render_section("Events", render_table(("Time", "Subsystem", "Message"), event_rows)))
+        parts.append(
+            render_section(
+                "Events", render_table(("Time", "Subsystem", "Message"), event_rows, optional_columns=("Subsystem",))
+            )
+        )
     return "\n".join(parts)
 
 
 def _render_allocated_resources(node: "NodeView", running: "Sequence[AllocationView]") -> str:
     """Return bars of the CPU and memory that running allocations reserve, out of the node's totals."""
-    from wharf.cli.common.rendering import render_bar
-
     used_cpu = used_mb = 0
     for record in running:
         for task in ((record.allocated_resources.tasks if record.allocated_resources else None) or {}).values():
@@ -165,7 +185,7 @@ def _render_allocated_resources(node: "NodeView", running: "Sequence[AllocationV
         return "The node has not reported its resources."
     cpu, memory_mb = resources.cpu.cpu_shares, resources.memory.memory_mb
     return "\n".join(
-        f"{name:<9}{render_bar(used, total)}  {used:,}/{total:,} {unit}"
+        f"{name:<9}{render_usage_bar(used, total)}  {used:,}/{total:,} {unit}"
         for name, used, total, unit in (("CPU", used_cpu, cpu, "MHz"), ("Memory", used_mb, memory_mb, "MB"))
     )
 
@@ -182,10 +202,10 @@ def render_stats(stats: Mapping[str, Any]) -> str:
     cpu_history = render_sparkline([sample["Percent"] for sample in history], max_value=100)
     memory_history = render_sparkline([sample["Memory"] for sample in history], max_value=float(memory["Total"]))
     lines = [
-        f"{'CPU':<9}{render_bar(round(percent), 100)}  {percent:.0f} % of {len(cpus)}  {cpu_history}",
-        f"{'Memory':<9}{render_bar(memory['Used'], memory['Total'])}  "
+        f"{'CPU':<9}{render_usage_bar(round(percent), 100)}  {percent:.0f} % of {len(cpus)}  {cpu_history}",
+        f"{'Memory':<9}{render_usage_bar(memory['Used'], memory['Total'])}  "
         f"{memory['Used'] / BYTES_PER_GB:.1f}/{memory['Total'] / BYTES_PER_GB:.1f} GB  {memory_history}",
-        f"{'Disk':<9}{render_bar(disk['Used'], disk['Size'])}  "
+        f"{'Disk':<9}{render_usage_bar(disk['Used'], disk['Size'])}  "
         f"{disk['Used'] / BYTES_PER_GB:.1f}/{disk['Size'] / BYTES_PER_GB:.1f} GB  "
         f"{disk['InodesUsedPercent']:.0f} % of inodes",
     ]

@@ -6,7 +6,7 @@ import click
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import node_argument
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def read(session: Session, node_id: str) -> None:
     session.print_result(response, lambda: _render_metadata(response))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @node_argument
 @click.argument("changes", metavar="KEY=VALUE...", nargs=-1)
 @click.option("--unset", multiple=True, metavar="KEY", help="Remove this key; may be repeated.")
@@ -57,8 +57,8 @@ def apply(session: Session, node_id: str, changes: tuple[str, ...], unset: tuple
     if not values:
         raise CliError("missing change: give KEY=VALUE or --unset KEY")
     found = find_node(session, node_id)
-    session.client.nodes.apply_metadata(values, node_id=found.id)
-    click.echo(f"changed the metadata of {found.name}")
+    response = session.client.nodes.apply_metadata(values, node_id=found.id)
+    session.print_result(response, lambda: f"changed the metadata of {found.name}")
 
 
 def _render_metadata(response: "NodeMetaResponse") -> str:

@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.completion import complete_pools
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
@@ -59,7 +59,7 @@ def info(session: Session, name: str) -> None:
     session.print_result(pool, lambda: render_pairs(pairs))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @click.argument("name_or_file", metavar="NAME|FILE")
 @click.option("--description", help="A description of the pool.")
 def apply(session: Session, name_or_file: str, description: str | None) -> None:
@@ -74,10 +74,10 @@ def apply(session: Session, name_or_file: str, description: str | None) -> None:
 
     pool = read_or_fetch_record(name_or_file, NodePool, session.client.node_pools.read, description=description)
     session.client.node_pools.store(pool)
-    click.echo(f"stored node pool {pool.name}")
+    session.print_change(f"stored node pool {pool.name}", Name=pool.name)
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @pool_argument
 def delete(session: Session, name: str) -> None:
     """Delete an empty node pool.
@@ -85,7 +85,7 @@ def delete(session: Session, name: str) -> None:
     wharf node pool delete gpu
     """
     session.client.node_pools.delete(name)
-    click.echo(f"deleted node pool {name}")
+    session.print_change(f"deleted node pool {name}", Name=name)
 
 
 @click.command(cls=ServerCommand)

@@ -50,7 +50,7 @@ _NO_OVERRIDE: Final = "Wharf has no Sentinel policies"
 _ALLOC_BY_JOB: Final = "`wharf job allocs JOB` lists the allocations; name one of them"
 _BY_OTHER_API: Final = "use `wharf operator api {}`"
 _AGENT: Final = (
-    "agents of Wharf have other settings: use `wharf agent --config FILE` (docs/configuration.md), or `wharf dev` for a "
+    "agents of Wharf have other settings: use `wharf agent --config FILE` (documentation page Configuration), or `wharf dev` for a "
     "cluster on this machine"
 )
 _JOB_SECRETS: Final = {
@@ -59,7 +59,9 @@ _JOB_SECRETS: Final = {
     "consul-token": _NO_CONSUL,
     "consul-namespace": _NO_CONSUL,
 }
-_HCL1: Final = {"hcl1": "Wharf reads only the current version of HCL; docs/hcl.md describes it"}
+_HCL1: Final = {
+    "hcl1": "Wharf reads only the current version of HCL; the documentation page The language of job files describes it"
+}
 _PRICED: Final = "it belongs to Nomad Enterprise, and Wharf has no counterpart"
 _JOB_ACL_TEXT: Final = (
     "Wharf's command does not attach policies to jobs: use `wharf operator api -X PUT /v1/acl/policy/NAME BODY` with the "
@@ -126,7 +128,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
     "agent-info": NomadCommand(reason="use `wharf operator api /v1/agent/self`"),
     "check": NomadCommand(reason="use `wharf operator api /v1/agent/health`"),
     "config validate": NomadCommand(
-        reason="agents of Wharf have other settings: use `wharf config check FILE` (docs/configuration.md)"
+        reason="agents of Wharf have other settings: use `wharf config check FILE` (documentation page Configuration)"
     ),
     "login": NomadCommand(
         "login", f"method= login-token= oidc-callback-addr= {_READ}", refused={"type": "the auth method has the type"}
@@ -136,8 +138,10 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
         "log-level= log-json node-id= server-id=",
         ignored="log-include-location",
     ),
-    "monitor export": NomadCommand(reason="read the log files of the agent on its machine (docs/logs.md)"),
-    "ui": NomadCommand(reason="there is no web interface; a server documents its API at /v1/docs"),
+    "monitor export": NomadCommand(
+        reason="read the log files of the agent on its machine (documentation page Log lines)"
+    ),
+    "ui": NomadCommand("ui", "show-url:no-open", ignored="authenticate"),
     "version": NomadCommand("version"),
     "alloc status": NomadCommand(
         "alloc status",
@@ -145,7 +149,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
         ignored="short",
         refused={
             "stats": "`wharf alloc stats ALLOC` shows the use of resources",
-            "ui": "there is no web interface",
+            "ui": "`wharf ui ALLOC` opens its page",
         },
     ),
     "alloc logs": NomadCommand(
@@ -201,7 +205,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
             **_HCL1,
             "policy-override": _NO_OVERRIDE,
             "preserve-resources": "resources come from the job file; write the current ones into it",
-            "ui": "there is no web interface",
+            "ui": "`wharf ui JOB` opens its page",
         },
     ),
     "job plan": NomadCommand(
@@ -225,7 +229,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
         "job status",
         f"all-allocs filter= {_READ}",
         ignored="short evals",
-        refused={"ui": "there is no web interface"},
+        refused={"ui": "`wharf ui JOB` opens its page"},
     ),
     "job stop": NomadCommand(
         "job stop",
@@ -264,7 +268,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
         "job dispatch",
         "detach meta= id-prefix-template= idempotency-token= priority=",
         ignored="verbose",
-        refused={"ui": "there is no web interface"},
+        refused={"ui": "`wharf ui JOB` opens its page"},
     ),
     "job eval": NomadCommand("job eval", "force-reschedule detach", ignored="verbose"),
     "job periodic force": NomadCommand("job periodic force", "detach", ignored="verbose"),
@@ -308,12 +312,13 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
     "node status": NomadCommand(
         "node status",
         f"filter= self stats {_READ}",
-        ignored="short os allocs",
+        ignored="short os",
         refused={
+            "allocs": "`wharf node status NODE` lists the allocations of the node",
             "quiet": "use `wharf node status -t '{{range .}}{{.ID}} {{end}}'`",
             "per-page": "the command prints all nodes; select some with -filter",
             "page-token": "the command prints all nodes; select some with -filter",
-            "ui": "there is no web interface",
+            "ui": "`wharf ui JOB` opens its page",
         },
     ),
     "node drain": NomadCommand(
@@ -375,9 +380,15 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
     "operator raft transfer-leadership": NomadCommand(
         reason=_BY_OTHER_API.format("-X PUT '/v1/operator/raft/transfer-leadership?id=ID'")
     ),
-    "operator raft info": NomadCommand(reason="servers of Wharf have no Raft log; see docs/architecture.md"),
-    "operator raft logs": NomadCommand(reason="servers of Wharf have no Raft log; see docs/architecture.md"),
-    "operator raft state": NomadCommand(reason="servers of Wharf have no Raft log; see docs/architecture.md"),
+    "operator raft info": NomadCommand(
+        reason="servers of Wharf have no Raft log; see the documentation page Architecture"
+    ),
+    "operator raft logs": NomadCommand(
+        reason="servers of Wharf have no Raft log; see the documentation page Architecture"
+    ),
+    "operator raft state": NomadCommand(
+        reason="servers of Wharf have no Raft log; see the documentation page Architecture"
+    ),
     "operator root keyring list": NomadCommand("operator keyring list", _NO_TEMPLATE),
     "operator root keyring rotate": NomadCommand(
         "operator keyring rotate",
@@ -394,14 +405,17 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
         "check-index= memory-oversubscription= pause-eval-broker= preempt-batch-scheduler= preempt-service-scheduler= "
         "preempt-sysbatch-scheduler= preempt-system-scheduler= reject-job-registration= scheduler-algorithm=",
     ),
-    "operator snapshot save": NomadCommand(
-        reason="snapshots of Wharf are other files: use `wharf operator snapshot save FILE`"
-    ),
+    "operator snapshot save": NomadCommand("operator snapshot save", "stale"),
     "operator snapshot restore": NomadCommand(
         reason="Wharf cannot read snapshots of Nomad: use `wharf import nomad`; `wharf operator snapshot restore FILE` reads its own"
     ),
     "operator snapshot inspect": NomadCommand(
-        reason="Wharf cannot read snapshots of Nomad; `wharf operator snapshot inspect FILE` reads its own"
+        "operator snapshot inspect",
+        "json",
+        refused={
+            "t": "use -json",
+            **dict.fromkeys(("meta", "kvdetails", "kvdepth", "kvfilter"), "a snapshot of Wharf has other parts"),
+        },
     ),
     "operator snapshot state": NomadCommand(
         reason="Wharf cannot read snapshots of Nomad; `wharf operator snapshot inspect FILE` reads its own"
@@ -414,7 +428,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
         "quota apply", refused={"json": "Wharf recognizes the format of the file: leave -json out"}
     ),
     "quota delete": NomadCommand("quota delete"),
-    "quota init": NomadCommand(reason="docs/quotas.md shows a file"),
+    "quota init": NomadCommand(reason="the documentation page Quotas shows a file"),
     "quota inspect": NomadCommand("quota inspect", "json t="),
     "quota list": NomadCommand("quota list", "json t="),
     "quota status": NomadCommand("quota status", "json t="),
@@ -424,7 +438,9 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
     "sentinel": NomadCommand(reason=_PRICED),
     "license": NomadCommand(reason="no license is needed: all features are free"),
     "server members": NomadCommand("server members", _READ, ignored="detailed"),
-    "server join": NomadCommand(reason="servers find each other through their store; see docs/three-servers.md"),
+    "server join": NomadCommand(
+        reason="servers find each other through their store; see the documentation page Three servers"
+    ),
     "server force-leave": NomadCommand("server force-leave", "prune"),
     "service list": NomadCommand("service list", "json t="),
     "service info": NomadCommand(
@@ -469,7 +485,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
         },
     ),
     "var purge": NomadCommand("var purge", "check-index="),
-    "var init": NomadCommand(reason="docs/variables.md shows a file"),
+    "var init": NomadCommand(reason="the documentation page Variables shows a file"),
     "var lock": NomadCommand(
         "var lock",
         "ttl= delay=",

@@ -1,4 +1,5 @@
-"""`wharf compat`: the link `nomad`, and the translation of Nomad's arguments when the program is called by this link.
+"""`wharf compat`: links with the names of other programs, and the translation of Nomad's arguments when the program is
+called by the link `nomad`.
 
 `command_table` has the names of commands and options.
 """
@@ -13,12 +14,14 @@ from typing import Final, NamedTuple
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.lazy_group import NOMAD_PROGRAM, CommandEntry, LazyGroup
+from wharf.cli.common.sentences import print_notice, print_sentence
+from wharf.cli.lazy_group import NOMAD_PROGRAM, SLURM_PROGRAMS, CommandEntry, LazyGroup
 from wharf.cli.nomad.command_table import ALIASES, COMMANDS, POSITIONAL, REMOTE_COMMANDS, NomadCommand
 
 MODULE: Final = "wharf.cli.nomad.compat"
 GROUP_COMMANDS: Final = {
     "install-nomad": CommandEntry(MODULE, "install_nomad", "Make the link `nomad` to this program in a folder."),
+    "install-slurm": CommandEntry(MODULE, "install_slurm", "Make links with names of Slurm's commands in a folder."),
 }
 WHARF_PROGRAM: Final = "wharf"
 MAX_NAME_WORDS: Final = 4
@@ -32,7 +35,7 @@ FALSE_WORDS: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 @click.group(cls=LazyGroup, entries=GROUP_COMMANDS)
 def compat() -> None:
-    """Let scripts that call `nomad` call Wharf."""
+    """Let scripts that call the commands of other schedulers call Wharf."""
 
 
 @click.command("install-nomad")
@@ -44,24 +47,45 @@ def install_nomad(folder: str) -> None:
 
     wharf compat install-nomad ~/bin
     """
+    _install_links(folder, (NOMAD_PROGRAM,))
+
+
+@click.command("install-slurm")
+@click.argument("folder", metavar="DIR")
+def install_slurm(folder: str) -> None:
+    """Make links with names of Slurm's commands in a folder: `sbatch`, `squeue`, `scancel` and `sacct`.
+
+    Called by one of these names, the program runs the command of this name, such as `wharf sbatch`.
+
+    wharf compat install-slurm ~/bin
+    """
+    _install_links(folder, SLURM_PROGRAMS)
+
+
+def _install_links(folder: str, names: Sequence[str]) -> None:
+    """Make links with these names. Raises CliError, and makes none, if a file of another program has one of the names."""
     program = _find_program()
-    link = Path(folder) / NOMAD_PROGRAM
+    links = [Path(folder) / name for name in names]
+    link = links[0]
     try:
         if not Path(folder).is_dir():
             raise CliError(f"{folder} is not a folder: create it, or name a folder that is in PATH")
-        if os.path.lexists(link) and not _is_own_link(link):
-            raise CliError(
-                f"{link} exists and is not a link to {WHARF_PROGRAM}: move it away, or name another folder; nothing was "
-                "changed"
-            )
-        _replace_link(link, program)
+        for link in links:
+            if os.path.lexists(link) and not _is_own_link(link):
+                raise CliError(
+                    f"{link} exists and is not a link to {WHARF_PROGRAM}: move it away, or name another folder; nothing "
+                    "was changed"
+                )
+        for link in links:
+            _replace_link(link, program)
     except OSError as error:
         raise CliError(
             f"cannot make {link}: {error.strerror}: name a folder that you may write, or use an account that may"
         ) from error
-    click.echo(f"{link} runs {program}")
-    for line in _list_path_notes(link):
-        click.echo(line, err=True)
+    for link in links:
+        print_sentence(f"{link} runs {program}")
+    for line in dict.fromkeys(line for link in links for line in _list_path_notes(link)):
+        print_notice(line)
 
 
 def _find_program() -> Path:
@@ -71,10 +95,13 @@ def _find_program() -> Path:
     if found:
         candidates.append(Path(found))
     for candidate in candidates:
-        path = candidate.resolve() if candidate.name == NOMAD_PROGRAM else candidate.absolute()
+        is_link = candidate.name in (NOMAD_PROGRAM, *SLURM_PROGRAMS)
+        path = candidate.resolve() if is_link else candidate.absolute()
         if path.name == WHARF_PROGRAM and path.is_file() and os.access(path, os.X_OK):
             return path
-    raise CliError(f"no program {WHARF_PROGRAM} is installed: install the package, as docs/installing.md describes")
+    raise CliError(
+        f"no program {WHARF_PROGRAM} is installed: install the package, as the documentation page Installing describes"
+    )
 
 
 def _is_own_link(link: Path) -> bool:
@@ -94,11 +121,11 @@ def _replace_link(link: Path, program: Path) -> None:
 
 def _list_path_notes(link: Path) -> list[str]:
     """Return what keeps a shell from finding the link by its name."""
-    found = shutil.which(NOMAD_PROGRAM)
+    found = shutil.which(link.name)
     if found is None:
         return [f"note: {link.parent} is not in PATH: add it, or call {link}"]
     if Path(found).absolute() != link.absolute():
-        return [f"note: `{NOMAD_PROGRAM}` still runs {found}, which comes earlier in PATH"]
+        return [f"note: `{link.name}` still runs {found}, which comes earlier in PATH"]
     return []
 
 

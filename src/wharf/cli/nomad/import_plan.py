@@ -134,7 +134,9 @@ _NAMESPACE: Final = _ComparedKind(ImportKind.NAMESPACE, lambda namespace: namesp
 _POLICY: Final = _ComparedKind(ImportKind.POLICY, lambda policy: policy.name)
 _ROLE: Final = _ComparedKind(ImportKind.ROLE, lambda role: role.name)
 _VARIABLE: Final = _ComparedKind(ImportKind.VARIABLE, lambda variable: f"{variable.namespace}/{variable.path}")
-ACL_OFF_TEXT: Final = "access control is off in Wharf; turn it on (docs/access.md) and repeat the import"
+ACL_OFF_TEXT: Final = (
+    "access control is off in Wharf; turn it on (documentation page Access control) and repeat the import"
+)
 
 
 def plan_import(source: SourceState, own: OwnState, *, overwrite: bool, stops_jobs: bool = False) -> list[Change]:

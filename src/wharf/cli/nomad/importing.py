@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 import msgspec
 
-from wharf.cli.common.errors import CliError, format_validation_issues
+from wharf.cli.common.errors import CliError
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import CONNECTION_OPTIONS, ServerCommand, Session, build_settings
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.nomad.import_plan import (
@@ -35,6 +36,7 @@ from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
 from wharf.contract.model.refusal import RefusalCode, RefusalReason
 from wharf.contract.wire.acl import PolicyRequest, PolicyView, RoleRequest
 from wharf.contract.wire.variables import VariableView
+from wharf.job_files.validation_issues import format_validation_issues
 
 if TYPE_CHECKING:
     from wharf.contract.client import SyncClient
@@ -141,7 +143,7 @@ def nomad(
 def _print_step(session: Session, text: str) -> None:
     """Print what a user of a terminal waits for: with thousands of jobs, each step takes minutes."""
     if session.is_terminal:
-        click.echo(text, err=True)
+        print_notice(text)
 
 
 class ImportedRecord(msgspec.Struct, frozen=True, rename="pascal"):

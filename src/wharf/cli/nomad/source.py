@@ -168,7 +168,11 @@ class NomadSource:
         reply = self._send("/v1/status/leader", {})
         leader = _decode(reply) if reply.status == OK else None
         if not isinstance(leader, str):
-            raise CliError(f"{self._address}: this is not a Nomad server: set --address or NOMAD_ADDR to one")
+            found = f"status {reply.status}" if reply.status != OK else "a body that is not the address of a leader"
+            raise CliError(
+                f"{self._address}: this is not a Nomad server: GET /v1/status/leader was answered with {found}; set "
+                "--address or NOMAD_ADDR to one"
+            )
         if not leader:
             raise CliError(f"{self._address}: the Nomad cluster has no leader now: repeat the command when it has one")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError, report_startup_errors
+from wharf.cli.common.sentences import print_sentence
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.common.terminal import write_bytes
 from wharf.cli.lazy_group import CommandEntry, LazyGroup, RenamedOption
@@ -54,9 +55,9 @@ def debug(paths: tuple[Path, ...], data_dir: Path | None, output: Path | None) -
 
         archive = make_archive(read_agent_configuration(paths, data_dir).settings, output, timeout_s=RESPONSE_TIMEOUT_S)
         if not archive.is_agent_running:
-            click.echo(f"No agent is running on {archive.data_folder}: the archive has no stacks.")
+            print_sentence(f"No agent is running on {archive.data_folder}: the archive has no stacks.")
         if archive.silent_processes:
-            click.echo(f"No reply in time from: {', '.join(archive.silent_processes)}.")
+            print_sentence(f"No reply in time from: {', '.join(archive.silent_processes)}.")
         click.echo(f"{archive.path}  {archive.file_count} files, {archive.path.stat().st_size / 1_000:.0f} KB")
 
 
@@ -66,6 +67,7 @@ SCHEDULER_COMMANDS: Final = {
     "set-config": CommandEntry(MODULE, "set_config", "Change the scheduler configuration."),
 }
 KEYRING_COMMANDS: Final = {
+    "generate": CommandEntry(MODULE, "generate_key", "Print a new secret for keyring.secret of all servers."),
     "list": CommandEntry(MODULE, "list_keys", "List the encryption keys."),
     "rotate": CommandEntry(MODULE, "rotate", "Create a new key and encrypt with it from now on."),
     "remove": CommandEntry(MODULE, "remove_key", "Delete a key that is no longer needed."),
@@ -170,7 +172,7 @@ def get_config(session: Session) -> None:
     session.print_result(configuration, lambda: _render_scheduler_configuration(configuration))
 
 
-@click.command("set-config", cls=QuietServerCommand)
+@click.command("set-config", cls=ServerCommand)
 @click.option(
     "--scheduler-algorithm",
     type=click.Choice(["binpack", "spread"]),
@@ -222,7 +224,7 @@ def set_config(
     if not session.client.operator.set_scheduler_configuration(changed, cas=cas).updated:
         raise CliError("nothing was changed: the configuration was modified in the meantime. Check it and try again")
     stored = session.client.operator.scheduler_configuration().value.scheduler_config
-    click.echo(_render_scheduler_configuration(stored))
+    session.print_result(stored, lambda: _render_scheduler_configuration(stored))
 
 
 def _render_scheduler_configuration(configuration: "SchedulerConfiguration") -> str:
@@ -258,6 +260,21 @@ def members(session: Session) -> None:
     session.print_result(records, lambda: render_table(("Name", "ID", "Address", "Role"), rows))
 
 
+@click.command("generate")
+def generate_key() -> None:
+    """Print a new secret for keyring.secret of all servers.
+
+    The secret is the key that wraps the keyring: set it on each server of a new cluster before its first start, and keep a
+    copy. Nothing is stored, and no server is needed.
+
+    wharf operator keyring generate
+    """
+    from wharf.contract.model.wrapping_keys import KEY_BYTES, encode_wrapping_key
+    from wharf.world import RealWorld
+
+    click.echo(encode_wrapping_key(RealWorld().token_bytes(KEY_BYTES)))
+
+
 @click.command("list", cls=ServerCommand)
 def list_keys(session: Session) -> None:
     """List the encryption keys.
@@ -285,7 +302,7 @@ def rotate(session: Session, full: bool) -> None:
     session.print_result(key, lambda: f"key {key.key_id} is active")
 
 
-@click.command("remove", cls=QuietServerCommand)
+@click.command("remove", cls=ServerCommand)
 @click.argument("key_id", metavar="KEY")
 @click.option("--force", is_flag=True, help="Also if values are still encrypted with it; these values are lost.")
 def remove_key(session: Session, key_id: str, force: bool) -> None:
@@ -305,7 +322,7 @@ def remove_key(session: Session, key_id: str, force: bool) -> None:
         list_command="wharf operator keyring list",
     )
     session.client.keyring.delete(key.key_id, force=force)
-    click.echo(f"deleted key {session.shorten_id(key.key_id)}")
+    session.print_change(f"deleted key {session.shorten_id(key.key_id)}", KeyID=key.key_id)
 
 
 @click.command(cls=ServerCommand)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError, report_startup_errors
+from wharf.cli.common.local_output import output_options, print_document
 from wharf.cli.common.options import confirm
-from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.operator.agent_options import agent_options, read_agent_configuration
 from wharf.world.durable_file import open_private_file, sync_file, sync_folder
@@ -34,7 +35,7 @@ def snapshot() -> None:
     """Save, inspect and restore the whole state."""
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @agent_options
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
@@ -54,8 +55,8 @@ def save(session: Session, file: Path | None, paths: tuple[Path, ...], data_dir:
             info = asyncio.run(commands.run_save_command(read_agent_configuration(paths, data_dir).settings, path))
         else:
             info = _download_snapshot(session, path)
-        click.echo(f"{path}")
-        _print_info(info)
+        document = {"File": str(path), "SnapshotIndex": info.trailer.standing.index, "SHA256": info.sha256}
+        session.print_result(document, lambda: f"{path}\n{_render_info(info)}")
 
 
 def _download_snapshot(session: Session, path: Path) -> "SnapshotInfo":
@@ -81,7 +82,7 @@ def _download_snapshot(session: Session, path: Path) -> "SnapshotInfo":
 
 @click.command
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_options
 def inspect(file: Path, as_json: bool) -> None:
     """Check a snapshot and show its content."""
     with report_startup_errors():
@@ -89,14 +90,12 @@ def inspect(file: Path, as_json: bool) -> None:
 
         info = commands.inspect_snapshot_file(file)
         if as_json:
-            import msgspec
-
-            click.echo(msgspec.json.format(msgspec.json.encode(info)))
+            print_document(info)
         else:
-            _print_info(info)
+            click.echo(_render_info(info))
 
 
-@click.command(cls=QuietServerCommand)
+@click.command(cls=ServerCommand)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @agent_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -116,7 +115,7 @@ def restore(session: Session, file: Path, paths: tuple[Path, ...], data_dir: Pat
         from wharf.agent.snapshots import commands
 
         info = commands.inspect_snapshot_file(file)
-        _print_info(info)
+        session.print_text(_render_info(info))
         settings = read_agent_configuration(paths, data_dir).settings if paths or data_dir is not None else None
         location = (
             describe_state_location(settings)
@@ -128,23 +127,28 @@ def restore(session: Session, file: Path, paths: tuple[Path, ...], data_dir: Pat
             confirm(f"{effect} Replace the whole state ({location}) with this snapshot?")
         if settings is not None:
             index = asyncio.run(commands.run_restore_command(settings, file))
-            click.echo(f"restored {location} (index {index})")
+            session.print_text(f"restored {location} (index {index})")
         else:
             session.client.operator.restore_snapshot(file.read_bytes())
-            click.echo(f"restored the state of {location}")
+            index = info.trailer.standing.index
+            session.print_text(f"restored the state of {location}")
         for need in info.header.needs:
-            click.echo(f"The restored state requires {need}.")
+            session.print_text(f"The restored state requires {need}.")
+        if session.is_machine_readable:
+            session.print_result({"File": str(file), "SnapshotIndex": index, "Requires": list(info.header.needs)}, str)
 
 
-def _print_info(info: "SnapshotInfo") -> None:
-    """Print when a snapshot was saved and what it contains."""
+def _render_info(info: "SnapshotInfo") -> str:
+    """Return when a snapshot was saved and what it contains."""
     from datetime import UTC, datetime
 
     from wharf.contract.model.times import SECOND
 
     saved = datetime.fromtimestamp(info.header.created_ns // SECOND, tz=UTC).isoformat().replace("+00:00", "Z")
-    click.echo(f"  saved   {saved} by {info.header.program}")
-    click.echo(f"  index   {info.trailer.standing.index}")
-    click.echo(f"  size    {info.size_bytes:,} bytes, sha256 {info.sha256}")
-    for table, count in sorted(info.trailer.rows.items()):
-        click.echo(f"  {count:>8,}  {table}")
+    lines = [
+        f"  saved   {saved} by {info.header.program}",
+        f"  index   {info.trailer.standing.index}",
+        f"  size    {info.size_bytes:,} bytes, sha256 {info.sha256}",
+        *(f"  {count:>8,}  {table}" for table, count in sorted(info.trailer.rows.items())),
+    ]
+    return "\n".join(lines)

@@ -12,8 +12,9 @@ from wharf.cluster.access.authentication import (
     reauthenticate_caller,
 )
 from wharf.cluster.access.binding_rules import TokenBindings, bind_claims, build_token_name, find_auth_method
-from wharf.cluster.access.caller import UNCHECKED_CALLER, Caller, CallerKind, build_denial, require_rights
+from wharf.cluster.access.caller import UNCHECKED_CALLER, Caller, CallerKind, build_denial
 from wharf.cluster.access.claims import MappedClaims, map_claims
+from wharf.cluster.access.denials import deny, describe_denial, require_rights
 from wharf.cluster.access.identities import WorkloadClaims
 from wharf.cluster.access.policies.parser import InvalidPolicy, parse_policy, parse_policy_strict
 from wharf.cluster.access.policies.rules import PolicyRules, encode_rules
@@ -52,6 +53,8 @@ __all__ = [
     "build_invalid_record",
     "build_token_name",
     "compile_rights",
+    "deny",
+    "describe_denial",
     "encode_rules",
     "find_auth_method",
     "find_binding_rule_problems",

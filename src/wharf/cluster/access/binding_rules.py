@@ -14,7 +14,7 @@ from wharf.cluster.access.claims import MappedClaims
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_POLICIES, BINDING_RULES_OF_METHOD, ROLES_BY_NAME
 from wharf.contract.model.acl.auth_methods import DEFAULT_TOKEN_NAME_FORMAT, AuthMethod
-from wharf.contract.model.acl.binding_rules import BindingRule, BindType
+from wharf.contract.model.acl.binding_rules import NO_BINDINGS_TEXT, BindingRule, BindType
 from wharf.contract.model.acl.tokens import RoleLink, TokenType
 from wharf.contract.model.body_limits import MAX_NAME_BYTES, replace_forbidden_characters
 from wharf.contract.model.refusal import invalid_request
@@ -94,7 +94,7 @@ def bind_claims(
                 role.id: RoleLink(id=role.id, name=role.name) for role in snapshot.list_by_index(ROLES_BY_NAME, name)
             }
     if not roles and not policies:
-        raise invalid_request("no role or policy bindings matched")
+        raise invalid_request(NO_BINDINGS_TEXT)
     return TokenBindings(
         type=TokenType.CLIENT,
         roles=tuple(sorted(roles.values(), key=lambda link: link.name)),

@@ -10,10 +10,10 @@ import msgspec
 
 from wharf.cluster.access.identities import WorkloadClaims
 from wharf.cluster.access.rights import ALL_RIGHTS, NO_RIGHTS, Rights
-from wharf.contract.model.acl.permissions import DenialDetail, Permission, PublicAccess
+from wharf.contract.model.acl.permissions import DenialDetail
 from wharf.contract.model.acl.roles import Role
 from wharf.contract.model.acl.tokens import Token
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import PERMISSION_DENIED, Refusal, RefusalCode
 
 
 class CallerKind(enum.Enum):
@@ -66,28 +66,13 @@ UNCHECKED_CALLER = Caller(kind=CallerKind.UNCHECKED, rights=ALL_RIGHTS)
 """Every caller while access control is off."""
 
 
-PERMISSION_DENIED: Final = "Permission denied"
 TOKEN_NOT_FOUND: Final = "ACL token not found"
 TOKEN_EXPIRED: Final = "ACL token expired"
 
 
-def build_denial(caller: Caller, detail: DenialDetail = DenialDetail.GENERIC) -> Refusal:
-    """Build the refusal for a caller without the required rights."""
-    return Refusal(RefusalCode.FORBIDDEN, _build_denial_text(caller, detail))
-
-
-def require_rights(
-    caller: Caller, need: Permission, *, manner: DenialDetail = DenialDetail.GENERIC, **about: str
-) -> None:
-    """Raise a refusal unless the caller has the required permission.
-
-    `about` names the object of the request: `namespace`, `path` (of a variable) or `label` (a node pool or volume).
-    `manner` selects how much the refusal says about an invalid token.
-    """
-    if isinstance(need, PublicAccess):
-        return
-    if caller.is_refused or not caller.rights.satisfies(need, **about):
-        raise build_denial(caller, manner)
+def build_denial(caller: Caller, manner: DenialDetail = DenialDetail.GENERIC, *, detail: str) -> Refusal:
+    """Build the refusal for a caller without the required rights. `detail` says what is missing, for people."""
+    return Refusal(RefusalCode.FORBIDDEN, _build_denial_text(caller, manner), detail=detail)
 
 
 def _build_denial_text(caller: Caller, detail: DenialDetail) -> str:

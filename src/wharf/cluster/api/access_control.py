@@ -19,6 +19,7 @@ from wharf.cluster.access import (
     authenticate_caller,
     build_denial,
     compile_rights,
+    describe_denial,
     require_rights,
     store_rights,
 )
@@ -197,6 +198,7 @@ class RequestAuthorizer:
                 current.caller,
                 use.permission,
                 manner=request.endpoint.denial_detail,
+                query_namespace=request.namespace,
                 namespace=use.namespace,
                 path=use.path,
                 label=use.label,
@@ -231,7 +233,8 @@ def require_endpoint_access(
     need = endpoint.need
     if endpoint.scope_source is ScopeSource.OBJECT:
         if not isinstance(need, PublicAccess) and (caller.is_refused or not caller.rights.satisfies_anywhere(need)):
-            raise build_denial(caller, endpoint.denial_detail)
+            detail = describe_denial(caller, need, is_anywhere=True)
+            raise build_denial(caller, endpoint.denial_detail, detail=detail)
         return
     label = path_values.get(endpoint.scope_path_parameter, "")
     require_rights(caller, need, manner=endpoint.denial_detail, namespace=namespace, path=label, label=label)

@@ -16,7 +16,7 @@ from wharf.cluster.api.access_control import CallerAuthenticator, RequestAuthori
 from wharf.cluster.api.actions import WRITE_KINDS, ActionExecutor
 from wharf.cluster.api.admission import PACED_ENDPOINTS, UNTIMED_ENDPOINTS, AdmissionController, QueryPass
 from wharf.cluster.api.asgi import Receive, Scope, Send
-from wharf.cluster.api.audit import AuditPort, AuditRecord, hide_secrets
+from wharf.cluster.api.audit import AuditPort, AuditWriter, build_audit_record, hide_secrets
 from wharf.cluster.api.caller_slots import CallerSlots
 from wharf.cluster.api.connection import HttpConnection, take_connection
 from wharf.cluster.api.continued_access import AccessWatcher
@@ -68,7 +68,7 @@ from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import NO_LEADER_TEXT, Overloaded, Refusal, RefusalCode, RefusalReason, no_leader
 from wharf.contract.wire.credentials import read_credentials
 from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
-from wharf.world.log_limit import LogLimit
+from wharf.contract.wire.errors import STATUS_BY_CODE
 from wharf.world.request_id import RequestIdScope
 
 log = logging.getLogger(__name__)
@@ -88,13 +88,15 @@ MAX_STREAMS: Final = 4_096
 """Streamed replies, such as followed logs and events, that an api process sends at a time. Protects its memory and open files."""
 MAX_STREAMS_PER_CALLER: Final = 512
 """The part of them for one token, or for the tasks of one allocation. While access control is off, only `MAX_STREAMS` applies."""
-STREAM_ENDPOINTS: Final = frozenset((
-    "agent.monitor", "agent.monitor_export", "client.fs_cat", "client.fs_logs", "client.fs_read_at", "client.fs_stream",
-    "client.snapshot", "event.stream", "operator.save_snapshot",
-))  # fmt: skip
+STREAM_ENDPOINTS: Final = frozenset(endpoint.name for endpoint in ENDPOINTS if endpoint.has_endless_reply) | {
+    *("client.fs_cat", "client.fs_read_at", "client.snapshot", "operator.save_snapshot")
+}
 """Endpoints whose replies may last as long as their callers want."""
 ROUTINE_ENDPOINTS: Final = frozenset(("node.heartbeat", "node.fetch", "node.report"))
 """Requests that every node repeats all the time. They are audited only if they are refused."""
+COMMAND_ENDPOINTS: Final = frozenset(("client.exec", "job.action"))
+"""Endpoints that run commands in tasks, over websockets. Their handlers write the audit records of commands."""
+FORBIDDEN_STATUS: Final = STATUS_BY_CODE[RefusalCode.FORBIDDEN]
 BLOCKED_READ_KIND: Final = "blocked"
 """The metrics kind of a read with an `index`: its duration includes waiting, so it must not count as latency."""
 
@@ -123,8 +125,7 @@ class Api:
         """
         self._server = server
         self._max_body_bytes = max_body_bytes
-        self._audit = audit
-        self._audit_failures = LogLimit(server.world)
+        self._audit = AuditWriter(server.world, audit)
         self._router = Router(ENDPOINTS)
         authenticator = authenticator or CallerAuthenticator(server.world)
         self._admission = admission or AdmissionController(server)
@@ -152,7 +153,9 @@ class Api:
             is_nomad_compatible=is_nomad_compatible,
         )
         self._access = AccessWatcher(server, self._authorizer)
-        self._websockets = WebSocketDispatcher(server, self._router, self._replies, self._authorizer, self._access)
+        self._websockets = WebSocketDispatcher(
+            server, self._router, self._replies, self._authorizer, self._access, self._audit
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection event of the ASGI server."""
@@ -307,6 +310,8 @@ class Api:
                         reply = await self.reads.execute(request, target, receive, connection, on_wait=gate.leave)
                     else:
                         reply = await self.reads.execute(request, target, receive, connection)
+                    if request.endpoint.is_read_audited:
+                        request = await self._authorizer.add_caller(request)  # The audit record names the caller.
                 else:
                     request.require_region(self._server.identity.region)
                     request = await self._authorizer.add_caller(request)
@@ -336,7 +341,8 @@ class Api:
             refused = self._add_outage(caught)
             safe_text = hide_secrets(refused.text, request, self._server.replica)
             error = format_message(safe_text, (*request.path_values.values(), *request.query.values()))
-            reply = build_refusal_reply(Refusal(refused.code, error, refused.reason, refused.retry_after_s))
+            detail = hide_secrets(refused.detail, request, self._server.replica)
+            reply = build_refusal_reply(Refusal(refused.code, error, refused.reason, refused.retry_after_s, detail))
         except ClientDisconnected:
             return build_text_reply(400, "the request ended before its body")
         except BodyTimeout:
@@ -414,38 +420,33 @@ class Api:
         return request
 
     def _record_audit(self, scope: Scope, request: Request, reply: HttpReply, error: str) -> None:
-        """Append an audit record if the endpoint is audited. A failure to write it is logged and does not fail the
-        request.
+        """Append an audit record if the endpoint is audited.
 
-        Successful heartbeats, fetches and reports of nodes are not audited.
+        Successful heartbeats, fetches and reports of nodes are not audited. Of requests for commands that are no websockets,
+        only denials are: pages check with one whether they may open a terminal.
         """
         endpoint = request.endpoint
-        if self._audit is None or not (endpoint.kind in WRITE_KINDS or endpoint.is_audited):
+        if not self._audit.is_enabled:
+            return
+        is_audited_read = endpoint.is_read_audited and request.caller.token is not None
+        is_denied_command = endpoint.name in COMMAND_ENDPOINTS and reply.status == FORBIDDEN_STATUS
+        if not (endpoint.kind in WRITE_KINDS or endpoint.is_audited or is_audited_read or is_denied_command):
             return
         if endpoint.name in ROUTINE_ENDPOINTS and reply.status < 400:
             return
-        record = AuditRecord(
-            at_ns=self._server.world.now_ns(),
-            request_id=request.id,
-            endpoint=endpoint.name,
-            method=scope["method"],
-            path=hide_secrets(scope["path"], request, self._server.replica),
-            namespace=request.namespace,
-            accessor_id=request.caller.accessor_id,
-            token_name=request.caller.token.name if request.caller.token is not None else "",
-            source=(scope.get("client") or ("", 0))[0],
-            status=reply.status,
-            index=next((int(value) for name, value in reply.headers if name == b"x-cluster-index"), 0),
-            error=error,
+        self._audit.record(
+            build_audit_record(
+                self._server.world,
+                request,
+                self._server.replica,
+                method=scope["method"],
+                path=scope["path"],
+                source=(scope.get("client") or ("", 0))[0],
+                status=reply.status,
+                index=next((int(value) for name, value in reply.headers if name == b"x-cluster-index"), 0),
+                error=error,
+            )
         )
-        try:
-            self._audit.record(record)
-        except OSError as failure:
-            left_out = self._audit_failures.count_event(failure.errno)
-            if left_out is not None:
-                log.error(
-                    "audit record not written request=%s error=%s earlier_records=%d", request.id, failure, left_out
-                )
 
 
 def _get_body_owner(request: Request) -> Hashable:

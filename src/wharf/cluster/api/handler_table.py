@@ -12,11 +12,14 @@ from wharf.cluster.api.handlers import (
     evaluations,
     events,
     explanations,
+    flows,
     identities,
     keyring,
+    limits,
     namespaces,
     node_pools,
     operator,
+    queue,
     quotas,
     scaling,
     search,
@@ -25,7 +28,7 @@ from wharf.cluster.api.handlers import (
     variables,
     volumes,
 )  # fmt: skip
-from wharf.cluster.api.handlers.acl import auth_methods, logins, policies, tokens
+from wharf.cluster.api.handlers.acl import auth_methods, logins, policies, sessions, tokens
 from wharf.cluster.api.handlers.acl.disabled import require_acl_enabled
 from wharf.cluster.api.handlers.agents import documents, metrics, monitor, status
 from wharf.cluster.api.handlers.allocations import control as allocation_control
@@ -40,23 +43,25 @@ from wharf.cluster.api.handlers.jobs import statuses as job_statuses
 from wharf.cluster.api.handlers.jobs import versions as job_versions
 from wharf.cluster.api.handlers.nodes import agent_calls as node_agent_calls
 from wharf.cluster.api.handlers.nodes import assignments as node_assignments
+from wharf.cluster.api.handlers.nodes import fleet as node_fleet
 from wharf.cluster.api.handlers.nodes import protocol as node_protocol
 from wharf.cluster.api.handlers.nodes import records as node_records
+from wharf.cluster.api.handlers.nodes import use as node_use
 from wharf.cluster.api.lists.filters import JoinedFieldReaders
 from wharf.cluster.api.results import ActionHandler, ReadHandler
 from wharf.cluster.server.server import Server
 
 READ_HANDLERS: Final[Mapping[str, ReadHandler]] = {
-    **job_reads.READ_HANDLERS, **job_statuses.READ_HANDLERS, **job_versions.READ_HANDLERS, **evaluations.READ_HANDLERS,
+    **job_reads.READ_HANDLERS, **flows.READ_HANDLERS, **job_statuses.READ_HANDLERS, **job_versions.READ_HANDLERS, **evaluations.READ_HANDLERS,
     **explanations.READ_HANDLERS, **allocation_records.READ_HANDLERS, **deployments.READ_HANDLERS,
-    **services.READ_HANDLERS, **scaling.READ_HANDLERS, **node_records.READ_HANDLERS,
+    **services.READ_HANDLERS, **scaling.READ_HANDLERS, **node_records.READ_HANDLERS, **node_fleet.READ_HANDLERS, **node_use.READ_HANDLERS,
     **node_pools.READ_HANDLERS, **namespaces.READ_HANDLERS, **quotas.READ_HANDLERS, **volumes.READ_HANDLERS,
     **keyring.READ_HANDLERS, **operator.READ_HANDLERS,
 }  # fmt: skip
 
 ACTION_BUILDERS: Final[tuple[Callable[[Server], dict[str, ActionHandler]], ...]] = (
     job_specification.build_action_handlers, job_versions.build_action_handlers, job_control.build_action_handlers,
-    job_actions.build_action_handlers, evaluations.build_action_handlers, allocation_control.build_action_handlers,
+    flows.build_action_handlers,    job_actions.build_action_handlers, evaluations.build_action_handlers, allocation_control.build_action_handlers,
     allocation_files.build_action_handlers, allocation_exec.build_action_handlers, deployments.build_action_handlers,
     services.build_action_handlers, search.build_action_handlers, node_records.build_action_handlers,
     node_protocol.build_action_handlers, node_agent_calls.build_action_handlers, node_pools.build_action_handlers,
@@ -64,11 +69,11 @@ ACTION_BUILDERS: Final[tuple[Callable[[Server], dict[str, ActionHandler]], ...]]
     events.build_action_handlers, identities.build_action_handlers, variables.build_action_handlers,
     keyring.build_action_handlers, status.build_action_handlers, monitor.build_action_handlers,
     operator.build_action_handlers, snapshots.build_action_handlers, metrics.build_action_handlers,
-    documents.build_action_handlers,
+    documents.build_action_handlers, limits.build_action_handlers,
 )  # fmt: skip
 
 ACL_ACTION_BUILDERS: Final = (
-    tokens.build_action_handlers, policies.build_action_handlers, auth_methods.build_action_handlers, logins.build_action_handlers,
+    tokens.build_action_handlers, sessions.build_action_handlers, policies.build_action_handlers, auth_methods.build_action_handlers, logins.build_action_handlers,
 )  # fmt: skip
 
 JOINED_FIELD_READERS: Final[Mapping[type, JoinedFieldReaders]] = allocation_records.JOINED_FIELD_READERS
@@ -78,13 +83,19 @@ JOINED_FIELD_READERS: Final[Mapping[type, JoinedFieldReaders]] = allocation_reco
 def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
     """Return the handlers of all read endpoints, by endpoint name.
 
-    While access control is off, handlers of ACL endpoints refuse every request, except `acl.token.self`.
+    While access control is off, handlers of ACL endpoints refuse every request, except `acl.token.self` and `acl.check`.
     """
-    handlers = {**READ_HANDLERS, **variables.build_read_handlers(server), **node_assignments.build_read_handlers()}
-    for module in (tokens, policies, auth_methods):
+    handlers = {
+        **READ_HANDLERS,
+        **variables.build_read_handlers(server),
+        **queue.build_read_handlers(server),
+        **explanations.build_read_handlers(server),
+        **node_assignments.build_read_handlers(),
+    }
+    for module in (tokens, sessions, policies, auth_methods):
         for name, handler in module.build_read_handlers(server).items():
             handlers[name] = require_acl_enabled(server, handler)
-    return handlers | {"acl.token.self": tokens.TokenReads(server).read_own_token}
+    return handlers | {"acl.token.self": tokens.TokenReads(server).read_own_token, "acl.check": tokens.check_access}
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:

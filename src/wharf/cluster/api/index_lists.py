@@ -1,10 +1,10 @@
 """Reads of all records with one index value, such as the allocations of a job: at once if they are few, else in slices."""
 
 from collections.abc import Callable, Hashable
-from heapq import merge
+from heapq import heappush, heapreplace, merge
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -96,11 +96,68 @@ async def find_newest_in_slices(
     return newest
 
 
+async def read_newest_in_slices(
+    replica: Replica,
+    index: Index[R],
+    *value: Hashable,
+    limit: int,
+    is_selected: Callable[[R], bool] | None = None,
+    work: SlicedWork,
+) -> list[R]:
+    """Return at most `limit` of the newest records that have this index value now and that `is_selected` accepts.
+
+    The newest is the first.
+    """
+    newest = NewestRecords[R](limit)
+
+    def keep(record: R) -> None:
+        if newest.may_contain(record) and (is_selected is None or is_selected(record)):
+            newest.add(record)
+
+    await visit_in_slices(replica, index, *value, visit=keep, work=work, prefers_new=True)
+    return newest.take_sorted()
+
+
+class NewestRecords(Generic[R]):
+    """Collects the newest of many records."""
+
+    __slots__ = ("_heap", "_limit", "_oldest_index")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._heap: list[tuple[Any, R]] = []  # The oldest one is the first.
+        self._oldest_index = 0
+        """Records that were created before this index are too old."""
+
+    def may_contain(self, record: Any) -> bool:
+        """Return whether a record may be one of the newest. Nearly all of 100,000 are not, so this test is quick."""
+        return bool(record.create_index >= self._oldest_index)
+
+    def add(self, record: R) -> None:
+        """Collect a record if it is one of the newest."""
+        entry = (get_creation_order(record), record)
+        if len(self._heap) < self._limit:
+            heappush(self._heap, entry)
+        elif entry[0] > self._heap[0][0]:
+            heapreplace(self._heap, entry)
+        if len(self._heap) == self._limit:
+            self._oldest_index = self._heap[0][0][0]
+
+    def take_sorted(self) -> list[R]:
+        """Return the collected records, the newest first."""
+        return [record for _, record in sorted(self._heap, key=itemgetter(0), reverse=True)]
+
+
 async def visit_in_slices(
-    replica: Replica, index: Index[R], *value: Hashable, visit: Callable[[R], object], work: SlicedWork
+    replica: Replica,
+    index: Index[R],
+    *value: Hashable,
+    visit: Callable[[R], object],
+    work: SlicedWork,
+    prefers_new: bool = False,
 ) -> None:
     """Call `visit` with each record that has this index value now, in arbitrary order, also if it changes meanwhile."""
-    snapshot = IndexSnapshot(replica, index, *value)
+    snapshot = IndexSnapshot(replica, index, *value, prefers_new=prefers_new)
     work.restart()
     try:
         while records := snapshot.read_next(RECORDS_PER_CHECK):

@@ -12,7 +12,7 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import NODES, NODES_BY_SECRET
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
+from wharf.contract.model.refusal import Refusal, RefusalCode, not_found, permission_denied
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.credentials import NODE_SECRET_HEADER, read_token
 
@@ -60,7 +60,7 @@ def require_node(replica: Replica, request: Request) -> Node:
     if node is None:
         raise not_found("node not found")
     if not _has_secret_of(node, request):
-        raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
+        raise permission_denied("the request needs the secret of this node, which only its agent has")
     return node
 
 

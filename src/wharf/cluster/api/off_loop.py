@@ -1,4 +1,4 @@
-"""Requests with large bodies: which ones a worker executes outside the event loop, and the form of their replies."""
+"""Requests that a worker executes outside the event loop, with large bodies or long computations, and the form of their replies."""
 
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Final
@@ -67,7 +67,7 @@ class OffLoopExecutor:
         async def compute() -> OffLoopReply:
             return _encode_result(await execute(), has_indent=has_indent)
 
-        reply = await self._run(request, compute)
+        reply = await self._run(compute, *self._choose_lane(request))
         body = None
         if reply.content_type:
             body = EncodedBody(reply.body, reply.content_type, is_indented=has_indent)
@@ -81,10 +81,21 @@ class OffLoopExecutor:
             assert isinstance(reply.body, ReplyBody), "reads have no streamed replies"
             return OffLoopReply(reply.status, tuple(reply.headers), body=b"".join(reply.body.chunks))
 
-        encoded = await self._run(request, compute)
+        encoded = await self._run(compute, *self._choose_lane(request))
         return HttpReply(encoded.status, list(encoded.headers), ReplyBody((encoded.body,)))
 
-    async def _run(self, request: Request, compute: Callable[[], Awaitable[OffLoopReply]]) -> OffLoopReply:
+    async def compute_body(self, request: Request, compute: Callable[[], object], *, has_indent: bool) -> ReplyBody:
+        """Return the encoded value that `compute` returns on a copy of the state. Raises `Refusal`."""
+
+        async def encode() -> OffLoopReply:
+            return OffLoopReply(body=b"".join(encode_body(compute(), is_pretty=has_indent).chunks))
+
+        reply = await self._run(encode, WorkerLane.EXPLANATION, request.owner)
+        return ReplyBody((reply.body,))
+
+    async def _run(
+        self, compute: Callable[[], Awaitable[OffLoopReply]], lane: WorkerLane, owner: Hashable
+    ) -> OffLoopReply:
         """Return what `compute` returns in a worker. Raises the `Refusal` or `CannotPreview` that it raises."""
 
         async def encode_outcome() -> bytes:
@@ -102,7 +113,6 @@ class OffLoopExecutor:
             except CannotPreview:
                 return _encode(OffLoopReply(cannot_preview=True))
 
-        lane, owner = self._choose_lane(request)
         reply = _decode(await self._worker.run(encode_outcome, lane=lane, owner=owner))
         if reply.code is not None:
             raise Refusal(reply.code, reply.text, reply.reason, reply.retry_after_s)

@@ -24,8 +24,6 @@ LIMITS_SCOPE_KEY: Final = "wharf.limits"
 
 `kind` is `machine` or `caller`, `class` is `plain` or `waiting`, `authorization` is `Bearer <token>` or `None`.
 """
-STREAMING_ENDPOINTS: Final = frozenset(("event.stream", "agent.monitor", "client.fs_logs", "client.fs_stream"))
-"""Endpoints whose replies are streams without a fixed end."""
 
 
 class KnownTokens(Protocol):
@@ -90,7 +88,7 @@ class RequestClassifier:
         endpoint = self._router.find_route(path.partition(b"?")[0].decode("latin-1")).methods.get(scope["method"])
         if endpoint is None:
             return False
-        if endpoint.name in STREAMING_ENDPOINTS:
+        if endpoint.has_endless_reply:
             return True
         is_blocking = endpoint.kind is EndpointKind.READ and endpoint.can_block and b"index=" in scope["query_string"]
         return is_blocking and parse_query(scope["query_string"]).get("index", "0") not in ("", "0")

@@ -37,7 +37,14 @@ from wharf.cluster.api.replies.shared import (
 from wharf.cluster.api.requests.parameters import QueryOptions, is_pretty, parse_query_options
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.targets import RequestTarget
-from wharf.cluster.api.results import BrainQuery, DeferredValue, RecordList, SlicedValue, UnpreparedRead
+from wharf.cluster.api.results import (
+    BrainQuery,
+    DeferredValue,
+    RecordList,
+    SlicedValue,
+    SnapshotValue,
+    UnpreparedRead,
+)
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.loop_slots import LoopSlots
@@ -46,11 +53,9 @@ from wharf.cluster.state import Replica
 from wharf.contract.model.acl.permissions import PublicAccess
 from wharf.contract.model.refusal import Refusal, invalid_request
 
-BUILT_VALUES: Final = frozenset((RecordList, SlicedValue, DeferredValue, BrainQuery))
+BUILT_VALUES: Final = frozenset((RecordList, SlicedValue, SnapshotValue, DeferredValue, BrainQuery))
 """The types of values that are built when the reply is encoded."""
-LARGE_BLOCKING_BODY_TEXT: Final = (
-    "a blocking query must not have a large body (docs/body-limits.md): name fewer objects, or leave out `index`"
-)
+LARGE_BLOCKING_BODY_TEXT: Final = "a blocking query must not have a large body (documentation page Limits of request bodies): name fewer objects, or leave out `index`"
 TOKEN_SAFE_CHARACTERS: Final = "".join(map(chr, range(33, 127))).replace("%", "")
 """Characters of a page token that its header holds unescaped. Job ids in tokens may contain any character."""
 ASSIGNMENTS_ENDPOINT: Final = "node.desired"
@@ -291,13 +296,18 @@ class ReadExecutor:
         return is_short and all(map(self._light_records.is_light, records))
 
     async def _build_and_encode(self, shared: SharedReply, result: ReadResult, *, is_pretty: bool) -> EncodedRead:
-        """Build a value that takes long, in slices, on a thread or in the scheduler process, and return it encoded."""
+        """Build a value that takes long, and return it encoded.
+
+        It is built in slices, on a thread, in a copy of this process, or in the scheduler process.
+        """
         server, value = self._server, result.value
         owner = shared.request.caller.owner_key
         work = self.list_encoder.make_work(owner)
         try:
             if isinstance(value, RecordList):
                 body = await self.list_encoder.encode_records(value, shared, is_pretty=is_pretty)
+            elif isinstance(value, SnapshotValue):
+                body = await self._off_loop.compute_body(shared.request, value.compute, has_indent=is_pretty)
             elif isinstance(value, DeferredValue):
                 budget = server.read_limits.make_view_budget(value.limit_advice)
                 work = SlicedWork(server.world, server.off_loop, budget, owner)

@@ -81,6 +81,15 @@ class BrainQuery(msgspec.Struct, frozen=True):
     request: object
 
 
+class SnapshotValue(msgspec.Struct, frozen=True):
+    """A read result that takes long to compute from records all over the state, which must not change meanwhile.
+
+    It is computed in a copy of this process when the reply is encoded. Callers with the same query share it.
+    """
+
+    compute: Callable[[], object]
+
+
 class EncodedBody(msgspec.Struct, frozen=True):
     """An already encoded reply body."""
 

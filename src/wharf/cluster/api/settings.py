@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from wharf.contract.model.settings import Duration, SettingInfo, Size
-from wharf.contract.model.times import MINUTE, SECOND
+from wharf.contract.model.times import HOUR, MINUTE, SECOND
 
 
 class TlsVersion(enum.StrEnum):
@@ -58,33 +58,48 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
             max_value=64,
         ),
     ] = 1
+    trusted_origins: Annotated[
+        tuple[str, ...],
+        SettingInfo(
+            "Origins of web pages on other servers that may send requests without a token and open websockets, such as "
+            "`https://dashboard.example.com`. Others are refused (documentation page Access control)."
+        ),
+    ] = ()
+    host_names: Annotated[
+        tuple[str, ...],
+        SettingInfo(
+            "The names under which browsers reach this server. With any, requests of browsers without a token are refused "
+            "under other names (documentation page Access control).",
+            default_text="none: every name, except on connections within this machine while access control is off",
+        ),
+    ] = ()
     max_body_size: Annotated[Size, SettingInfo("The maximum size of a request body.")] = Size(10_000_000)
     max_filter_cpu: Annotated[
         Duration,
         SettingInfo(
             "The maximum CPU time that one request may use to evaluate its filter. Beyond it, the request is refused with "
-            "status 400 (docs/read-limits.md).",
+            "status 400 (documentation page Limits of reads).",
         ),
     ] = Duration(SECOND)
     max_list_cpu: Annotated[
         Duration,
         SettingInfo(
             "The maximum CPU time that one request may use to build and encode a list, or to search. Beyond it, the "
-            "request is refused with status 400 (docs/read-limits.md).",
+            "request is refused with status 400 (documentation page Limits of reads).",
         ),
     ] = Duration(30 * SECOND)
     max_view_cpu: Annotated[
         Duration,
         SettingInfo(
             "The maximum CPU time that one request may use to compute a reply from records, such as the differences of "
-            "job versions. Beyond it, the request is refused with status 400 (docs/read-limits.md).",
+            "job versions. Beyond it, the request is refused with status 400 (documentation page Limits of reads).",
         ),
     ] = Duration(5 * SECOND)
     max_request_cpu: Annotated[
         Duration,
         SettingInfo(
             "The maximum CPU time of a request with a large body, in its worker process. Beyond it, the request is "
-            "refused with status 400 (docs/body-limits.md).",
+            "refused with status 400 (documentation page Limits of request bodies).",
         ),
     ] = Duration(SECOND)
     shutdown_grace: Annotated[Duration, SettingInfo("The time for open requests to finish when the agent stops.")] = (
@@ -97,7 +112,9 @@ class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     enabled: Annotated[
         bool,
-        SettingInfo("Whether API requests are rate limited, with the profile `cluster` (docs/limits.md)."),
+        SettingInfo(
+            "Whether API requests are rate limited, with the profile `cluster` (documentation page Rate limits in front of a service)."
+        ),
     ] = False
     file: Annotated[
         str,
@@ -150,6 +167,9 @@ class UiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The table `ui`."""
 
     enabled: Annotated[bool, SettingInfo("Whether the web pages are served.")] = True
+    session_ttl: Annotated[
+        Duration, SettingInfo("How long a browser stays signed in. It is signed out earlier when its token expires.")
+    ] = Duration(12 * HOUR)
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):

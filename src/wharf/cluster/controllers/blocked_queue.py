@@ -133,6 +133,10 @@ class BlockedQueue:
             heapq.heappop(heap)
         self._waiting_children.pop(parent_key, None)
 
+    def mark_for_retry(self, evaluation_ids: Iterable[str]) -> None:
+        """Mark these evaluations for a retry, as far as they are blocked: a slot of their lock is free."""
+        self._marked |= {each: None for each in evaluation_ids if each in self._waiting}
+
     def retry_all(self) -> None:
         """Mark all blocked evaluations for a retry."""
         self._marked |= dict.fromkeys(self._waiting)
@@ -224,7 +228,7 @@ def _can_use_capacity(evaluation: Evaluation, node_class: str) -> bool:
 
     An empty text stands for any class.
     """
-    if evaluation.waits_behind:
+    if evaluation.waits_behind or evaluation.waits_only_for_locks:
         return False  # It waits for a slot, not for capacity.
     eligible = evaluation.class_eligibility
     if evaluation.quota_limit_reached:

@@ -14,7 +14,7 @@ MIN_STALE_ENTRIES: Final = 64
 
 
 class DeadlineHeap(Generic[KeyT]):
-    """A deadline for each key, in seconds of the leader's monotonic clock. A heap finds the earliest one."""
+    """A deadline for each key, in seconds, or any other unit, of one clock of the leader. A heap finds the earliest one."""
 
     def __init__(self) -> None:
         self._deadlines: dict[KeyT, float] = {}  # The valid deadlines by key.

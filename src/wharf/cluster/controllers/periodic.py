@@ -11,7 +11,8 @@ import msgspec
 
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.jobs.children import ChildJobResult
-from wharf.cluster.operations.jobs.periodic import launch_periodic_job
+from wharf.cluster.operations.jobs.overlap import find_refusal, get_overlap
+from wharf.cluster.operations.jobs.periodic import launch_periodic_job, skip_launch
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, CHILDREN_OF_JOB, EVALUATIONS_OF_JOB, JOBS, PERIODIC_LAUNCHES
 from wharf.contract.model.jobs.cron import CronError
@@ -201,14 +202,19 @@ def launch_if_due(
 ) -> Decision[ChildJobResult | None]:
     """Return the decision that creates the child job of this launch.
 
-    It writes nothing if the parent is no longer an active periodic job, or if it prohibits overlap and a child still
-    runs.
+    It writes nothing if the parent is no longer an active periodic job. If it prohibits overlap and a child still runs, only the
+    time is recorded: a new leader must not make up for a launch that was skipped on purpose. In a flow with `Overlap`, that
+    setting decides instead.
     """
     parent = snapshot.get(JOBS, *due.job_key)
     if parent is None or not parent.is_active_periodic or parent.periodic is None:
         return Decision(None, lambda _index: None)
-    if parent.periodic.prohibit_overlap and has_running_child(snapshot, parent):
-        return Decision(None, lambda _index: None)
+    if get_overlap(parent):
+        is_skipped = bool(find_refusal(snapshot, parent))
+    else:
+        is_skipped = parent.periodic.prohibit_overlap and has_running_child(snapshot, parent)
+    if is_skipped:
+        return skip_launch(snapshot, parent, due.launch_s)
     decision = launch_periodic_job(snapshot, parent, context, settings, launch_time_s=due.launch_s)
     assert decision.write is not None, "a launch writes its child or a new evaluation of it"
     write = msgspec.structs.replace(decision.write, cause=Cause(CauseKind.TIMER, "periodic"))

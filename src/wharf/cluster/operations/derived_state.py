@@ -8,16 +8,24 @@ decided elsewhere, such as a registration. Whether a deployment continues, fails
 
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.operations.jobs.summaries import SUMMARY_COUNTERS, make_job_summary
-from wharf.cluster.state import Index, Replica, Table
+from wharf.cluster.operations.array_results import (
+    add_element_results,
+    derive_outcome,
+    has_active_elements,
+    has_open_elements,
+)
+from wharf.cluster.operations.derived_write_builder import DerivedWriteBuilder
+from wharf.cluster.operations.jobs.summaries import choose_counter, make_job_summary
+from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
+    ARRAY_ATTEMPTS,
+    ATTEMPTS_OF_JOB,
     DEPLOYMENTS,
     DEPLOYMENTS_OF_JOB,
     EVALUATIONS,
@@ -25,11 +33,21 @@ from wharf.cluster.state.tables import (
     JOB_SUMMARIES,
     JOBS,
 )
-from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.deployments import Deployment, DeploymentGroup
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
-from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobKey, JobStatus, JobSummary, JobType
-from wharf.contract.model.log import Cause, Condition, PutRecord, Write, join_key
+from wharf.contract.model.jobs.job import (
+    ChildrenSummary,
+    GroupSummary,
+    Job,
+    JobEnding,
+    JobKey,
+    JobStatus,
+    JobSummary,
+    JobType,
+)
+from wharf.contract.model.log import Cause, Write
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.state_machines.transitions import DEPLOYMENT_STATES, JOB_STATES
 from wharf.contract.model.times import to_datetime
@@ -47,7 +65,7 @@ def update_deployment_counts(deployment: Deployment, changes: Sequence[Allocatio
     for old, new in changes:
         group = groups.get(new.task_group)
         if group is not None:
-            counted = _count_placement(group, deployment.id, old, new)
+            counted = _remove_stopped_canary(_count_placement(group, deployment.id, old, new), new)
             groups[new.task_group] = _count_health(counted, deployment, old, new)
     if groups == (deployment.task_groups or {}):
         return deployment
@@ -72,6 +90,18 @@ def _count_placement(
         placed_at = to_datetime(new.modify_time)
         group = replace(group, require_progress_by=add_duration(placed_at, group.progress_deadline))
     return group
+
+
+def _remove_stopped_canary(group: DeploymentGroup, allocation: Allocation) -> DeploymentGroup:
+    """Return the group without a canary that the servers stopped and that has ended, such as one on a draining node.
+
+    Its deployment places another one, which the list holds in its place. After the promotion the list does not change.
+    """
+    placed = group.placed_canaries or ()
+    has_ended = allocation.is_server_terminal and allocation.is_client_terminal
+    if group.promoted or not has_ended or allocation.id not in placed:
+        return group
+    return replace(group, placed_canaries=tuple(each for each in placed if each != allocation.id))
 
 
 def _count_health(
@@ -135,82 +165,6 @@ CUMULATIVE_COUNTERS = ("complete", "failed")
 """Counters of a job summary that only grow: allocations that ended in these states stay counted."""
 
 
-class DerivedWriteBuilder:
-    """A view of the state as a write will leave it, which collects further changes that follow from the write."""
-
-    def __init__(self, snapshot: Replica, write: Write) -> None:
-        self.snapshot = snapshot
-        self._changed: dict[str, dict[str, Any]] = {}
-        """By table name and key, the records that the write changes; `None`: deleted."""
-        self._write = write
-        self._changes = {(change.table, change.key): change for change in write.changes}
-        """All changes of the write by (table name, key)."""
-        self._conditions = {(condition.table, condition.key): condition for condition in write.conditions}
-        """All conditions of the write by (table name, key)."""
-        self._changed_by_value: dict[tuple[str, str], dict[Any, list[Any]]] = {}
-        """By table and index, the records that the write stores by their index value. Built on first use.
-
-        A write may contain the changes of many jobs, and each job needs only its own.
-        """
-        for change in write.changes:
-            record = change.record if isinstance(change, PutRecord) else None
-            self._changed.setdefault(change.table, {})[change.key] = record
-
-    def get_changes(self, table: Table[Any]) -> dict[str, Any]:
-        """Return the changed records of a table by key; the value is `None` if the write deletes the record."""
-        return self._changed.get(table.name, {})
-
-    def get_record(self, table: Table[Any], *key: str) -> Any:
-        """Return the record as the write will leave it, or `None` if it does not exist then."""
-        changed = self.get_changes(table)
-        joined = join_key(*key)
-        return changed[joined] if joined in changed else self.snapshot.get(table, *key)
-
-    def iterate_index(self, table: Table[Any], index: Index[Any], value: JobKey) -> Iterator[Any]:
-        """Yield the records with this value of the index, as the write will leave them."""
-        changed = self.get_changes(table)
-        yield from self.list_stored(table, index, value)
-        # Lazy: most callers stop at the first match, and a job may have a million allocations.
-        for key, record in self.snapshot.iter_by_index(index, *value):
-            if key not in changed:
-                yield record
-
-    def list_stored(self, table: Table[Any], index: Index[Any], value: JobKey) -> Sequence[Any]:
-        """Return the records with this value of the index that the write stores, in the order of its changes."""
-        changed = self._changed.get(table.name)
-        if changed is None:
-            return ()
-        by_value = self._changed_by_value.get((table.name, index.name))
-        if by_value is None:
-            by_value = self._changed_by_value[table.name, index.name] = {}
-            for record in changed.values():
-                if record is not None:
-                    by_value.setdefault(index.get_value(record), []).append(record)
-        return by_value.get(value, ())
-
-    def has_deleted(self, table: Table[Any], index: Index[Any], value: JobKey) -> bool:
-        """Return whether the write deletes a record that has this value of the index."""
-        deleted_records = [
-            self.snapshot.get(table, key) for key, record in self.get_changes(table).items() if record is None
-        ]
-        return any(record is not None and index.get_value(record) == value for record in deleted_records)
-
-    def put_record(self, table: Table[Any], record: Any) -> None:
-        """Add a changed record to the write, and the condition that its stored version is still the current one."""
-        change = table.build_put(record)
-        change_key = (table.name, change.key)
-        self._changed.setdefault(table.name, {})[change.key] = record
-        for index in table.indexes:
-            self._changed_by_value.pop((table.name, index.name), None)
-        self._changes[change_key] = change
-        version = self.snapshot.get_version(table, change.key)
-        self._conditions.setdefault(change_key, Condition(table.name, change.key, version))
-
-    def build_write(self) -> Write:
-        """Return the original write, extended by all changes and conditions that were added."""
-        return replace(self._write, changes=tuple(self._changes.values()), conditions=tuple(self._conditions.values()))
-
-
 def add_derived_changes(snapshot: Replica, write: Write) -> Write:
     """Return the write extended by every job status, job summary and deployment count that its changes affect."""
     builder = DerivedWriteBuilder(snapshot, write)
@@ -242,17 +196,60 @@ def _add_job_changes(builder: DerivedWriteBuilder, key: JobKey) -> None:
         if stored is not None and stored.status is not JobStatus.DEAD:
             _add_parent_change(builder, stored, old_status, JobStatus.DEAD)
         return
+    add_element_results(builder, job)
     summary: JobSummary | None = builder.get_record(JOB_SUMMARIES, *key)
+    status = derive_job_status(builder, job)
     counted = _update_summary(builder, job, summary)
+    counted = replace(counted, outcome=_derive_outcome(builder, job, status, counted.outcome))
     if counted != summary:
         builder.put_record(JOB_SUMMARIES, counted)
-    status = derive_job_status(builder, job)
     if status is not job.status:
         builder.put_record(
             JOBS, replace(job, status=advance_state(JOB_STATES, job.status, status, record_id=f"{key[0]}/{key[1]}"))
         )
     if status is not old_status:
         _add_parent_change(builder, job, old_status, status)
+
+
+def _derive_outcome(builder: DerivedWriteBuilder, job: Job, status: JobStatus, stored: str) -> str:
+    """Return how the job ended. The stored outcome stays while garbage collection deletes what it follows from."""
+    if status is not JobStatus.DEAD:
+        return JobEnding.NONE.value
+    key = (job.namespace, job.id)
+    is_affected = (
+        job.status is not status
+        or builder.list_stored(ARRAY_ATTEMPTS, ATTEMPTS_OF_JOB, key)
+        or builder.list_stored(ALLOCATIONS, ALLOCATIONS_OF_JOB, key)
+    )
+    if not is_affected:
+        return stored
+    return (derive_outcome(builder, job) or _derive_allocations_outcome(builder, job)).value
+
+
+def _derive_allocations_outcome(builder: DerivedWriteBuilder, job: Job) -> JobEnding:
+    """Return how the allocations of an ended job without elements ended: the newest one of each name decides.
+
+    An allocation that failed was replaced by a newer one of its name, or failed for good. Counters of allocations do not
+    show which: they also count the allocations of earlier versions of the job (decision record 0321).
+    """
+    counts = {group.name: group.count for group in job.groups if group.array is None}
+    if job.stop or job.is_periodic or job.is_parameterized or len(counts) < len(job.groups):
+        return JobEnding.NONE
+    newest: dict[tuple[str, str], Allocation] = {}
+    for allocation in builder.iterate_index(ALLOCATIONS, ALLOCATIONS_OF_JOB, (job.namespace, job.id)):
+        if allocation.job_create_index != job.create_index or (
+            not job.runs_on_every_node and parse_index(allocation.name) >= counts.get(allocation.task_group, 0)
+        ):
+            continue  # Of an earlier job of this ID, or no longer requested.
+        # Allocations of all nodes have the same name if the job runs on each node.
+        key = allocation.name, allocation.node_id if job.runs_on_every_node else ""
+        known = newest.get(key)
+        if known is None or (known.create_index, known.id) < (allocation.create_index, allocation.id):
+            newest[key] = allocation
+    if any(each.client_status in (ClientStatus.FAILED, ClientStatus.LOST) for each in newest.values()):
+        return JobEnding.FAILED
+    is_complete = any(each.client_status is ClientStatus.COMPLETE for each in newest.values())
+    return JobEnding.SUCCEEDED if is_complete else JobEnding.NONE
 
 
 def _add_deployment_changes(builder: DerivedWriteBuilder) -> None:
@@ -284,13 +281,13 @@ def _add_parent_change(
 
 
 def _list_affected_jobs(builder: DerivedWriteBuilder) -> dict[JobKey, None]:
-    """Return the keys of the jobs that the write changes, or of which it changes an evaluation, allocation or
-    deployment.
+    """Return the keys of the jobs that the write changes, or of which it changes an evaluation, an allocation, a
+    deployment or an attempt.
 
     The keys are in a dictionary, which preserves their order.
     """
     job_keys: dict[JobKey, None] = {}
-    for table in (EVALUATIONS, ALLOCATIONS, DEPLOYMENTS):
+    for table in (EVALUATIONS, ALLOCATIONS, DEPLOYMENTS, ARRAY_ATTEMPTS):
         for key, record in builder.get_changes(table).items():
             record = record if record is not None else builder.snapshot.get(table, key)
             if record is not None and record.job_id:
@@ -313,11 +310,16 @@ def derive_job_status(builder: DerivedWriteBuilder, job: Job) -> JobStatus:
     deployments: Iterator[Deployment] = builder.iterate_index(DEPLOYMENTS, DEPLOYMENTS_OF_JOB, key)
     if any(deployment.status not in DEPLOYMENT_STATES.terminal_states for deployment in deployments):
         return JobStatus.RUNNING
-    allocations: Iterator[Allocation] = builder.iterate_index(ALLOCATIONS, ALLOCATIONS_OF_JOB, key)
-    if any(not allocation.is_terminal for allocation in allocations):
+    if has_active_elements(builder, job):
         return JobStatus.RUNNING
+    if not all(group.array is not None for group in job.groups):
+        allocations: Iterator[Allocation] = builder.iterate_index(ALLOCATIONS, ALLOCATIONS_OF_JOB, key)
+        if any(not allocation.is_terminal for allocation in allocations):
+            return JobStatus.RUNNING
     evaluations: list[Evaluation] = list(builder.iterate_index(EVALUATIONS, EVALUATIONS_OF_JOB, key))
     if any(not evaluation.status.is_terminal for evaluation in evaluations):
+        return JobStatus.PENDING
+    if not job.stop and has_open_elements(builder, job):
         return JobStatus.PENDING
     if evaluations or job.stop or job.status is JobStatus.DEAD:
         return JobStatus.DEAD
@@ -366,12 +368,12 @@ def _count_allocation(groups: dict[str, dict[str, int]], old: Allocation | None,
     if old is not None and old.client_status is new.client_status:
         return
     if old is not None:
-        old_counter = SUMMARY_COUNTERS[old.client_status]
+        old_counter = choose_counter(old)
         if old_counter not in CUMULATIVE_COUNTERS:
             counters[old_counter] = max(0, counters[old_counter] - 1)
     elif counters["queued"]:
         counters["queued"] -= 1
-    counters[SUMMARY_COUNTERS[new.client_status]] += 1
+    counters[choose_counter(new)] += 1
 
 
 def _move_child(summary: JobSummary, old_status: JobStatus | None, new_status: JobStatus) -> JobSummary:

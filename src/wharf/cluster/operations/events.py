@@ -19,6 +19,7 @@ from wharf.cluster.state.tables import (
     ACL_ROLES,
     ACL_TOKENS,
     ALLOCATIONS,
+    ARRAY_ATTEMPTS,
     DEPLOYMENTS,
     EVALUATIONS,
     HOST_VOLUMES,
@@ -37,11 +38,12 @@ WILDCARD: Final = "*"
 
 
 class EventTopic(StrEnum):
-    """The topics of the event stream, with Nomad's names."""
+    """The topics of the event stream, with Nomad's names, where Nomad has them."""
 
     JOB = "Job"
     EVALUATION = "Evaluation"
     ALLOCATION = "Allocation"
+    ATTEMPT = "Attempt"  # Of the arrays and the steps of a job. Not in Nomad.
     DEPLOYMENT = "Deployment"
     NODE = "Node"
     NODE_POOL = "NodePool"
@@ -59,6 +61,7 @@ TOPIC_PERMISSIONS: Final[Mapping[str, Permission]] = MappingProxyType({
     EventTopic.JOB: permissions.READ_JOB,
     EventTopic.EVALUATION: permissions.READ_JOB,
     EventTopic.ALLOCATION: permissions.READ_JOB,
+    EventTopic.ATTEMPT: permissions.READ_JOB,
     EventTopic.DEPLOYMENT: permissions.READ_JOB,
     EventTopic.SERVICE: permissions.READ_JOB,
     EventTopic.NODE: permissions.READ_NODE,
@@ -139,6 +142,9 @@ EVENT_MAPPINGS: Final[Mapping[str, EventMapping]] = MappingProxyType({
     ALLOCATIONS.name: EventMapping(
         topic=EventTopic.ALLOCATION, stored_type="AllocationUpdated", get_key=lambda record: record.id, get_namespace=_get_namespace,
         get_filter_keys=lambda record: (record.job_id, record.deployment_id),
+    ),
+    ARRAY_ATTEMPTS.name: EventMapping(
+        topic=EventTopic.ATTEMPT, stored_type="AttemptUpdated", get_key=lambda attempt: attempt.job_id, get_namespace=_get_namespace
     ),
     DEPLOYMENTS.name: EventMapping(
         topic=EventTopic.DEPLOYMENT, stored_type="DeploymentStatusUpdate", get_key=lambda record: record.id, get_namespace=_get_namespace,
@@ -251,12 +257,13 @@ class EventFilter(msgspec.Struct, frozen=True):
             return False
         return any(_matches_keys(self.topics.get(topic, frozenset()), event) for topic in (event.topic, WILDCARD))
 
-    def is_allowed_for(self, rights: Rights) -> bool:
-        """Return whether these rights allow a subscription to all its topics. Single events are checked later.
+    def find_forbidden_topic(self, rights: Rights) -> str | None:
+        """Return the first topic to which these rights allow no subscription, or `None`. Single events are checked later.
 
         Unknown topics are allowed: they have no events.
         """
-        return all(_can_subscribe(rights, topic, self.namespace) for topic in TOPIC_PERMISSIONS if topic in self.topics)
+        topics = (topic for topic in TOPIC_PERMISSIONS if topic in self.topics)
+        return next((topic for topic in topics if not _can_subscribe(rights, topic, self.namespace)), None)
 
 
 def _matches_keys(keys: frozenset[str], event: ClusterEvent) -> bool:

@@ -11,7 +11,6 @@ from wharf.cluster.scheduling.capacity.quotas import QuotaUsageTracker
 from wharf.cluster.scheduling.capacity.reservation import Reservation, build_reservation
 from wharf.cluster.scheduling.feasibility.checker import FeasibilityChecker
 from wharf.cluster.scheduling.fleet.fleet import Fleet
-from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     EVALUATIONS_BY_STATUS,
@@ -22,6 +21,7 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.resource_usage import Usage
 
 R = TypeVar("R")
 RecordChange = tuple[str, R | None, R | None]

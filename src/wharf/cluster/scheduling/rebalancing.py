@@ -20,7 +20,6 @@ from wharf.cluster.scheduling.fleet.draft import FleetDraft
 from wharf.cluster.scheduling.ranking.rules import get_placement_rules
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
 from wharf.cluster.scheduling.ranking.selector import NodeSelector
-from wharf.cluster.scheduling.resources.usage import get_resources_usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, DEPLOYMENTS_OF_JOB, JOBS, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
@@ -28,6 +27,7 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.operator.rebalancing import AllocationMove, Rebalancing
 from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm
+from wharf.contract.model.resource_usage import get_resources_usage
 
 MIN_SCORE_GAIN: Final = 0.1
 """A move with a smaller gain is not worth the restart. It also keeps allocations from moving back and forth."""

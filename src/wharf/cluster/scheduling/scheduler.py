@@ -16,12 +16,13 @@ from wharf.cluster.scheduling.constraints import (
     list_group_affinities,
     list_group_constraints,
 )
-from wharf.cluster.scheduling.feasibility.checker import has_unique_constraints
+from wharf.cluster.scheduling.feasibility.checker import has_unique_constraints, has_unique_target
 from wharf.cluster.scheduling.placement.executor import PlacementExecutor
 from wharf.cluster.scheduling.placement.placer import Placer
 from wharf.cluster.scheduling.placement.preemption import is_preemption_enabled
 from wharf.cluster.scheduling.plans.completion import EvaluationCompletion
 from wharf.cluster.scheduling.plans.plan import Plan
+from wharf.cluster.scheduling.reconcile.array_group import MAX_STARTED_ELEMENTS, reconcile_array
 from wharf.cluster.scheduling.reconcile.classification import find_tainted_nodes
 from wharf.cluster.scheduling.reconcile.deployment import (
     find_job_deployments,
@@ -35,23 +36,27 @@ from wharf.cluster.scheduling.reconcile.outcome import GroupOutcome
 from wharf.cluster.scheduling.reconcile.replacement_chain import drop_missing_replacements
 from wharf.cluster.scheduling.reconcile.service_group import reconcile_group, stop_group
 from wharf.cluster.scheduling.reconcile.system_group import reconcile_system_group
+from wharf.cluster.scheduling.steps.facts import read_snapshot_run
 from wharf.cluster.state import Replica
-from wharf.cluster.state.lookups import find_allocation_job
+from wharf.cluster.state.lookups import find_allocation_job, list_elements, read_element_states
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
     DEPLOYMENTS_OF_JOB,
+    ELEMENTS_OF_GROUP,
     EVALUATIONS,
     JOB_VERSIONS,
     JOBS,
     NODES,
+    VERSIONS_OF_JOB,
+    ElementPhase,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, SchedulerType
-from wharf.contract.model.jobs.constraints import Affinity, Constraint
+from wharf.contract.model.jobs.constraints import Affinity, Constraint, Operand
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.job import Job, JobKey
 from wharf.contract.model.jobs.plan import DesiredUpdates
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import NodeStatus
@@ -64,7 +69,13 @@ GROUP_STEPS: Final = 20
 NODES_PER_STEP: Final = 300
 """How many nodes are scored in one step, because all of them are scored at once."""
 STEPS_PER_PLACEMENT: Final = 5
-"""The steps of one placement."""
+"""The steps of one placement, without its ports. Each port takes one step more."""
+NODES_PER_COLUMN_STEP: Final = 10
+"""How many nodes have their values read in one step, for a spread or a constraint `distinct_property`."""
+NODES_PER_AFFINITY_STEP: Final = 1_500
+"""How many nodes are scored in one step by an affinity."""
+CONSTRAINTS_PER_STEP: Final = 2
+"""How many constraints are prepared in one step, without the comparisons."""
 
 
 def plan_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Evaluation, context: DecisionContext) -> Plan:
@@ -87,7 +98,7 @@ class _EvaluationPlanner:
         self._context = context
         key = (evaluation.namespace, evaluation.job_id)
         self._job = snapshot.get(JOBS, *key)
-        job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)
+        job_allocations = _list_relevant_allocations(snapshot, self._job, key)
         self._allocations = sorted(
             drop_missing_replacements(job_allocations, snapshot.get_table_records(ALLOCATIONS).records.__contains__),
             key=attrgetter("create_index", "id"),
@@ -156,6 +167,7 @@ class _EvaluationPlanner:
         Allocations of groups that the job no longer has are stopped. Return the outcomes of the current groups.
         """
         reconcile_input, by_group = self._build_input(job), self._group_allocations()
+        run = read_snapshot_run(self._snapshot, job) if job.is_run else None
         outcomes = []
         for group in job.groups:
             allocations = by_group.pop(group.name, [])
@@ -163,7 +175,13 @@ class _EvaluationPlanner:
                 outcomes.append(self._reconcile_system_group(reconcile_input, job, group, allocations))
                 continue
             deployments = (self._deployments.current, self._deployments.previous)
-            if is_up_to_date(job, group, allocations, self._tainted_nodes, deployments):
+            if group.array is not None:
+                if run is None:
+                    elements, startable = read_element_states(self._snapshot, job, group.name), None
+                else:
+                    elements, startable = run.steps[group.name].states, run.select_startable(group.name)
+                outcome = reconcile_array(reconcile_input, group, elements, allocations, startable=startable)
+            elif is_up_to_date(job, group, allocations, self._tainted_nodes, deployments):
                 outcome = GroupOutcome(group.name, update_counts=DesiredUpdates(ignore=group.count), is_complete=True)
             elif group.count:
                 outcome = reconcile_group(reconcile_input, group, allocations)
@@ -282,6 +300,7 @@ class _EvaluationPlanner:
         if job is not None:
             result.has_unique_constraints = has_unique_constraints(job)
             result.waits_behind = job.parent_id if self._placer.admission.child_limit_reason else ""
+            result.lock_waits = self._placer.admission.list_lock_waits(job, result.queued_counts, result.failed_groups)
             if result.failed_groups and not result.has_unique_constraints:
                 result.class_eligibility = self._compute_eligibility(job, result.failed_groups)
         completion = EvaluationCompletion(self._snapshot, self._evaluation, self._context)
@@ -311,12 +330,12 @@ class _EvaluationPlanner:
 def is_small_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Evaluation) -> bool:
     """Return whether the plan of the evaluation takes a few milliseconds at most, by a rough estimate of its steps.
 
-    The estimate counts what the time depends on: allocations of the job, requested allocations, groups, constraints, and nodes
-    where each node is checked on its own.
+    The estimate counts what the time depends on: allocations of the job, requested allocations and their ports, groups,
+    constraints, affinities, spreads, and nodes where each node is checked on its own.
     """
     key = (evaluation.namespace, evaluation.job_id)
     job = snapshot.get(JOBS, *key)
-    existing_count = snapshot.count_by_index(ALLOCATIONS_OF_JOB, *key)
+    existing_count = _count_relevant_allocations(snapshot, job, key)
     if existing_count > MAX_SMALL_STEPS or job is None:
         return existing_count <= MAX_SMALL_STEPS
     node_count = len(cache.fleet)
@@ -330,15 +349,88 @@ def is_small_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Ev
         or any(group.volumes for group in job.groups)
     )
     compared_count = node_count if is_checked_by_node else len(cache.fleet.kind_examples)
-    job_comparisons = estimate_comparison_steps((*(job.constraints or ()), *(job.affinities or ())), compared_count)
     for group in job.groups:
-        comparisons: list[Constraint | Affinity] = [*list_group_constraints(group), *list_group_affinities(group)]
-        steps += job_comparisons + estimate_comparison_steps(comparisons, compared_count)
-        requested_count = group.count * (node_count if job.runs_on_every_node else 1)
-        steps += GROUP_STEPS + node_count // NODES_PER_STEP + requested_count * STEPS_PER_PLACEMENT
+        steps += _estimate_comparison_steps(job, group, node_count, compared_count)
+        steps += _estimate_column_steps(job, group, node_count)
+        # An array begins many elements if it is new, and few later: those are counted with the existing allocations.
+        element_count = 0 if group.array is None else min(group.parallel_count, MAX_STARTED_ELEMENTS)
+        requested_count = element_count or group.count * (node_count if job.runs_on_every_node else 1)
+        steps += GROUP_STEPS + node_count // NODES_PER_STEP
+        steps += requested_count * (STEPS_PER_PLACEMENT + _count_ports(group))
         if is_checked_by_node:
             steps += node_count * max(1, 0 if job.runs_on_every_node else group.count)
     return steps <= MAX_SMALL_STEPS
+
+
+def _list_relevant_allocations(snapshot: Replica, job: Job | None, key: JobKey) -> list[Allocation]:
+    """Return the allocations that the evaluation of a job reads: all of them, but of an array only those that count."""
+    if job is None or not job.has_arrays:
+        return snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)
+    arrays = [group.name for group in job.groups if group.array is not None]
+    elements = [allocation for name in arrays for allocation in list_elements(snapshot, job, name)]
+    if _has_only_elements(snapshot, job):
+        return elements
+    others = snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)
+    return [*elements, *(each for each in others if each.task_group not in arrays or not each.array_attempt)]
+
+
+def _count_relevant_allocations(snapshot: Replica, job: Job | None, key: JobKey) -> int:
+    """Return how many allocations `_list_relevant_allocations` reads."""
+    if job is None or not _has_only_elements(snapshot, job):
+        return snapshot.count_by_index(ALLOCATIONS_OF_JOB, *key)
+    return sum(
+        snapshot.count_by_index(ELEMENTS_OF_GROUP, *key, job.create_index, group.name, phase)
+        for group in job.groups
+        for phase in ElementPhase
+    )
+
+
+def _has_only_elements(snapshot: Replica, job: Job) -> bool:
+    """Return whether all allocations of the job belong to arrays of its current groups.
+
+    No stored version has another group. Allocations of older versions have stopped long ago.
+    """
+    arrays = {group.name for group in job.groups if group.array is not None}
+    versions = snapshot.list_by_index(VERSIONS_OF_JOB, job.namespace, job.id)
+    return bool(arrays) and all(
+        group.array is not None and group.name in arrays for version in (job, *versions) for group in version.groups
+    )
+
+
+def _estimate_comparison_steps(job: Job, group: TaskGroup, node_count: int, compared_count: int) -> int:
+    """Return about how many steps it takes to compare values of nodes with the constraints and affinities of the group.
+
+    `compared_count`: the nodes that are compared, if others have the same values.
+    """
+    affinities = (*(job.affinities or ()), *list_group_affinities(group))
+    unique_affinities = [affinity for affinity in affinities if has_unique_target(affinity)]
+    comparisons: list[Constraint | Affinity] = [*(job.constraints or ()), *list_group_constraints(group)]
+    comparisons += [affinity for affinity in affinities if not has_unique_target(affinity)]
+    return estimate_comparison_steps(comparisons, compared_count) + estimate_comparison_steps(
+        unique_affinities, node_count
+    )
+
+
+def _estimate_column_steps(job: Job, group: TaskGroup, node_count: int) -> int:
+    """Return about how many steps the constraints, affinities and spreads of the group take that use the values of all nodes."""
+    constraints = (*(job.constraints or ()), *list_group_constraints(group))
+    affinity_count = len(job.affinities or ()) + len(list_group_affinities(group))
+    distinct_count = sum(constraint.operand == Operand.DISTINCT_PROPERTY for constraint in constraints)
+    spread_count = len(job.spreads or ()) + len(group.spreads or ())
+    return (
+        len(constraints) // CONSTRAINTS_PER_STEP
+        + affinity_count * (1 + node_count // NODES_PER_AFFINITY_STEP)
+        + (distinct_count + spread_count) * (1 + node_count // NODES_PER_COLUMN_STEP)
+    )
+
+
+def _count_ports(group: TaskGroup) -> int:
+    """Return how many ports an allocation of the group requests."""
+    networks = [*(group.networks or ())]
+    for task in group.tasks or ():
+        if task.resources is not None:
+            networks += task.resources.networks or ()
+    return sum(len(network.reserved_ports or ()) + len(network.dynamic_ports or ()) for network in networks)
 
 
 def get_max_plan_attempts(evaluation: Evaluation) -> int:
@@ -349,11 +441,11 @@ def get_max_plan_attempts(evaluation: Evaluation) -> int:
 def can_plan_ahead(snapshot: Replica, evaluation: Evaluation) -> bool:
     """Return whether the evaluation may be planned while the plan of another job is being committed.
 
-    It may if other jobs affect it only through free resources. So the result is false for jobs with a quota, preemption
-    or a parent job, and for deleted jobs.
+    It may if other jobs affect it only through free resources. So the result is false for jobs with a quota, preemption,
+    a lock or a parent job, and for deleted jobs.
     """
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
-    if job is None or job.parent_id or is_preemption_enabled(snapshot, job):
+    if job is None or job.parent_id or is_preemption_enabled(snapshot, job) or any(group.lock for group in job.groups):
         return False
     # Only whether a quota limits the job matters. Its usage is not added up, which takes 160 ms for 100,000 allocations.
     return get_remaining_quota(snapshot, job.namespace, job.region, lambda _snapshot, _quota: {}) is None

@@ -16,6 +16,7 @@ from wharf.cluster.engines.port import Batch
 from wharf.cluster.operations.events import EVENT_MAPPINGS, ChangedRecord, ClusterEvent, build_events
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.state.replica import AppliedChange
+from wharf.world import World
 
 MAX_BUFFERED_COMMITS: Final = 100
 """How many commits a new subscription can look back."""
@@ -35,10 +36,12 @@ class SubscriptionLost(Exception):
 class EventCommit:
     """One committed batch with the records that it changed, from which its events are built."""
 
-    def __init__(self, index: int, kind: str, changes: Sequence[ChangedRecord]) -> None:
+    def __init__(self, index: int, kind: str, changes: Sequence[ChangedRecord], time_ns: int) -> None:
         self.index = index
         self.kind = kind
         self.changes = changes
+        self.time_ns = time_ns
+        """When this process received it."""
 
     @cached_property
     def events(self) -> list[ClusterEvent]:
@@ -51,12 +54,14 @@ class EventFeed:
 
     def __init__(
         self,
+        world: World,
         follower: Follower,
         *,
         max_commits: int = MAX_BUFFERED_COMMITS,
         max_changes: int = MAX_BUFFERED_CHANGES,
         max_lag_commits: int = MAX_LAG_COMMITS,
     ) -> None:
+        self._world = world
         self._max_commits = max_commits
         self._max_changes = max_changes
         self._max_lag_commits = max_lag_commits
@@ -100,7 +105,7 @@ class EventFeed:
             if table in EVENT_MAPPINGS and (record is not None or old is not None)
         ]
         if changes:
-            self._append(EventCommit(batch.index, batch.kind, changes))
+            self._append(EventCommit(batch.index, batch.kind, changes, self._world.now_ns()))
 
     def _append(self, commit: EventCommit) -> None:
         """Buffer a commit, drop the oldest ones above the limits, and wake waiting subscriptions.

@@ -41,6 +41,7 @@ RELAYED_HEADERS: Final = {
     b"retry-after": _NUMBER,
     b"x-cluster-error": _WORD,
     b"x-cluster-error-reason": _WORD,
+    b"x-cluster-error-detail": _TEXT,
     b"x-request-id": _TEXT,
     **{b"x-cluster-" + name: pattern for name, pattern in _CLUSTER_HEADERS.items()},
     **{b"x-nomad-" + name: pattern for name, pattern in _CLUSTER_HEADERS.items()},

@@ -1,4 +1,4 @@
-"""The port for requests with large bodies, which would hold the event loop of an api process for too long.
+"""The port for requests that would hold the event loop of an api process for too long: with large bodies, and explanations.
 
 A worker runs the whole handler of a request elsewhere, on a copy of this process's state, and returns its encoded reply.
 `snapshot_services` replaces the services that such a handler uses to write and to call the leader.
@@ -19,6 +19,8 @@ class WorkerLane(enum.Enum):
     NODE = "large requests of registered nodes"
     NEW_NODE = "large registrations"
     """Registrations without the secret of a registered node. They can use up no worker of the other lanes."""
+    EXPLANATION = "explanations"
+    """Reads that examine all nodes. They write nothing, and need no newer state than the process has."""
 
 
 class RequestWorker(Protocol):

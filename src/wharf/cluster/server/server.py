@@ -9,6 +9,7 @@ from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.agent_interface import AgentInterface, NoAgentInterface
 from wharf.cluster.server.cpu_budget import OffLoopWorker, ReadLimits, SlicedWork
 from wharf.cluster.server.events import MAX_BUFFERED_COMMITS, EventFeed
+from wharf.cluster.server.limiter_interface import LimiterInterface
 from wharf.cluster.server.log.bootstrap import ClusterBootstrap
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.reader import Reader
@@ -93,6 +94,8 @@ class Server:
         """Forwards whole requests to other regions and members. Set by the wiring if there are any."""
         self.list_sink_gauges: Callable[[], Iterable[tuple[str, float, str]]] = tuple
         """Returns name, value and sink of each gauge of the sinks of records. Set by the wiring if there are any."""
+        self.limiter: LimiterInterface | None = None
+        """The rate limiter in front of the API of this process; `None` without rate limits. Set by the wiring."""
         self.agent: AgentInterface = NoAgentInterface()
         """The agent that runs this server. Set by the wiring if there is one."""
 
@@ -122,7 +125,7 @@ class Server:
 
     def enable_events(self, *, max_commits: int = MAX_BUFFERED_COMMITS) -> None:
         """Start to buffer the last commits for event streams. Processes without event streams do not call this."""
-        self.events = EventFeed(self.follower, max_commits=max_commits)
+        self.events = EventFeed(self.world, self.follower, max_commits=max_commits)
         self.reader.close_listeners.append(self.events.close)
 
     async def bootstrap_cluster(self) -> None:

@@ -122,10 +122,24 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     job_max_count: Annotated[int, SettingInfo("Maximum sum of the counts of a job's groups.", min_value=1)] = 50_000
     job_gc_interval: Annotated[Duration, SettingInfo("How often garbage collection runs.")] = Duration(5 * MINUTE)
     job_gc_threshold: Annotated[Duration, SettingInfo("How long a dead job is retained.")] = Duration(4 * HOUR)
+    batch_job_gc_threshold: Annotated[
+        Duration,
+        SettingInfo(
+            "How long an ended batch or sysbatch job is retained, so that its results can be found on the nodes."
+        ),
+    ] = Duration(168 * HOUR)
+    batch_gc_max_results: Annotated[
+        int,
+        SettingInfo(
+            "Number of ended batch jobs that are retained longer than job_gc_threshold. Ten allocations of a job count as "
+            "one job more.",
+            min_value=0,
+        ),
+    ] = 10_000
     eval_gc_threshold: Annotated[Duration, SettingInfo("How long a completed evaluation is retained.")] = Duration(HOUR)
     batch_eval_gc_threshold: Annotated[
-        Duration, SettingInfo("How long a completed evaluation of a batch job is retained.")
-    ] = Duration(24 * HOUR)
+        Duration, SettingInfo("How long a completed evaluation of a batch job is retained, with its allocations.")
+    ] = Duration(168 * HOUR)
     deployment_gc_threshold: Annotated[Duration, SettingInfo("How long a completed deployment is retained.")] = (
         Duration(HOUR)
     )
@@ -204,10 +218,19 @@ class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         SettingInfo(
             "The file with the wrapping key of the keyring. Created if it does not exist, readable by its owner only. All "
-            "servers of a cluster need the same file, and a snapshot cannot be used without it.",
+            "servers of a cluster need the same key, and a snapshot cannot be used without it.",
             default_text="`keyring.key` in the data folder",
         ),
     ] = ""
+    secret: Annotated[
+        SecretText,
+        SettingInfo(
+            "The wrapping key as text, instead of a file: the output of `wharf operator keyring generate`. During a change of "
+            "the key, two keys with a space between them; the first one encrypts. Only the owner of a file with this setting "
+            "may have access to the file.",
+            is_reloadable=True,
+        ),
+    ] = SecretText()
     signing_algorithm: Annotated[
         SigningAlgorithm,
         SettingInfo("The algorithm of new keys that sign identities. Existing keys are not changed."),

@@ -162,7 +162,7 @@ class RecordCheck:
             raise SnapshotFailed(
                 f"the keyring in the snapshot is encrypted with the wrapping key {key.wrapped_with!a}, and this server has "
                 f"{', '.join(wrapping_keys) or 'none'}: add the keyring file of the cluster that the snapshot comes from to that of "
-                "each server, and reload (docs/access.md); nothing was changed"
+                "each server, and reload (documentation page Access control); nothing was changed"
             )
 
 

@@ -145,9 +145,13 @@ class IndexSnapshot(_RecordSnapshot[R]):
     Only the keys are copied at the start.
     """
 
-    def __init__(self, replica: Replica, index: Index[R], *value: Hashable) -> None:
+    def __init__(self, replica: Replica, index: Index[R], *value: Hashable, prefers_new: bool = False) -> None:
+        """With `prefers_new`, records that were indexed last come first. Until the state is loaded again, that is the order of
+        creation.
+        """
         super().__init__(replica, replica.tables[index.table])
-        self._keys = list(self._table_records.find_keys(index, value[0] if len(value) == 1 else value))
+        keys = self._table_records.find_keys(index, value[0] if len(value) == 1 else value)
+        self._keys = list(reversed(keys) if prefers_new else keys)
         self._position = 0
 
     def read_next(self, max_records: int) -> list[R]:

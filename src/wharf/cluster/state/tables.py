@@ -1,15 +1,23 @@
 """Every table of the cluster. A new kind of record gets a declaration here and nothing else in this package."""
 
+import enum
 from typing import Any, Final
 
-from wharf.cluster.state.table import Index, ListOrder, Table, format_key_part
+from wharf.cluster.state.table import Index, ListOrder, SchemaMigration, Table, format_key_part
 from wharf.contract.model.acl import tokens
 from wharf.contract.model.acl.auth_methods import AuthMethod
 from wharf.contract.model.acl.binding_rules import BindingRule
 from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.roles import Role
+from wharf.contract.model.acl.sessions import PageSession
 from wharf.contract.model.acl.tokens import AclBootstrap, OneTimeToken, Token
-from wharf.contract.model.allocations.allocation import REPORT_NUMBERS_PER_INDEX, REPORTED_END_STATUSES, Allocation
+from wharf.contract.model.allocations.allocation import (
+    REPORT_NUMBERS_PER_INDEX,
+    REPORTED_END_STATUSES,
+    Allocation,
+    ClientStatus,
+    DesiredStatus,
+)
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.allocations.task_states import TaskState
@@ -24,8 +32,11 @@ from wharf.contract.model.cluster import (
 )
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
-from wharf.contract.model.jobs.job import Job, JobPurge, JobSummary, Submission
+from wharf.contract.model.jobs.array_attempts import ArrayAttempt, ArrayResults
+from wharf.contract.model.jobs.job import Job, JobPurge, JobStatus, JobSummary, Submission
+from wharf.contract.model.jobs.job_results import JobResult
 from wharf.contract.model.jobs.periodic import PeriodicLaunch
+from wharf.contract.model.jobs.step_outputs import StepOutputs
 from wharf.contract.model.log import join_key
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.node_pools import NodePool
@@ -41,6 +52,20 @@ from wharf.contract.model.volumes import HostVolume
 # -- jobs and what they create -------------------------------------------------------------------------------------
 
 CHILDREN_OF_JOB: Final = Index[Job]("parent", "namespace", "parent_id")
+
+
+def _get_unfinished_child(job: Job) -> tuple[str, str, bool] | None:
+    """Return the namespace and the parent of a child that has not ended, and whether it has `Flow.Overlap`; `None` for others."""
+    if not job.parent_id or job.status is JobStatus.DEAD:
+        return None
+    return job.namespace, job.parent_id, job.flow is not None and bool(job.flow.overlap)
+
+
+UNFINISHED_CHILDREN_OF_JOB: Final = Index[Job]("unfinished", compute_value=_get_unfinished_child)
+"""The children that have not ended, by namespace, parent and whether they have `Flow.Overlap`.
+
+Most of up to 10,000 retained runs of a flow have ended, so the queue of its runs must not read `CHILDREN_OF_JOB`.
+"""
 JOBS_OF_POOL: Final = Index[Job]("pool", "node_pool")
 JOBS_OF_TYPE: Final = Index[Job]("type", "type")
 DISPATCHES_BY_TOKEN: Final = Index[Job]("dispatch", "namespace", "parent_id", "dispatch_idempotency_token")
@@ -52,7 +77,7 @@ JOBS: Final = Table(
     "jobs",
     Job,
     key=("namespace", "id"),
-    indexes=(CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE, DISPATCHES_BY_TOKEN),
+    indexes=(CHILDREN_OF_JOB, UNFINISHED_CHILDREN_OF_JOB, JOBS_OF_POOL, JOBS_OF_TYPE, DISPATCHES_BY_TOKEN),
     write_index_fields=("create_index", "job_modify_index"),
     interned_fields=("namespace", "node_pool", "id", "name", "parent_id"),
     recurring_fields=RECURRING_JOB_FIELDS,
@@ -80,10 +105,12 @@ JOB_SUBMISSIONS: Final = Table(
     write_index_fields=("create_index", "job_modify_index"),
 )
 
+PURGED_CHILDREN_OF_JOB: Final = Index[JobPurge]("parent", "namespace", "parent_id")
 JOB_PURGES: Final = Table(
     "job_purges",
     JobPurge,
     key=("namespace", "job_id", "job_create_index"),
+    indexes=(PURGED_CHILDREN_OF_JOB,),
     write_index_fields=("create_index", "job_create_index"),
 )
 
@@ -100,11 +127,26 @@ EVALUATIONS_OF_JOB: Final = Index[Evaluation]("job", "namespace", "job_id")
 EVALUATIONS_BY_STATUS: Final = Index[Evaluation]("status", "status")
 EVALUATIONS_BY_QUOTA: Final = Index[Evaluation]("quota", "quota_limit_reached")
 """Evaluations that reached the limit of a quota, by the name of the quota."""
+
+
+def _get_awaited_lock(evaluation: Evaluation) -> tuple[str, str] | None:
+    """Return the namespace and the lock for which an evaluation waits, or `None` if it waits for none.
+
+    The key is empty if it waits for several locks.
+    """
+    if not evaluation.lock_waits or evaluation.status.is_terminal:
+        return None
+    first = evaluation.lock_waits[0].key
+    return evaluation.namespace, first if all(wait.key == first for wait in evaluation.lock_waits) else ""
+
+
+EVALUATIONS_BY_LOCK: Final = Index[Evaluation]("lock", compute_value=_get_awaited_lock)
+"""Evaluations that wait for a lock, also while they are retried, by namespace and key. Read it with `list_lock_waiters`."""
 EVALUATIONS: Final = Table(
     "evaluations",
     Evaluation,
     key=("id",),
-    indexes=(EVALUATIONS_OF_JOB, EVALUATIONS_BY_STATUS, EVALUATIONS_BY_QUOTA),
+    indexes=(EVALUATIONS_OF_JOB, EVALUATIONS_BY_STATUS, EVALUATIONS_BY_QUOTA, EVALUATIONS_BY_LOCK),
     order=ListOrder.CREATED,
     write_index_fields=("create_index", "job_modify_index", "node_modify_index"),
     interned_fields=("namespace", "job_id", "node_id", "status_description"),
@@ -143,6 +185,56 @@ HIGH_REPORT_NUMBERS_ON_NODE: Final = Index[Allocation]("report-number", compute_
 None, unless the log was replaced by an older copy unnoticed, or a node does not number its reports as servers say.
 """
 ALLOCATIONS_OF_EVALUATION: Final = Index[Allocation]("evaluation", "eval_id")
+
+
+class ElementPhase(enum.Enum):
+    """Why an allocation of an array is in the index `ELEMENTS_OF_GROUP`."""
+
+    ALIVE = 1  # It has not ended, or its node may still run it.
+    AWAITS_RETRY = 2  # It ended without a result, and another allocation will run the element again.
+
+
+def _get_element_phase(allocation: Allocation) -> tuple[str, str, int, str, ElementPhase] | None:
+    """Return the group and the phase of an allocation of an array, or `None` for others and for those that do not count.
+
+    The create index of the job separates it from a purged job with its ID, whose tasks may still be stopping.
+    """
+    if not allocation.array_attempt:
+        return None
+    if not allocation.client_status.is_terminal:
+        phase = ElementPhase.ALIVE
+    elif allocation.next_allocation or allocation.array_result:
+        return None
+    elif allocation.client_status is ClientStatus.FAILED and allocation.desired_status is DesiredStatus.RUN:
+        phase = ElementPhase.AWAITS_RETRY
+    elif allocation.reschedule_tracker is not None and allocation.desired_status is not DesiredStatus.RUN:
+        # A step with `Retry` has a tracker from the beginning. Its next allocation has to know why this one ended.
+        phase = ElementPhase.AWAITS_RETRY
+    else:
+        return None
+    return allocation.namespace, allocation.job_id, allocation.job_create_index, allocation.task_group, phase
+
+
+ELEMENTS_OF_GROUP: Final = Index[Allocation]("elements", compute_value=_get_element_phase)
+"""The allocations of an array that decide what is placed next, by namespace, job, create index of the job, group
+and phase.
+
+All others of up to 100,000 have ended, so an evaluation must not read `ALLOCATIONS_OF_JOB`.
+"""
+
+
+def _get_held_lock(allocation: Allocation) -> tuple[str, str] | None:
+    """Return the namespace and the lock of which an allocation holds a slot, or `None` if it holds none."""
+    if not allocation.lock_key or allocation.client_status in REPORTED_END_STATUSES:
+        return None
+    return allocation.namespace, allocation.lock_key
+
+
+LOCK_HOLDERS: Final = Index[Allocation]("lock", compute_value=_get_held_lock)
+"""The allocations that hold a slot of a lock, by namespace and key: until their node reports their end.
+
+A lost allocation of a deleted node is in the index too, and holds nothing. Read it with `list_lock_holders`.
+"""
 ALLOCATIONS: Final = Table(
     "allocations",
     Allocation,
@@ -154,6 +246,8 @@ ALLOCATIONS: Final = Table(
         UNFINISHED_ALLOCATIONS_ON_NODE,
         HIGH_REPORT_NUMBERS_ON_NODE,
         ALLOCATIONS_OF_EVALUATION,
+        ELEMENTS_OF_GROUP,
+        LOCK_HOLDERS,
     ),
     order=ListOrder.CREATED,
     write_index_fields=("create_index", "alloc_modify_index", "deployment_status.modify_index"),
@@ -166,10 +260,54 @@ ALLOCATIONS: Final = Table(
         "task_group",
         "deployment_id",
         "signing_key_id",
+        "lock_key",
     ),
     shared_fields={"allocated_resources": AllocatedResources, "metrics": AllocMetric},
     packed_fields={"task_states": dict[str, TaskState]},
     is_adopted=True,
+)
+
+ATTEMPTS_OF_JOB: Final = Index[ArrayAttempt]("job", "namespace", "job_id")
+ARRAY_ATTEMPTS: Final = Table(
+    "array_attempts",
+    ArrayAttempt,
+    key=("namespace", "job_id", "attempt"),
+    indexes=(ATTEMPTS_OF_JOB,),
+    write_index_fields=("create_index", "job_create_index"),
+    is_adopted=True,
+    since_format=4,
+    # States of steps. Jobs with steps are refused before, so an older server never reads one.
+    migrations=(SchemaMigration(5, dict, dict),),
+)
+RESULTS_OF_ATTEMPT: Final = Index[ArrayResults]("attempt", "namespace", "job_id", "attempt")
+ARRAY_RESULTS: Final = Table(
+    "array_results",
+    ArrayResults,
+    key=("namespace", "job_id", "attempt", "group", "chunk"),
+    indexes=(RESULTS_OF_ATTEMPT,),
+    interned_fields=("namespace", "job_id", "group"),
+    is_adopted=True,
+    since_format=4,
+)
+
+JOB_RESULTS: Final = Table(
+    "job_results",
+    JobResult,
+    key=("namespace", "job_id"),
+    write_index_fields=("create_index", "job_create_index"),
+    interned_fields=("namespace", "job_id"),
+    since_format=5,
+)
+
+OUTPUTS_OF_ATTEMPT: Final = Index[StepOutputs]("attempt", "namespace", "job_id", "attempt")
+STEP_OUTPUTS: Final = Table(
+    "step_outputs",
+    StepOutputs,
+    key=("namespace", "job_id", "attempt", "group"),
+    indexes=(OUTPUTS_OF_ATTEMPT,),
+    interned_fields=("namespace", "job_id", "group"),
+    is_adopted=True,
+    since_format=5,
 )
 
 DEPLOYMENTS_OF_JOB: Final = Index[Deployment]("job", "namespace", "job_id")
@@ -268,6 +406,10 @@ ONE_TIME_TOKENS_OF_TOKEN: Final = Index[OneTimeToken]("token", "accessor_id")
 ONE_TIME_TOKENS: Final = Table(
     "one_time_tokens", OneTimeToken, key=("secret_digest",), indexes=(ONE_TIME_TOKENS_OF_TOKEN,)
 )
+PAGE_SESSIONS_OF_TOKEN: Final = Index[PageSession]("token", "accessor_id")
+PAGE_SESSIONS: Final = Table(
+    "page_sessions", PageSession, key=("secret_digest",), indexes=(PAGE_SESSIONS_OF_TOKEN,), since_format=3
+)
 VARIABLES_BY_SEALING_KEY: Final = Index[Variable]("key", "key_id")
 VARIABLES: Final = Table("variables", Variable, key=("namespace", "path"), indexes=(VARIABLES_BY_SEALING_KEY,))
 
@@ -301,5 +443,5 @@ ALL_TABLES: Final[tuple[Table[Any], ...]] = (
     SCALING_POLICIES, SCALING_EVENTS, SERVICES, NODES, NODE_PLACEMENTS, NODE_POOLS, HOST_VOLUMES, NAMESPACES, QUOTAS,
     ACL_POLICIES, ACL_TOKENS, ACL_BOOTSTRAP, ACL_ROLES, ACL_AUTH_METHODS, ACL_BINDING_RULES, ONE_TIME_TOKENS, VARIABLES,
     SCHEDULER_CONFIGURATION, AUTOPILOT_CONFIGURATION, MEMBERS, LEADER, KEYRING, CLUSTER_FORMAT, IDEMPOTENCY_KEYS,
-    KNOWN_SERVERS,
+    KNOWN_SERVERS, PAGE_SESSIONS, ARRAY_ATTEMPTS, ARRAY_RESULTS, JOB_RESULTS, STEP_OUTPUTS,
 )  # fmt: skip

@@ -9,6 +9,8 @@ from wharf.contract.client.transport import ClientReply, ClientRequest, Transpor
 
 if TYPE_CHECKING:
     from wharf.contract.client.async_client import AsyncClient
+    from wharf.contract.client.batch.functions import RemoteError, RemoteFuture, RemoteMap, RemoteTraceback, map
+    from wharf.contract.client.batch.submission import BatchJob, JobFailed, submit
     from wharf.contract.client.calls import Response
     from wharf.contract.client.connection import ClientSettingsError, connect, connect_async
     from wharf.contract.client.exec import (
@@ -25,22 +27,30 @@ if TYPE_CHECKING:
 
 _MODULE_BY_NAME: Final = {
     "AsyncClient": "async_client",
+    "BatchJob": "batch.submission",
     "ClientDefaults": "flow",
     "ClientSettings": "settings",
     "ClientSettingsError": "connection",
     "CommandResult": "exec",
+    "JobFailed": "batch.submission",
     "NO_RETRIES": "flow",
+    "RemoteError": "batch.functions",
+    "RemoteFuture": "batch.functions",
+    "RemoteMap": "batch.functions",
+    "RemoteTraceback": "batch.functions",
     "Response": "calls",
     "RetryPolicy": "flow",
     "RunningCommand": "exec",
     "SyncClient": "sync_client",
     "connect": "connection",
     "connect_async": "connection",
+    "map": "batch.functions",
     "open_action": "exec",
     "open_command": "exec",
     "read_settings": "settings",
     "run_command": "exec",
     "run_command_blocking": "exec",
+    "submit": "batch.submission",
 }
 
 
@@ -57,12 +67,18 @@ def __getattr__(name: str) -> Any:  # The types are in the TYPE_CHECKING imports
 __all__ = [
     "NO_RETRIES",
     "AsyncClient",
+    "BatchJob",
     "ClientDefaults",
     "ClientReply",
     "ClientRequest",
     "ClientSettings",
     "ClientSettingsError",
     "CommandResult",
+    "JobFailed",
+    "RemoteError",
+    "RemoteFuture",
+    "RemoteMap",
+    "RemoteTraceback",
     "Response",
     "RetryPolicy",
     "RunningCommand",
@@ -71,9 +87,11 @@ __all__ = [
     "Unreachable",
     "connect",
     "connect_async",
+    "map",
     "open_action",
     "open_command",
     "read_settings",
     "run_command",
     "run_command_blocking",
+    "submit",
 ]  # fmt: skip

@@ -3,10 +3,17 @@
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from wharf.contract.client.transport import ClientReply
 from wharf.contract.client.transport import Unreachable as Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
-from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, build_refusal
+from wharf.contract.wire.errors import CODE_HEADER, DETAIL_HEADER, REASON_HEADER, build_refusal, decode_detail
+
+LIMITER_HEADER: Final = "x-cluster-limits-id"
+"""A header of all replies that pass the rate limiter of an API."""
+MAX_JSON_REFUSAL_BYTES: Final = 16 * 1024
+"""Limits the work of reading a refusal; a longer one is shown as it is."""
 
 
 class RequestRefused(Refusal):
@@ -20,11 +27,14 @@ class RequestRefused(Refusal):
         *,
         reason: RefusalReason = RefusalReason.UNSPECIFIED,
         retry_after_s: float | None = None,
+        detail: str = "",
     ) -> None:
-        super().__init__(code, text, reason, retry_after_s)
+        super().__init__(code, text, reason, retry_after_s, detail)
         self.status = status
         self.is_read = False
         """Whether the request can have changed nothing, because it only reads."""
+        self.is_by_limiter = False
+        """Whether the rate limiter in front of the API refused the request, because of a limit or a ban."""
         self.other_failures: tuple[Exception, ...] = ()
         """The failures of the other servers that the call tried, if it tried several."""
 
@@ -112,13 +122,31 @@ def parse_retry_after_s(seconds: str) -> float | None:
 
 def build_error(reply: ClientReply) -> RequestRefused:
     """Return the error for a reply with an error status. The refusal code in its header selects the error type."""
-    text = reply.body.decode("utf-8", "replace") or f"status {reply.status} with an empty body"
+    text = _read_text(reply)
     refusal = build_refusal(
         reply.status, text, code=reply.headers.get(CODE_HEADER, ""), reason=reply.headers.get(REASON_HEADER, "")
     )
     retry_after_s = _get_requested_pause_s(reply, refusal)
     error_type = ERROR_TYPE_BY_CODE[refusal.code]
-    return error_type(refusal.code, text, reply.status, reason=refusal.reason, retry_after_s=retry_after_s)
+    detail = decode_detail(reply.headers.get(DETAIL_HEADER, ""))
+    error = error_type(
+        refusal.code, text, reply.status, reason=refusal.reason, retry_after_s=retry_after_s, detail=detail
+    )
+    error.is_by_limiter = CODE_HEADER not in reply.headers and LIMITER_HEADER in reply.headers
+    return error
+
+
+def _read_text(reply: ClientReply) -> str:
+    """Return the text of a refusal for people. A rate limiter and some proxies send it as `message` of a JSON object."""
+    text = reply.body.decode("utf-8", "replace")
+    if text.startswith("{") and len(reply.body) <= MAX_JSON_REFUSAL_BYTES:
+        try:
+            message = msgspec.json.decode(reply.body)["message"]
+        except (msgspec.DecodeError, KeyError):
+            message = None
+        if isinstance(message, str) and message:
+            return message
+    return text or f"status {reply.status} with an empty body"
 
 
 def _get_requested_pause_s(reply: ClientReply, refusal: Refusal) -> float | None:

@@ -162,6 +162,8 @@ class ClientState:
         self.defaults = defaults or ClientDefaults()
         self.retry_policy = retry_policy or RetryPolicy()
         self.servers = servers or FailoverAddresses(world, server_count)
+        self.write_index = 0
+        """Log index of the newest write whose reply states it; 0 before the first one."""
 
     def draw_pause_s(self, attempt: int, error: Exception | None = None) -> float:
         """Return the pause in seconds after failed attempt number `attempt`, counted from 1.
@@ -230,7 +232,14 @@ def perform_call(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> F
         error.is_read = is_read_only(endpoint)
         raise
     value = decode_value(endpoint, reply)
-    return _build_response(reply, value) if endpoint.kind is EndpointKind.READ else value
+    if endpoint.kind is EndpointKind.READ:
+        return _build_response(reply, value)
+    # Replies to writes state the index in a header, or in their body.
+    index = _parse_number_header(reply, "x-cluster-index")
+    if not index and isinstance(value, msgspec.Struct):
+        index = getattr(value, "index", 0)
+    state.write_index = max(state.write_index, index)
+    return value
 
 
 def send_with_retries(

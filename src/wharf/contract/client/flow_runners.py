@@ -232,6 +232,11 @@ class SyncFlowRunner:
         """Inform `observer` of slow replies and repeated attempts from now on."""
         self._observer = observer
 
+    @property
+    def write_index(self) -> int:
+        """Log index of the newest write of this client; 0 if no reply stated one."""
+        return self._state.write_index
+
     def close(self) -> None:
         """Close the connections to all servers. May be called from another thread.
 

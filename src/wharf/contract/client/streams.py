@@ -27,7 +27,7 @@ from wharf.contract.model.refusal import RefusalReason
 from wharf.contract.wire.agents import MonitorFrame
 from wharf.contract.wire.allocations.log_frames import LogFrame, LogFrameSplitter
 from wharf.contract.wire.endpoint_table import Endpoint
-from wharf.contract.wire.events import EventLine
+from wharf.contract.wire.events import ChangeLine, EventLine
 from wharf.contract.wire.json_objects import JsonObjectSplitter
 from wharf.world.failover import Attempt
 from wharf.world.lines import LineSplitter
@@ -37,7 +37,13 @@ MAX_REFUSAL_BYTES: Final = 256 * 1024
 MAX_SILENCE_S: Final = 75.0
 """After this silence a finite reply counts as broken. Protects callers from servers that freeze during a download."""
 MAX_SILENCE_S_BY_ENDPOINT: Final = MappingProxyType(
-    {"event.stream": 25.0, "agent.monitor": 25.0, "client.fs_logs": 15.0, "client.fs_stream": 15.0}
+    {
+        "event.stream": 25.0,
+        "event.changes": 25.0,
+        "agent.monitor": 25.0,
+        "client.fs_logs": 15.0,
+        "client.fs_stream": 15.0,
+    }
 )
 """After this silence an open stream counts as broken.
 
@@ -46,6 +52,8 @@ every 30 s only: it is reopened meanwhile, and loses no event.
 """
 MAX_EVENT_LINE_BYTES: Final = 256 << 20
 """Limit of the events of one log index; protects the memory of the caller. A write has up to 1,000 records."""
+MAX_CHANGE_LINE_BYTES: Final = 4 << 20
+"""Limit of a line of changes: a hundred keys of each topic, with the keys of what they belong to."""
 LOG_RESUME_LIMIT_S: Final = 30.0
 """Seconds after the last part of a followed log in which a broken stream is opened again. The caller then gets the error."""
 
@@ -344,11 +352,32 @@ class ChunkDecoder(_FiniteStream):
         return
 
 
+class ChangeLineDecoder(_EndlessStream):
+    """Decodes the lines of the stream of changes. Changes while a broken stream is reopened are missing."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._lines = LineSplitter(MAX_CHANGE_LINE_BYTES)
+
+    def feed(self, chunk: bytes) -> Iterator[Any]:
+        """Yield the complete lines, without heartbeats. An incomplete last line is kept until the next chunk."""
+        for text in self._lines.feed(chunk):
+            line: ChangeLine = decode_json(self._endpoint, text or b"{}")
+            if line.changes:
+                yield line
+
+    def resume(self, _: RequestSpec) -> None:
+        """Drop the rest of a line that broke off."""
+        self._lines.take_rest()
+
+
 def _build_decoder(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> StreamDecoder:
     """Return the decoder for the streamed reply to a request to an endpoint."""
     match endpoint.name:
         case "event.stream":
             return EventLineDecoder(endpoint)
+        case "event.changes":
+            return ChangeLineDecoder(endpoint)
         case "agent.monitor":
             return EndlessJsonObjectDecoder()
         case "agent.monitor_export" | "client.fs_stream":

@@ -50,6 +50,10 @@ MAX_INLINE_OBJECTS_BY_BODY: Final[Mapping[str, int]] = {"NodeReportRequest": 2_0
 """Bodies whose objects are only decoded: 1,800 objects of a report take 2.3 ms."""
 MAX_INLINE_BYTES_BY_BODY: Final[Mapping[str, int]] = {"PolicyRequest": 4 * 1024}
 """Bodies that are expensive for their size: the rules of a policy are parsed."""
+MAX_INLINE_CONDITION_BYTES: Final = 1024
+"""Larger bodies with a condition of a step are large: parsing 1,000 characters of it takes 7 ms."""
+_CONDITION_NAME: Final = re.compile(rb'"(?:i|\\u00[46]9)(?:f|\\u00[46]6)"', re.IGNORECASE)
+"""The name of the field `If`, in any case and with any of its letters escaped."""
 MAX_REGISTRATION_BYTES: Final = 1024 * 1024
 """The registration of a node. Each server keeps it in memory, and the leader compares it with the stored one: 3 ms."""
 PROGRAM_BODIES: Final = frozenset(("JobParseRequest",))
@@ -68,6 +72,8 @@ def is_large_body(body: bytes, body_type: str) -> bool:
         len(body) > MAX_INLINE_BYTES_BY_BODY.get(body_type, MAX_INLINE_BODY_BYTES)
         or body.count(b",") > MAX_INLINE_ITEMS
     ):
+        return True
+    if len(body) > MAX_INLINE_CONDITION_BYTES and _CONDITION_NAME.search(body) is not None:
         return True
     # A text can hold JSON, with braces as escapes.
     objects = body.count(b"{") + body.count(b"[") + body.count(b"\\u")
@@ -90,6 +96,7 @@ _COMPARED_TEXT: Final = "compared with a value of each node"
 LIMITS_BY_FIELD: Final[Mapping[str, FieldLimits]] = {
     "Job.TaskGroups": FieldLimits("each group is validated and scheduled separately", max_items=1_000),
     "TaskGroup.Tasks": FieldLimits("each task is validated separately", max_items=1_000),
+    "GroupArray.Items": FieldLimits("each item becomes a variable of a task", max_items=50_000, max_text_chars=4_096),
     "Constraint.LTarget": FieldLimits(_COMPARED_TEXT, max_text_chars=_COMPARED_CHARS),
     "Constraint.RTarget": FieldLimits(_COMPARED_TEXT, max_text_chars=_COMPARED_CHARS),
     "Affinity.LTarget": FieldLimits(_COMPARED_TEXT, max_text_chars=_COMPARED_CHARS),
@@ -216,7 +223,7 @@ def cut_echo(text: str) -> str:
 _PAGE_HEADER: Final = """\
 # Limits of request bodies
 
-Generated from `wharf.contract.model.body_limits` by `python -m wharf.contract.model.body_limits`; do not edit this page.
+This page lists how large the parts of your requests may be. It is written by `python -m wharf.contract.model.body_limits`.
 
 A server checks these limits while it decodes a body. A body above a limit gets the status 400 and a text that names the field
 and the limit, and changes nothing. Fields that Wharf does not know or does not read have the limits of values without a type,
@@ -269,7 +276,7 @@ def render_page() -> str:
         "",
         f"The registration of a node has at most {MAX_REGISTRATION_BYTES // 1024 // 1024} MiB: every server keeps the attributes and metadata of all nodes in memory.",
         "",
-        "[request-limits.md](request-limits.md) lists how much CPU time a request may use.",
+        "[CPU time of requests](request-limits.md) lists how much CPU time a request may use.",
         "",
         "## Ids and names",
         "",

@@ -5,8 +5,10 @@ The allowed status changes are in `state_machines.transitions`. Queues and retri
 
 import datetime
 import enum
+from typing import Final
 
 from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.jobs.lock_waits import LockWait
 from wharf.contract.model.jobs.plan import PlanAnnotations
 from wharf.contract.model.record import Record, SparseRecord
 
@@ -57,6 +59,15 @@ class EvaluationTrigger(enum.StrEnum):
     JOB_SCALING = "job-scaling"
     MAX_DISCONNECT_TIMEOUT = "max-disconnect-timeout"  # A disconnected node did not return in time.
     RECONNECT = "reconnect"  # A disconnected node returned.
+    ARRAY_ELEMENT = "array-element"  # An element of an array ended, or others may begin.
+    ARRAY_RERUN = "array-rerun"  # A user runs elements of an array again.
+    STEP_READY = "step-ready"  # A step of a run may begin.
+    RUN_CANCEL = "run-cancel"  # A run was canceled, or a step of it timed out.
+    RUN_RETRY = "run-retry"  # A user runs steps of a run again.
+
+
+ELEMENT_TRIGGERS: Final = frozenset({EvaluationTrigger.ARRAY_ELEMENT, EvaluationTrigger.STEP_READY})
+"""The triggers of evaluations that the end of elements causes. Each may be based on a newer state than the one before."""
 
 
 class EvaluationStub(Record):
@@ -115,10 +126,21 @@ class Evaluation(SparseRecord):
     waiting_since: int = 0  # ns since the epoch; when the job began to wait for capacity, also in earlier evaluations.
     reserved_node_id: str = ""  # The node whose freed capacity is reserved for it, because it has waited too long.
     waits_behind: str = ""  # The parent job whose maximum number of children already runs.
+    lock_waits: tuple[LockWait, ...] | None = None  # The steps with a lock that could not be placed.
     create_index: int = 0
     modify_index: int = 0
     create_time: int = 0  # ns since the epoch
     modify_time: int = 0
+
+    def find_lock_wait(self, step: str) -> LockWait | None:
+        """Return the lock for which a step waits, or `None`."""
+        return next((wait for wait in self.lock_waits or () if wait.step == step and not wait.lacks_capacity), None)
+
+    @property
+    def waits_only_for_locks(self) -> bool:
+        """Whether each group that could not be placed waits for a lock, so that free capacity does not help."""
+        locked = {wait.step for wait in self.lock_waits or () if not wait.lacks_capacity}
+        return bool(locked) and locked.issuperset(self.failed_tg_allocs or ())
 
     @property
     def waiting_since_ns(self) -> int:

@@ -16,11 +16,15 @@ class WaitReason(enum.StrEnum):
     CAPACITY = "room"  # Free resources on nodes.
     QUOTA = "quota"
     SCHEDULING_SLOT = "turn"  # Another child of the same parent must end first.
+    LOCK = "lock"  # Another allocation holds the lock of a step.
     HEALTH = "health"  # Allocations of the deployment must become healthy.
     PROMOTION = "promotion"  # An operator must promote the canaries.
     RESUMPTION = "resumption"  # An operator must resume the deployment.
     DRAIN = "drain"
     NODE = "node"  # A node is out of contact.
+    ARRAY = "array"  # Another element of the array must end first.
+    STEP = "step"  # Another step of the run must end first.
+    GATE = "gate"  # A person must approve a step.
     TASKS = "tasks"  # Tasks must start or end.
     LAUNCH = "launch"  # The next launch of a periodic job.
     DISPATCH = "dispatch"  # The job is a template and must be dispatched.
@@ -35,6 +39,7 @@ class WaitCondition(Record):
     text: str  # A sentence for users.
     eval_id: str = ""  # The evaluation that waits; empty if it is not one.
     deployment_id: str = ""  # Empty if it is not a deployment that waits.
+    advice: tuple[str, ...] = ()  # What would help. The text says it too.
 
 
 class Exclusion(Record):
@@ -67,6 +72,8 @@ class GroupExplanation(Record):
     wanted: int = 0  # How many allocations the group should have.
     running: int = 0
     starting: int = 0  # Placed but not running yet.
+    complete: int = 0  # Finished successfully; only of batch jobs.
+    canaries: int = 0  # How many of the running ones are canaries, which exist beside the `wanted` ones.
     unplaced: int = 0  # Without a node.
     text: str = ""  # A sentence for users.
     nodes: int = 0  # How many nodes were examined.
@@ -88,6 +95,25 @@ class PlacementExplanation(Record):
     scores: tuple[NodeScore, ...] = ()  # Best node first.
 
 
+class FailureExplanation(Record):
+    """Why allocations of a job failed, if they failed for the same reason and were not replaced successfully."""
+
+    alloc_id: str  # The newest of them.
+    name: str  # The name of that allocation.
+    text: str  # The reason.
+    count: int = 1  # How many allocations failed for this reason.
+    task: str = ""  # The task whose output may show the cause; empty if no program ended by itself.
+
+
+class StepExplanation(Record):
+    """Why a step of a run is in its state."""
+
+    step: str
+    phase: str  # A `StepPhase`.
+    outcome: str  # A `StepOutcome`; `open`: it has not ended.
+    text: str  # The end of a sentence that begins with the name of the step.
+
+
 class JobExplanation(Record):
     """Why a job has its current state."""
 
@@ -99,7 +125,9 @@ class JobExplanation(Record):
     queue_place: int = 0  # The position of its evaluation in the queue, counted from 1; 0: not queued.
     queue_length: int = 0  # How many evaluations the queue holds.
     groups: tuple[GroupExplanation, ...] = ()
+    steps: tuple[StepExplanation, ...] = ()  # In the order of the file; only of a run.
     placements: tuple[PlacementExplanation, ...] = ()  # Why its allocations are on their nodes.
+    failures: tuple[FailureExplanation, ...] = ()  # Why allocations of its current version failed, newest first.
 
     @property
     def is_explained(self) -> bool:

@@ -8,6 +8,8 @@ from typing import Final
 
 NO_LEADER_TEXT: Final = "No cluster leader"
 """Nomad's text. Clients search replies for it."""
+PERMISSION_DENIED: Final = "Permission denied"
+"""Nomad's text. Clients compare it, so what is missing is in the detail of the refusal."""
 
 
 class RefusalCode(enum.StrEnum):
@@ -36,6 +38,7 @@ class RefusalReason(enum.StrEnum):
     DISPATCH_INPUT = "dispatch-input"  # The payload or the meta values of a dispatch are not those that the job takes.
     EMPTY_BODY = "empty-body"  # The request needs a body.
     EXEC_DISABLED = "exec-disabled"  # The node allows no commands in tasks, whatever the token permits.
+    FOREIGN_PAGE = "foreign-page"  # A browser sent the request for a web page of another site, without a token.
     NO_NODE_PATH = "no-node-path"  # No server process holds the node's connection; the node may reconnect.
     OUTDATED_REPORT = "outdated-report"  # Servers have a newer report of the node; the node must register again.
     OVERLOADED = "overloaded"  # The server has too many requests and has not begun this one; it may be repeated.
@@ -51,7 +54,8 @@ class RefusalReason(enum.StrEnum):
 class Refusal(Exception):
     """The error that a request is refused: code and reason for programs, and the text for the caller.
 
-    `retry_after_s` is the pause that the caller is asked to make before it tries again; `None` if it is unknown.
+    `retry_after_s` is the pause that the caller is asked to make before it tries again; `None` if it is unknown. `detail` says
+    more than the text if the text must be that of Nomad.
     """
 
     def __init__(
@@ -60,12 +64,14 @@ class Refusal(Exception):
         text: str,
         reason: RefusalReason = RefusalReason.UNSPECIFIED,
         retry_after_s: float | None = None,
+        detail: str = "",
     ) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
         self.reason = reason
         self.retry_after_s = retry_after_s
+        self.detail = detail
 
 
 class Overloaded(Refusal):
@@ -89,6 +95,11 @@ def invalid_request(text: str, reason: RefusalReason = RefusalReason.UNSPECIFIED
 def not_found(text: str) -> Refusal:
     """Return the refusal of a request for an object that does not exist."""
     return Refusal(RefusalCode.NOT_FOUND, text)
+
+
+def permission_denied(detail: str) -> Refusal:
+    """Return the refusal of a caller that lacks a permission. `detail` says for people what is missing or wrong."""
+    return Refusal(RefusalCode.FORBIDDEN, PERMISSION_DENIED, detail=detail)
 
 
 def no_leader(outage: str = "") -> Refusal:

@@ -16,6 +16,8 @@ SECOND: Final = 1_000_000_000
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 
+_ROUNDED_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
 DurationNs: TypeAlias = int
 """A duration in nanoseconds. Job files may write it as text, such as `30s`."""
 
@@ -49,6 +51,25 @@ def format_duration(nanoseconds: int) -> str:
     if hours:
         return f"{hours}h{minutes}m{seconds}"
     return f"{minutes}m{seconds}" if minutes else seconds
+
+
+def format_rounded_duration(duration_ns: int) -> str:
+    """Return a duration by its two largest units: `3d4h`, `2m5s`, `40s`, `250ms`."""
+    if duration_ns < 0:
+        return f"-{format_rounded_duration(-duration_ns)}"
+    if duration_ns < SECOND:
+        return f"{duration_ns // 1_000_000}ms" if duration_ns else "0s"
+    left_s = duration_ns // SECOND
+    parts: list[str] = []
+    for name, size_s in _ROUNDED_UNITS:
+        count, left_s = divmod(left_s, size_s)
+        if count:
+            parts.append(f"{count}{name}")
+        elif parts:
+            break
+        if len(parts) == 2:
+            break
+    return "".join(parts)
 
 
 def _format_decimal(amount: int, unit: int) -> str:

@@ -24,6 +24,9 @@ from wharf.contract.wire.endpoint import (
     define_leader_write,
     define_read,
     define_write,
+    duration,
+    text,
+    text_list,
 )
 from wharf.contract.wire.times import DurationText
 
@@ -99,6 +102,44 @@ class OneTimeTokenReply(Record):
     """The reply to the creation of a one-time secret."""
 
     one_time_token: OneTimeTokenView
+    index: int = 0  # Log index of the write.
+
+
+MAX_CHECKED_ENDPOINTS: Final = 100
+"""Limits the work of one request."""
+
+
+class AccessCheck(Record):
+    """Which of the endpoints that a request names its caller may use."""
+
+    allowed: tuple[str, ...] = ()  # Their names, such as `job.scale`.
+
+
+class SessionCreateRequest(Record):
+    """A request to sign a browser in with the caller's token."""
+
+    address: str = ""  # The address of the browser; empty: that of the request.
+    browser: str = ""  # What the browser says that it is.
+
+
+class SessionView(Record):
+    """A browser that is signed in."""
+
+    id: str  # Names the session; it is not its secret.
+    accessor_id: str  # The public ID of the token with which it is signed in.
+    created_at: datetime.datetime
+    expires_at: datetime.datetime
+    address: str = ""  # The address of the browser when it signed in.
+    browser: str = ""  # What the browser says that it is.
+    create_index: int = 0  # Log index of its creation.
+    modify_index: int = 0  # Log index of its last change.
+
+
+class SessionCreateReply(Record):
+    """The reply to a sign-in."""
+
+    secret_id: str  # The secret of the browser's cookie; shown only here, and valid only for pages.
+    session: SessionView
     index: int = 0  # Log index of the write.
 
 
@@ -336,11 +377,32 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "acl.token.one-time", "/v1/acl/token/onetime", need=permissions.ANY_TOKEN,
         summary="Create a one-time secret that can be exchanged for the caller's token.", reply_type=OneTimeTokenReply,
+        parameters=(duration("ttl", "How long the secret can be exchanged; 10m by default, and at most."),),
     ),
     define_write(
         "acl.token.exchange", "/v1/acl/token/onetime/exchange", need=permissions.PUBLIC_ACCESS,
         summary="Exchange a one-time secret for its token.",
         max_body_bytes=SMALL_BODY_BYTES, body_type=OneTimeTokenExchangeRequest, reply_type=OneTimeTokenExchangeReply,
+    ),
+    define_write(
+        "acl.session.create", "/v1/acl/session", need=permissions.ANY_TOKEN, summary="Sign a browser in with the caller's token.",
+        max_body_bytes=SMALL_BODY_BYTES, body_type=SessionCreateRequest, reply_type=SessionCreateReply,
+    ),
+    define_read(
+        "acl.session.list", "/v1/acl/sessions", need=permissions.ANY_TOKEN,
+        summary="List the browsers that are signed in with the caller's token.", reply_type=list[SessionView],
+    ),
+    define_write(
+        "acl.session.end", "/v1/acl/session/{session_id}", method="DELETE", need=permissions.ANY_TOKEN,
+        summary="Sign a browser out: one of the caller's token, or any with a management token.",
+    ),
+    define_read(
+        "acl.check", "/v1/acl/check", need=permissions.ANY_TOKEN, can_block=False, reply_type=AccessCheck,
+        summary="Check which of the named endpoints the caller may use in a namespace.",
+        parameters=(
+            text_list("endpoint", f"The name of an endpoint, such as `job.scale`; up to {MAX_CHECKED_ENDPOINTS} times."),
+            text("path", "The path of the variable, or the name of the node pool, that the endpoints are about."),
+        ),
     ),
     define_read(
         "acl.token.read", "/v1/acl/token/{accessor_id}", need=permissions.ANY_TOKEN, denial_detail=permissions.DenialDetail.TOKEN,

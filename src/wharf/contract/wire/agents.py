@@ -237,6 +237,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_local(
         "agent.monitor", "/v1/agent/monitor", need=permissions.READ_AGENT, reply_type=MonitorFrame, refusal_statuses=(501,),
+        has_endless_reply=True,
         summary="Stream new log lines of all processes of this server, or of the agent of a node, until the client disconnects.",
         parameters=(
             text("log_level", "The minimum level: trace, debug, info, warn or error; info by default."),
@@ -248,6 +249,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_local(
         "agent.monitor_export", "/v1/agent/monitor/export", need=permissions.READ_AGENT, reply_type=MonitorFrame,
+        has_endless_reply=True,
         summary="Download the log file of this agent.", refusal_statuses=(501,),
         parameters=(
             text("on_disk", "Must be true: only the log file is supported."),

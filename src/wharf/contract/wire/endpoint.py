@@ -139,8 +139,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The type of the reply's body, or None if it has no body."""
     is_audited: bool = False
     """For endpoints of kind LOCAL: whether calls are recorded in the audit log. Calls of writes always are."""
+    is_read_audited: bool = False
+    """For READ: whether successful reads by callers with a token are recorded in the audit log. Reads by tasks are not."""
     content_type: str = ""
     """The content type of the reply, if it is not JSON."""
+    has_endless_reply: bool = False
+    """Whether the reply can last for as long as the caller reads it: streams."""
     success_statuses: tuple[int, ...] = (200,)
     """The statuses of successful replies; a reply with 204 has no body."""
     refusal_statuses: tuple[int, ...] = ()

@@ -12,8 +12,10 @@ from wharf.contract.wire import (
     deployments,
     evaluations,
     events,
+    flows,
     identities,
     keyring,
+    limits,
     namespaces,
     node_pools,
     operator,
@@ -22,6 +24,7 @@ from wharf.contract.wire import (
     search,
     services,
     unsupported,
+    usage,
     variables,
     volumes,
 )  # fmt: skip
@@ -31,11 +34,11 @@ from wharf.contract.wire.jobs import endpoints as jobs
 from wharf.contract.wire.nodes import endpoints as nodes
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    *jobs.ROWS, *evaluations.ROWS, *allocations.ROWS, *evaluations.EXPLANATION_ROWS, *deployments.ROWS, *services.ROWS,
+    *jobs.ROWS, *flows.ROWS, *evaluations.ROWS, *allocations.ROWS, *evaluations.EXPLANATION_ROWS, *deployments.ROWS, *services.ROWS,
     *scaling.ROWS, *search.ROWS, *nodes.ROWS, *nodes.NODE_PROTOCOL_ROWS, *nodes.NODE_IDENTITY_ROWS, *node_pools.ROWS,
     *namespaces.ROWS, *quotas.ROWS, *volumes.ROWS, *allocations.NODE_ANSWERED_ROWS, *operator.SYSTEM_ROWS, *events.ROWS,
     *acl.ROWS, *identities.ROWS, *variables.ROWS, *keyring.ROWS, *agents.ROWS, *agents.MEMBER_ROWS, *agents.STATUS_ROWS,
-    *operator.ROWS, *agents.METRICS_ROWS, *agents.REGION_ROWS, *agents.DOCUMENT_ROWS, *unsupported.ROWS,
+    *operator.ROWS, *agents.METRICS_ROWS, *usage.ROWS, *limits.ROWS, *agents.REGION_ROWS, *agents.DOCUMENT_ROWS, *unsupported.ROWS,
 )  # fmt: skip
 """All endpoints, in the order of routing and of the OpenAPI document."""
 

@@ -2,6 +2,7 @@
 
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import quote, unquote
 
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 
@@ -20,15 +21,30 @@ STATUS_BY_CODE: Final = MappingProxyType({
     RefusalCode.OUTCOME_UNKNOWN: 504,
 })  # fmt: skip
 
+_PLAIN_DETAIL_CHARACTERS: Final = " \"',;:(){}=*/"
 CODE_HEADER: Final = "x-cluster-error"
 """The reply header with the refusal code, because several codes may share an HTTP status."""
 REASON_HEADER: Final = "x-cluster-error-reason"
 """The reply header with the refusal reason; absent if the reason is unspecified."""
+DETAIL_HEADER: Final = "x-cluster-error-detail"
+"""The reply header that says more about a refusal than its text, for people; percent-encoded UTF-8. Absent if there is no more."""
+MAX_DETAIL_BYTES: Final = 1_024
+"""Limit of the encoded detail. Protects the limits of clients and proxies for headers."""
 
 CODE_BY_STATUS: Final = MappingProxyType(
     {status: code for code, status in STATUS_BY_CODE.items() if code is not RefusalCode.NO_LEADER}
 )
 """Without status 500, which may also come from an internal error."""
+
+
+def encode_detail(detail: str) -> str:
+    """Return the value of the header with a detail."""
+    return quote(detail, safe=_PLAIN_DETAIL_CHARACTERS)[:MAX_DETAIL_BYTES]
+
+
+def decode_detail(value: str) -> str:
+    """Return the detail of a header, or an empty text without one."""
+    return unquote(value[:MAX_DETAIL_BYTES], errors="replace")
 
 
 def build_refusal(status: int, text: str, *, code: str = "", reason: str = "") -> Refusal:

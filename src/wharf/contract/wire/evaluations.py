@@ -9,6 +9,7 @@ from wharf.contract.model.allocations.allocation import AllocationStub
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.explanations import AllocationExplanation, EvaluationExplanation, JobExplanation
 from wharf.contract.model.record import Record
+from wharf.contract.model.waiting_queue import JobQueue
 from wharf.contract.wire.endpoint import (
     JOB_ID_PARAMETER,
     Endpoint,
@@ -16,6 +17,7 @@ from wharf.contract.wire.endpoint import (
     ScopeSource,
     define_leader_write,
     define_read,
+    integer,
     text,
 )
 
@@ -47,7 +49,19 @@ class EvaluationCount(Record):
     next_token: str = ""  # Always empty; expected by Nomad's clients.
 
 
+MAX_QUEUE_ENTRIES: Final = 500
+"""The largest number of waiting jobs in a reply. Limits its size: an entry has the reasons of each group."""
+DEFAULT_QUEUE_ENTRIES: Final = 100
+
 ROWS: Final[tuple[Endpoint, ...]] = (
+    define_read(
+        "evaluation.queue", "/v1/queue", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
+        summary="List the jobs that wait for capacity, in the order in which they are retried.", reply_type=JobQueue,
+        parameters=(
+            integer("place", "The first place in the order to return; 1 by default."),
+            integer("limit", f"How many places to return: {DEFAULT_QUEUE_ENTRIES} by default, at most {MAX_QUEUE_ENTRIES}."),
+        ),
+    ),
     define_read(
         "evaluation.list", "/v1/evaluations", need=permissions.READ_JOB, summary="List evaluations.",
         list_features=ListFeatures(

@@ -33,6 +33,47 @@ class EventLine(Record):
     events: tuple[EventView, ...]  # All events of the index, or a part of them.
 
 
+class ChangedKeys(Record):
+    """The records of a topic that changed, and the records that they belong to: a changed allocation names its job."""
+
+    topic: str
+    keys: tuple[str, ...] = ()
+    all: bool = False  # Whether too many records changed to name them; then `keys` is empty.
+
+
+class ChangeLine(Record):
+    """A line of the stream of changes: what changed since the line before it. A line without changes is a heartbeat."""
+
+    index: int = 0
+    """Log index of the newest of these changes. The first line has no changes, and the index of the state from which on they are sent.
+    0 in a heartbeat."""
+    changes: tuple[ChangedKeys, ...] = ()
+
+
+class RecentEvent(Record):
+    """A change of a record, without the record."""
+
+    topic: str  # Such as `Job` or `Allocation`.
+    type: str  # Such as `JobRegistered`.
+    key: str  # The ID or the name of the record.
+    name: str = ""  # The name of the record, if it has one besides its ID.
+    job_id: str = ""  # The job that the record belongs to.
+    namespace: str = ""
+    accessor_id: str = ""  # The token that made the change, if the record names it: for jobs and for drains of nodes.
+    index: int = 0  # Log index of the change.
+    time: int = 0  # When the record was changed, or when the server received the change, in ns since the epoch.
+
+
+class RecentEvents(Record):
+    """The last changes that the replying process has in memory, the newest first."""
+
+    events: tuple[RecentEvent, ...] = ()
+    oldest_index: int = 0  # Log index of the oldest change in memory, also if the caller may not see it; 0 if none.
+
+
+MAX_RECENT_EVENTS: Final = 200
+"""How many events a reply has at most. Limits its size."""
+
 PAYLOAD_NAME_BY_TOPIC: Final[Mapping[str, str]] = MappingProxyType(
     {"HostVolume": "Volume", "ACLAuthMethod": "AuthMethod"}
 )
@@ -81,10 +122,10 @@ def _build_variable_view(record: Any) -> object:
 
 
 def _build_allocation_view(record: Any) -> object:
-    """Return an allocation without its last log lines, which need another permission, and without its report number."""
-    if not record.log_tails and not record.report_number:
+    """Return an allocation without its last log lines, which need another permission, and without internal fields."""
+    if not record.log_tails and not record.report_number and not record.output_texts:
         return record
-    return msgspec.structs.replace(record, log_tails=b"", report_number=0)
+    return msgspec.structs.replace(record, log_tails=b"", report_number=0, output_texts=b"")
 
 
 VIEW_BUILDER_BY_TOPIC: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType({
@@ -97,11 +138,29 @@ VIEW_BUILDER_BY_TOPIC: Final[Mapping[str, Callable[[Any], object]]] = MappingPro
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_local(
         "event.stream", "/v1/event/stream", need=permissions.ANY_TOKEN, scope_source=ScopeSource.OBJECT,
+        has_endless_reply=True,
         summary="Stream events, one line of JSON for each index.", reply_type=EventLine,
         refusal_statuses=(501,),
         parameters=(
             text("index", "Start at this index, if its events are still stored; 0 starts with the oldest stored event."),
             text_list("topic", "Events to receive: `Topic` or `Topic:key`; may be repeated. All events by default."),
+        ),
+    ),
+    define_local(
+        "event.recent", "/v1/event/recent", need=permissions.ANY_TOKEN, scope_source=ScopeSource.OBJECT,
+        summary=f"List the last changes of records that the caller may see, at most {MAX_RECENT_EVENTS}, without the records.",
+        reply_type=RecentEvents, refusal_statuses=(501,),
+        parameters=(
+            text_list("topic", "Topics to return: `Topic` or `Topic:key`; may be repeated. All topics by default."),
+        ),
+    ),
+    define_local(
+        "event.changes", "/v1/event/changes", need=permissions.ANY_TOKEN, scope_source=ScopeSource.OBJECT,
+        has_endless_reply=True,
+        summary="Stream the keys of records that changed, collected for 0.8 s, one line of JSON each time.",
+        reply_type=ChangeLine, refusal_statuses=(501,),
+        parameters=(
+            text_list("topic", "Topics to receive: `Topic` or `Topic:key`; may be repeated. All topics by default."),
         ),
     ),
 )  # fmt: skip

@@ -31,7 +31,7 @@ from wharf.contract.wire.endpoint_table import (
     ParameterKind,
     takes_idempotency_key,
 )
-from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
+from wharf.contract.wire.errors import CODE_HEADER, DETAIL_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.languages.filters import list_selectors
 
 
@@ -162,6 +162,10 @@ SHARED_HEADERS: Final[Document] = {
     "ErrorReason": {
         "schema": {"type": "string", "enum": [reason.value for reason in RefusalReason if reason]},
         "description": "The exact reason of the error; absent if the code says it all.",
+    },
+    "ErrorDetail": {
+        "schema": {"type": "string"},
+        "description": "More about the error, for people, percent-encoded; absent if the text says it all.",
     },
 }
 
@@ -363,6 +367,7 @@ def _build_error_response(status: int) -> Document:
         "headers": {
             CODE_HEADER.title(): {"$ref": "#/components/headers/Error"},
             REASON_HEADER.title(): {"$ref": "#/components/headers/ErrorReason"},
+            DETAIL_HEADER.title(): {"$ref": "#/components/headers/ErrorDetail"},
         },
         "content": {"text/plain": {"schema": TEXT_SCHEMA}},
     }

@@ -67,7 +67,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_read(
         "variable.read", "/v1/var/{path...}", need=permissions.READ_VARIABLE, scope_path_parameter="path", summary="Read a variable.",
-        reply_type=VariableView,
+        reply_type=VariableView, is_read_audited=True,
     ),
     define_write(
         "variable.put", "/v1/var/{path...}", need=permissions.WRITE_VARIABLE, scope_source=ScopeSource.OBJECT,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.job_files.hcl.block_types import MAX_INTEGER, MIN_INTEGER, Argument, ArgumentKind
-from wharf.languages.hcl.amounts import UNIT_NAMES, find_duration, find_number
+from wharf.languages.hcl.amounts import UNIT_NAMES, explain_number, find_duration, find_number
 from wharf.languages.hcl.conversions import ConversionError, to_bool, to_number_value, to_text
 from wharf.languages.hcl.diagnostics import SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute
@@ -27,10 +27,15 @@ _DESCRIPTIONS: Final[Mapping[ArgumentKind, str]] = {
 }
 
 
+TEXT_MAP_TYPE: Final = "map(string)"
+TEXT_LIST_TYPE: Final = "list(string)"
 _TYPE_NAMES: Final[Mapping[ArgumentKind, str]] = {
     ArgumentKind.TEXT: "string",
     ArgumentKind.WHOLE: "number",
     ArgumentKind.BOOL: "bool",
+    ArgumentKind.TEXTS: TEXT_LIST_TYPE,
+    ArgumentKind.WHOLES: "list(number)",
+    ArgumentKind.TEXT_MAP: TEXT_MAP_TYPE,
 }
 """The types that values of arguments are converted to."""
 
@@ -47,8 +52,17 @@ class ItemError(ConversionError):
 def convert_argument(argument: Argument, value: Value) -> Any:
     """Return the value of an argument as JSON has it. A template stays as it is. Raises `ConversionError`."""
     if isinstance(value, TemplateText):
-        return value.convert(_TYPE_NAMES[argument.kind]) if argument.kind in _TYPE_NAMES else str(value)
+        return _convert_template(argument, value)
     return _CONVERTERS[argument.kind](argument, value)
+
+
+def _convert_template(argument: Argument, template: TemplateText) -> str:
+    kind = _TYPE_NAMES.get(argument.kind)
+    if kind is None:
+        return str(template)
+    if argument.kind is ArgumentKind.BOOL and argument.operand:  # The field of a comparison is a text.
+        return template.convert(kind, "string")
+    return template.convert(kind)
 
 
 def _convert_text(argument: Argument, value: Value) -> str:  # noqa: ARG001 (a converter)
@@ -190,6 +204,8 @@ def _find_fix(argument: Argument, attribute: EvaluatedAttribute) -> str:
             return f'write {argument.name} = ["{value}"]'
         case ArgumentKind.WHOLE if isinstance(value, str) and (number := find_number(value, argument.unit)) is not None:
             return f"write {argument.name} = {number}"
+        case ArgumentKind.WHOLE if isinstance(value, str | Fraction):
+            return explain_number(value if isinstance(value, str) else format_number(value), argument.unit)
         case ArgumentKind.DURATION:
             return f"write {argument.name} = {_suggest_duration(value)}"
         case _:

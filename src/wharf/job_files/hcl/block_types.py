@@ -75,6 +75,11 @@ class Argument:
     """In constraints and affinities: the argument sets the operand, and its value is stored in `field`."""
     deprecated: str = ""
     """What to write instead of a deprecated argument."""
+    is_absent_omitted: bool = False
+    """Whether the JSON lacks the field if the file lacks the argument. Nomad has no such field."""
+
+
+OPTION_HINT: Final = "it is an option of the driver: write it in config { }"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +103,8 @@ class BlockType:
     """Whether a map may also be written as an argument: `meta = { "any.key" = 1 }`."""
     is_absent_omitted: bool = False
     """Whether the JSON lacks the field if the file lacks the block. Fields of other blocks are null then."""
+    short_argument: str = ""
+    """The argument that a text sets. Blocks may then be written as an argument with a list of texts: `depends = ["build"]`."""
     other_field: str = ""
     """The JSON field of some of the blocks: static ports, and the default identity of a task."""
     copied_to_tasks: bool = False
@@ -106,12 +113,19 @@ class BlockType:
     """Whether the block becomes a group of its own."""
     deprecated: str = ""
     """What to write instead of a deprecated block."""
+    options: frozenset[str] = frozenset()
+    """Options of drivers, which belong into the block `config` inside of this one."""
     example: str = ""
     """Names the arguments in the error about an argument of the block's name, such as `constraint = "a = b"`."""
 
     @property
     def is_repeatable(self) -> bool:
         return self.storage is not Storage.OBJECT
+
+    @property
+    def short_field(self) -> str:
+        """The JSON field of the argument that a text sets; empty for blocks without a short form."""
+        return next((argument.field for argument in self.arguments if argument.name == self.short_argument), "")
 
 
 def define_argument(
@@ -129,7 +143,11 @@ def define_argument(
 def build_empty_object(block: BlockType) -> Mapping[str, Any]:
     """Return the JSON object of a block without any arguments and blocks."""
     empty: dict[str, Any] = dict.fromkeys(block.label_fields)
-    empty |= {argument.field: argument.absent for argument in block.arguments if not argument.operand}
+    empty |= {
+        argument.field: argument.absent
+        for argument in block.arguments
+        if not argument.operand and not argument.is_absent_omitted
+    }
     for inner in block.blocks:
         if inner.field and not inner.is_absent_omitted:
             empty[inner.field] = None
@@ -146,8 +164,9 @@ def build_schema(block: BlockType) -> BodySchema:
     if block.body is not BodyKind.FIELDS:
         return MAP_BODY
     names = [argument.name for argument in block.arguments]
-    names += [inner.name for inner in block.blocks if inner.has_argument_form]
-    return BodySchema(tuple(names), {inner.name: build_block_schema(inner) for inner in block.blocks})
+    names += [inner.name for inner in block.blocks if inner.has_argument_form or inner.short_argument]
+    blocks = {inner.name: build_block_schema(inner) for inner in block.blocks}
+    return BodySchema(tuple(names), blocks, hints=dict.fromkeys(block.options, OPTION_HINT))
 
 
 def build_block_schema(block: BlockType, *, is_required: bool = False) -> BlockSchema:

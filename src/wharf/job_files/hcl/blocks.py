@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from wharf.contract.model.drivers import OPTION_NAMES
 from wharf.contract.model.times import SECOND
 from wharf.job_files.hcl.block_types import Argument, ArgumentKind, BlockType, BodyKind, Storage, define_argument
 
@@ -29,9 +30,9 @@ _MHZ: Final = "MHz"
 _PERCENT: Final = "%"
 
 
-def _plain_text(name: str, field: str = "") -> Argument:
+def _plain_text(name: str, field: str = "", *, is_required: bool = False) -> Argument:
     """Return a text that is empty in JSON if the argument is absent."""
-    return _text(name, field, is_plain=True)
+    return _text(name, field, is_plain=True, is_required=is_required)
 
 
 def _plain_bool(name: str, field: str = "") -> Argument:
@@ -158,6 +159,43 @@ DISCONNECT: Final = BlockType(
 EPHEMERAL_DISK: Final = BlockType(
     "ephemeral_disk", "EphemeralDisk", (_whole("size", "SizeMB", unit=_MB), _bool("sticky"), _bool("migrate"))
 )
+ARRAY: Final = BlockType(
+    "array",
+    "Array",
+    (_whole("size"), _texts("items"), _whole("max_running"), _bool("fail_fast")),
+    is_absent_omitted=True,
+)
+
+# -- steps of a run
+
+DEPENDS: Final = BlockType(
+    "depends",
+    "Depends",
+    (
+        _plain_text("on", is_required=True),
+        _text("when"),
+        _bool("each"),
+        _whole("at_least"),
+        _bool("optional"),
+    ),
+    storage=Storage.LIST,
+    is_absent_omitted=True,
+    short_argument="on",
+)
+GATE: Final = BlockType("gate", "Gate", (_text("ask"), _text("policy"), _duration("timeout")), is_absent_omitted=True)
+LOCK: Final = BlockType(
+    "lock", "Lock", (_plain_text("key", is_required=True), _whole("slots"), _text("policy")), is_absent_omitted=True
+)
+OUTPUTS: Final = BlockType("outputs", "Outputs", (_texts("text"), _texts("keep")), is_absent_omitted=True)
+RETRY: Final = BlockType(
+    "retry", "Retry", (_whole("attempts"), _wholes("on_exit"), _wholes("not_on_exit")), is_absent_omitted=True
+)
+FLOW: Final = BlockType(
+    "flow", "Flow", (_duration("deadline"), _duration("final_timeout"), _text("overlap")), is_absent_omitted=True
+)
+
+# -- scaling
+
 _SCALING_ARGUMENTS: Final = (_whole("min"), _bool("enabled"))
 _SCALING_FIXED: Final = {"ID": "", "Target": None, "CreateIndex": 0, "ModifyIndex": 0}
 _POLICY: Final = _free_form("policy")
@@ -691,11 +729,12 @@ _TASK_BLOCKS: Final = (
     TASK_SCALING,
 )
 TASK: Final = BlockType(
-    "task", "Tasks", _TASK_ARGUMENTS, _TASK_BLOCKS, storage=Storage.LIST, label="name", label_fields=("Name",)
-)
+    "task", "Tasks", _TASK_ARGUMENTS, _TASK_BLOCKS, storage=Storage.LIST, label="name", label_fields=("Name",),
+    options=OPTION_NAMES,
+)  # fmt: skip
 JOB_TASK: Final = BlockType(
     "task", "", _TASK_ARGUMENTS, _TASK_BLOCKS, storage=Storage.LIST, label="name", label_fields=("Name",),
-    becomes_group=True,
+    becomes_group=True, options=OPTION_NAMES,
 )  # fmt: skip
 _DISCONNECT_HINT: Final = "disconnect { ... }"
 GROUP: Final = BlockType(
@@ -708,11 +747,20 @@ GROUP: Final = BlockType(
         _duration("stop_after_client_disconnect", deprecated=_DISCONNECT_HINT),
         _duration("max_client_disconnect", deprecated=_DISCONNECT_HINT),
         _bool("prevent_reschedule_on_lost", deprecated=_DISCONNECT_HINT),
+        _text("if", is_absent_omitted=True),
+        _bool("may_fail", is_absent_omitted=True),
+        _bool("final", is_absent_omitted=True),
     ),
     (
         META,
         *REQUIREMENTS,
         TASK,
+        ARRAY,
+        DEPENDS,
+        GATE,
+        LOCK,
+        OUTPUTS,
+        RETRY,
         VOLUME,
         RESTART,
         DISCONNECT,
@@ -791,6 +839,8 @@ JOB: Final = BlockType(
         META,
         *REQUIREMENTS,
         GROUP,
+        DEPENDS,
+        FLOW,
         UPDATE,
         MULTIREGION,
         PERIODIC,

@@ -5,7 +5,7 @@ is decided when it is submitted.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, TypeAlias
 
@@ -13,6 +13,8 @@ import msgspec
 
 from wharf.job_files.hcl import blocks
 from wharf.job_files.hcl.argument_values import (
+    TEXT_LIST_TYPE,
+    TEXT_MAP_TYPE,
     convert_argument,
     convert_text,
     convert_text_list,
@@ -26,7 +28,7 @@ from wharf.languages.hcl.conversions import ConversionError, to_text
 from wharf.languages.hcl.diagnostics import HIDDEN, DiagnosticList, SourceRange
 from wharf.languages.hcl.documents import EvaluatedAttribute, EvaluatedBlock, EvaluatedBody
 from wharf.languages.hcl.template_texts import TemplateText
-from wharf.languages.hcl.values import MAPPINGS, describe_value, to_plain
+from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, describe_value, has_sensitive_parts, to_plain
 
 HORIZONTAL: Final = "horizontal"
 VERTICAL_TYPES: Final[Mapping[str, str]] = {"cpu": "vertical_cpu", "mem": "vertical_mem"}
@@ -115,9 +117,13 @@ class JobMapper:
             argument = plan.arguments.get(name)
             if argument is None:
                 inner = plan.blocks[name]
-                is_template = isinstance(attribute.value, TemplateText)
-                converted_map = attribute.value if is_template else self._convert_map_argument(inner, attribute)
-                result[inner.field] = converted_map
+                value = attribute.value
+                if isinstance(value, TemplateText):
+                    result[inner.field] = value.convert(TEXT_LIST_TYPE if inner.short_argument else TEXT_MAP_TYPE)
+                elif inner.short_argument:
+                    self._add_short_blocks(result, inner, attribute)
+                else:
+                    result[inner.field] = self._convert_map_argument(inner, attribute)
             elif attribute.value is not None:
                 self._set_argument(result, argument, attribute, short_forms)
         for argument in plan.required:
@@ -162,7 +168,7 @@ class JobMapper:
         if block.storage is Storage.OBJECT:
             result[field] = converted
         elif block.storage is Storage.LIST:
-            if result[field] is None:
+            if result.get(field) is None:
                 result[field] = []
             result[field].append(converted)
         else:
@@ -291,6 +297,30 @@ class JobMapper:
                 else:
                     task["Secrets"] = [*(task["Secrets"] or ()), copied]
 
+    # -- short forms of blocks
+
+    def _add_short_blocks(self, result: JsonObject, block: BlockType, attribute: EvaluatedAttribute) -> None:
+        """Store a block for each text of an argument such as `depends = ["build"]`. Null counts as absent."""
+        value = attribute.value
+        if value is None:
+            return
+        items = value.items if isinstance(value, SEQUENCES) else (value,)
+        if not items:
+            result[block.field] = []
+        for position, item in enumerate(items):
+            place = attribute.get_item_place(position)
+            if not isinstance(item, str):
+                self._add_error(
+                    place,
+                    f'"{block.name}" takes a list of texts, with {describe_value(item)} in it',
+                    f"write {block.name} {{ {block.short_argument} = ... }}",
+                )
+                continue
+            argument = replace(attribute, name=block.short_argument, value=item, node=attribute.get_item_node(position))
+            source = EvaluatedBlock(block.name, (), EvaluatedBody({argument.name: argument}), place)
+            source.body.has_sensitive_values = attribute.is_sensitive or has_sensitive_parts(value)
+            self._store_block(result, block, self._convert_block(block, source), source)
+
     # -- maps
 
     def _convert_map_argument(self, block: BlockType, attribute: EvaluatedAttribute) -> JsonObject | None:
@@ -339,7 +369,7 @@ class JobMapper:
             if attribute.is_failed:
                 continue
             if isinstance(attribute.value, TemplateText):
-                result[name] = attribute.value
+                result[name] = attribute.value.convert(TEXT_LIST_TYPE)
                 continue
             try:
                 result[name] = convert_text_list(attribute.value)

@@ -83,6 +83,10 @@ def _map_job(evaluated: EvaluatedDocument, budget: Budget, *, checks_tasks: bool
     parsed.hide_sensitive_values()
     if checks_tasks and job:
         add_task_problems(diagnostics, parsed)
+        if diagnostics.diagnostics:
+            from wharf.job_files.value_problems import add_value_problems
+
+            add_value_problems(diagnostics, parsed)
     diagnostics.raise_if_any()
     if checks_tasks:
         add_name_warnings(parsed)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -268,6 +268,20 @@ def parse_path(path: str) -> FilePath:
             for match in _PATH_PART.finditer(path)
         ]
     )
+
+
+def iterate_referring_texts(
+    value: Any, path: FilePath = (), skipped: Collection[str] = ()
+) -> Iterator[tuple[FilePath, str]]:
+    """Yield the texts inside a value that contain `${`, with their paths. The fields `skipped` are left out."""
+    if isinstance(value, str):
+        if "${" in value:
+            yield path, value
+        return
+    entries = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in entries:
+        if step not in skipped:
+            yield from iterate_referring_texts(item, (*path, step), skipped)
 
 
 def find_path_value(document: Any, path: FilePath) -> Any:

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from wharf.job_files.hcl.places import iterate_tasks
 from wharf.languages.hcl.documents import EvaluatedDocument, RuntimeReference
-from wharf.languages.suggestions import find_nearest_name
+from wharf.languages.suggestions import NameSearch
 
 MAX_WARNINGS: Final = 20
 """The warnings of one file."""
-NODE_ROOTS: Final = frozenset({"attr", "device", "env", "meta", "node", "unique"})
+NODE_ROOTS: Final = frozenset({"attr", "device", "env", "meta", "node", "steps", "unique"})
 """The first names of references that nodes replace, beside the names of variables of a task."""
 SERVICE_NAMES: Final = frozenset({"JOB", "TASKGROUP", "TASK", "BASE"})
 """Names that the name of a service may refer to."""
@@ -29,7 +29,8 @@ def list_warnings(evaluated: EvaluatedDocument, document: dict[str, Any]) -> lis
     for _, reference in sorted(evaluated.runtime_references.items()):
         if reference.root not in known and _TASK_VARIABLE.match(reference.root) is None:
             first.setdefault(reference.root, reference)
-    return [_describe(reference, environment) for reference in list(first.values())[:MAX_WARNINGS]]
+    search = NameSearch()
+    return [_describe(reference, environment, search) for reference in list(first.values())[:MAX_WARNINGS]]
 
 
 def _list_environment_names(document: dict[str, Any]) -> frozenset[str]:
@@ -41,10 +42,10 @@ def _list_environment_names(document: dict[str, Any]) -> frozenset[str]:
     return frozenset(names)
 
 
-def _describe(reference: RuntimeReference, environment: frozenset[str]) -> str:
+def _describe(reference: RuntimeReference, environment: frozenset[str], search: NameSearch) -> str:
     """Return the warning about a reference: what happens to it, and what was probably meant."""
     root, place = reference.root[:80], reference.place
-    nearest = find_nearest_name(
+    nearest = search.find_nearest_name(
         reference.root, (*_PARSER_ROOTS, *NODE_ROOTS, *environment), min_similarity=MIN_SIMILARITY
     )
     if nearest is not None:

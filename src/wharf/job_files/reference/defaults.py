@@ -57,7 +57,7 @@ def build_sample(record_type: type[msgspec.Struct]) -> dict[str, Any]:
     sample: dict[str, Any] = dict(_SAMPLE_VALUES.get(record_type.__name__, {}))
     for name, field_type in list_field_types(record_type).items():
         inner_type = next(iterate_record_types(field_type), None)
-        if inner_type is None or name in ("Multiregion", "VersionTag", "ScalingPolicies"):
+        if inner_type is None or name in ("Multiregion", "VersionTag", "ScalingPolicies", "Retry"):
             continue
         inner = build_sample(inner_type)
         origins = {typing.get_origin(part) for part in _list_union_members(field_type)}

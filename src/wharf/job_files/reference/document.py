@@ -14,6 +14,7 @@ import msgspec
 
 from wharf.contract.model.body_limits import LIMITS_BY_FIELD
 from wharf.contract.model.drivers import DRIVER_CONFIGS
+from wharf.contract.model.jobs.constraints import Affinity, Constraint
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.settings import Duration
 from wharf.contract.model.times import UNITS_NS
@@ -58,6 +59,7 @@ _FILE_ONLY_TEXTS: Final[Mapping[tuple[str, str], FieldText]] = {
 _SHORT_FORMS: Final[Mapping[str, str]] = {
     "Constraint": "A comparison as text, such as `${attr.kernel.name} = linux`.",
     "Affinity": "A comparison as text, such as `${node.datacenter} = dc1`.",
+    "Need": "The name that the need has in `On`.",
 }
 """Records that a file may write as text."""
 _BOUNDS: Final = re.compile(
@@ -115,9 +117,9 @@ def build_definition(record_type: type[msgspec.Struct]) -> JsonObject:
         properties[name] = _build_property(record_type, name, field_type, text)
     required = [name for name, entry in properties.items() if _is_required(entry)]
     # The short forms of comparisons set these fields by other names.
-    conditions = [_require(record_type, name) for name in required if record_type.__name__ not in _SHORT_FORMS]
+    conditions = [_require(record_type, name) for name in required if record_type not in (Constraint, Affinity)]
     definition: JsonObject = {
-        "title": record_type.__name__,
+        "title": _find_block_name(record_type) or record_type.__name__,
         "description": (record_type.__doc__ or "").split("\n\n")[0],
         "type": "object",
         "x-hcl-name": _find_block_name(record_type),
@@ -341,13 +343,15 @@ def _build_property(record_type: type[msgspec.Struct], name: str, field_type: An
     if limits := _describe_limits(record_type, name, text):
         entry["x-limits"] = limits
     if text.example is not None:
-        entry["examples"] = [text.example]
+        # Editors offer the examples of a text that has further values too.
+        names = [value for value in text.values if "<" not in value] if "enum" not in str(entry.get("anyOf")) else []
+        entry["examples"] = [text.example, *(name for name in names if name != text.example)]
     if (effect := text.facts.get("Effect")) is not None:
         entry["x-effect"] = effect
     if (replacement := text.facts.get("Deprecated")) is not None:
         entry |= {"deprecated": True, "x-deprecated": replacement}
     if set_by := text.facts.get("Set by"):
-        entry |= {"readOnly": True, "x-set-by": set_by}
+        entry |= {"readOnly": True, "doNotSuggest": True, "x-set-by": set_by}
     if spelling is not None:
         entry["x-hcl"] = {"name": spelling.name, "form": spelling.form}
         if spelling.has_label:
@@ -458,7 +462,7 @@ def _describe_type(field_type: Any, text: FieldText) -> str:
         return "list of blocks" if origin in (tuple, list) else "map of blocks" if origin is dict else "block"
     plain = _strip_none(field_type)
     if origin in (tuple, list):
-        return "list of texts"
+        return "list of whole numbers" if typing.get_args(plain)[0] is int else "list of texts"
     if origin is dict:
         value_type = typing.get_args(plain)[1]
         if value_type is str:
@@ -513,6 +517,10 @@ def _build_value_schema(field_type: Any, text: FieldText, type_text: str, *, is_
             # Drivers read numbers in their options as texts.
             item = {"type": ["string", "number", "boolean"] if is_options else "string"}
             return _allow_text({"type": "array", "items": item}, EXPRESSION, "expected a list of texts")
+        case "list of whole numbers":
+            return _allow_text(
+                {"type": "array", "items": {"type": "integer"}}, EXPRESSION, "expected a list of numbers"
+            )
         case "map of texts":
             item = {"type": ["string", "number", "boolean"] if is_options else ["string", "null"]}
             return _build_map_schema(item, is_options=is_options)
@@ -526,17 +534,31 @@ def _build_value_schema(field_type: Any, text: FieldText, type_text: str, *, is_
     return {"type": ["string", "null"]}
 
 
+_NO_OPERAND: Final = "write LEFT OPERAND RIGHT, such as ${attr.kernel.name} = linux"
+
+
 def _build_block_schema(inner_type: type, type_text: str, *, is_options: bool) -> JsonObject:
     """Return the keywords that check one or several blocks. Options of drivers may be converted from HCL, with lists of blocks."""
     reference: JsonObject = {"$ref": f"#/$defs/{inner_type.__name__}"}
+    if inner_type.__name__ == "Need":
+        name = {"type": "string", "minLength": 1, "description": _SHORT_FORMS["Need"]}
+        return {
+            "type": ["array", "string", "null"],
+            "items": {"if": {"type": "string"}, "then": name, "else": reference},
+        }
     if inner_type.__name__ in _SHORT_FORMS:
         short_form = {
             "type": "string",
             "pattern": COMPARISON_PATTERN,
+            "patternErrorMessage": _NO_OPERAND,
             "description": _SHORT_FORMS[inner_type.__name__],
         }
-        items = {"anyOf": [reference, short_form]}
-        return {"type": ["array", "string", "null"], "items": items, "pattern": COMPARISON_PATTERN}
+        # Not anyOf: editors then report the wrong part of it.
+        items = {"if": {"type": "string"}, "then": short_form, "else": reference}
+        return {
+            "type": ["array", "string", "null"], "items": items, "pattern": COMPARISON_PATTERN,
+            "patternErrorMessage": _NO_OPERAND,
+        }  # fmt: skip
     if is_options:
         return {"anyOf": [reference, {"type": "array", "items": reference}, EXPRESSION_SCHEMA, {"type": "null"}]}
     if type_text == "block":

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from wharf.contract.model import body_limits
 from wharf.job_files.data_writer import MAX_FORMATTED_CHARS, MAX_FORMATTED_NODES, MAX_WRITTEN_NODES
+from wharf.job_files.hcl_formatter import format_hcl
 from wharf.job_files.reference.document import describe_spelling
 from wharf.job_files.reference.examples import EXAMPLES
 from wharf.job_files.reference.rendering import format_hcl_value, render_hcl, render_yaml
-from wharf.job_files.schema import DRIVERS_KEY, JsonObject, format_schema_comment
+from wharf.job_files.schema import DRIVERS_KEY, FIELDS_KEY, JsonObject, format_schema_comment
 from wharf.languages import yaml_reader
 from wharf.languages.exact_values import MAX_DEPTH, MAX_NUMBER_CHARS
 from wharf.languages.hcl.documents import MAX_FILE_BYTES
@@ -20,6 +21,70 @@ from wharf.languages.toml_faults import MAX_KEY_PARTS
 FOLDER: Final = "docs/job-file"
 GENERATED_NOTE: Final = "<!-- Written by `python -m wharf.job_files.reference` from the model; do not edit. -->"
 _INDEX_NAME: Final = "README.md"
+VARIABLE_PAGE: Final = "variable.md"
+_VARIABLE_EXAMPLES: Final = (
+    """\
+variables:
+  copies:
+    type: number
+    default: 2
+    description: How many allocations run
+    validation:
+      condition: var.copies > 0
+      error_message: write a number above 0
+  token:
+    type: string
+    default: none
+    sensitive: true
+ID: web
+TaskGroups:
+  - Name: api
+    Count: ${var.copies}
+    Tasks:
+      - Name: server
+        Driver: raw_exec
+        Config: {command: /bin/sleep, args: [infinity]}
+        Env: {TOKEN: "${var.token}"}
+""",
+    """\
+variable "copies" {
+  type        = number
+  default     = 2
+  description = "How many allocations run"
+
+  validation {
+    condition     = var.copies > 0
+    error_message = "write a number above 0"
+  }
+}
+
+variable "token" {
+  type      = string
+  default   = "none"
+  sensitive = true
+}
+
+job "web" {
+  group "api" {
+    count = var.copies
+
+    task "server" {
+      driver = "raw_exec"
+
+      config {
+        command = "/bin/sleep"
+        args    = ["infinity"]
+      }
+
+      env {
+        TOKEN = var.token
+      }
+    }
+  }
+}
+""",
+)
+"""A file with variables in YAML and in HCL."""
 _INNER_BLOCKS: Final[Mapping[str, tuple[str, ...]]] = {
     "Spread": ("SpreadTarget",),
     "UI": ("UILink",),
@@ -42,6 +107,8 @@ _SHORT_FORM_NOTES: Final[Mapping[str, str]] = {
     '`Constraints: ["${attr.kernel.name} = linux"]`.',
     "Affinity": "HCL has short forms: `version`, `semver`, `regexp`, `set_contains`, `set_contains_any` and `set_contains_all` set the "
     "operand and the right value.",
+    "Need": 'A need that only has a name may be written as text: `Depends: [build, lint]` in YAML, and `depends = ["build", "lint"]` '
+    "in HCL.",
     "Task": "In HCL, a block `task` may also stand directly in the job. It becomes a group of its own with the same name.",
     "NetworkResource": "In HCL, both kinds of ports are blocks `port`: one with `static` is a static port.",
     "VolumeRequest": "In YAML, `Volumes` is a map, and its keys are the names: `Volumes: {data: {Type: host, Source: data}}`.",
@@ -61,6 +128,7 @@ def build_pages(schema: JsonObject) -> dict[str, str]:
     inner = {name for names in _INNER_BLOCKS.values() for name in names}
     names = [name for name in schema["$defs"] if name not in inner]
     pages = {_INDEX_NAME: _finish(_render_index(schema, names))}
+    pages[VARIABLE_PAGE] = _finish(_render_variable_page(schema))
     return pages | {get_page_name(schema, name): _finish(_render_page(schema, name)) for name in names}
 
 
@@ -101,13 +169,37 @@ def _render_page(schema: JsonObject, block_name: str) -> Iterator[str]:
         yield _SHORT_FORM_NOTES[block_name]
         yield ""
     yield from _render_example(schema, block_name)
-    yield from _render_fields(schema, block_name, prefix="", level=2)
+    yield from _render_fields(schema, schema["$defs"][block_name]["properties"], prefix="", level=2)
     for inner in _INNER_BLOCKS.get(block_name, ()):
         yield f"## {_describe_inner(schema, inner)}"
         yield ""
         yield schema["$defs"][inner]["description"]
         yield ""
-        yield from _render_fields(schema, inner, prefix=f"{_get_inner_name(schema, inner)}.", level=3)
+        properties = schema["$defs"][inner]["properties"]
+        yield from _render_fields(schema, properties, prefix=f"{_get_inner_name(schema, inner)}.", level=3)
+
+
+def _render_variable_page(schema: JsonObject) -> Iterator[str]:
+    """Yield the lines of the page about the variables of a file, which are no part of the job."""
+    entry = schema["$defs"]["Job"]["properties"]["variables"]
+    yield "# variable"
+    yield ""
+    yield get_prose(entry)
+    yield ""
+    yield "In YAML, JSON and TOML: `variables` at the top level of the file. In HCL: blocks `variable` beside the job."
+    yield "[Variables](../hcl.md#variables) shows where their values come from, and which of them win."
+    yield ""
+    yield "```yaml"
+    yield from _VARIABLE_EXAMPLES[0].splitlines()
+    yield "```"
+    yield ""
+    yield "```hcl"
+    yield from _VARIABLE_EXAMPLES[1].splitlines()
+    yield "```"
+    yield ""
+    fields = entry[FIELDS_KEY]
+    yield from _render_fields(schema, fields, prefix="", level=2)
+    yield from _render_fields(schema, fields["validation"][FIELDS_KEY], prefix="validation.", level=3)
 
 
 def _describe_inner(schema: JsonObject, block_name: str) -> str:
@@ -117,8 +209,18 @@ def _describe_inner(schema: JsonObject, block_name: str) -> str:
 
 
 def _get_inner_name(schema: JsonObject, block_name: str) -> str:
-    """Return the name of a small block in headings: that of its class, or of the first option that holds it."""
-    return block_name if schema["$defs"][block_name]["x-hcl-name"] else _find_holders(schema, block_name)[0][1]
+    """Return the name of a small block in headings: that of its field, or of its class if several fields hold it."""
+    fields = list(dict.fromkeys(field for _, field in _find_holders(schema, block_name)))
+    return fields[0] if len(fields) == 1 or not schema["$defs"][block_name]["x-hcl-name"] else block_name
+
+
+def _get_link(schema: JsonObject, block_name: str) -> str:
+    """Return the target of a link to the description of a block: its page, or its section on the page of another block."""
+    page = get_page_name(schema, block_name)
+    if not any(block_name in names for names in _INNER_BLOCKS.values()):
+        return page
+    heading = _describe_inner(schema, block_name).lower().replace(" ", "-")
+    return f"{page}#{re.sub(r'[^a-z0-9_-]', '', heading)}"
 
 
 def _find_holders(schema: JsonObject, block_name: str) -> list[tuple[str, str]]:
@@ -169,20 +271,20 @@ def _render_example(schema: JsonObject, block_name: str) -> Iterator[str]:
     if is_driver:
         yield f'driver = "{schema["$defs"][block_name]["x-hcl-name"]}"'
         yield ""
-    yield from render_hcl(schema, block_name, example, name="config" if is_driver else "")
+    lines = render_hcl(schema, block_name, example, name="config" if is_driver else "")
+    yield from format_hcl("\n".join(lines) + "\n").splitlines()
     yield "```"
     yield ""
 
 
-def _render_fields(schema: JsonObject, block_name: str, *, prefix: str, level: int) -> Iterator[str]:
+def _render_fields(schema: JsonObject, properties: JsonObject, *, prefix: str, level: int) -> Iterator[str]:
     """Yield a table of all fields, then a section for each of them."""
-    properties = schema["$defs"][block_name]["properties"]
     written = {name: entry for name, entry in properties.items() if "x-set-by" not in entry}
     yield "| Field | HCL | Type | Default |"
     yield "|---|---|---|---|"
     for name, entry in written.items():
         anchor = f"{prefix}{name}".lower().replace(".", "")
-        hcl = describe_spelling(entry["x-hcl"]) if "x-hcl" in entry else ""
+        hcl = describe_spelling({"name": name, **entry["x-hcl"]}) if "x-hcl" in entry else ""
         yield f"| [`{name}`](#{anchor}) | {hcl} | {entry['x-type']} | {_escape_cell(entry.get('x-default', ''))} |"
     yield ""
     for name, entry in written.items():
@@ -218,8 +320,10 @@ def _render_field(schema: JsonObject, title: str, name: str, entry: Mapping[str,
     unit = f" ({entry['x-unit']})" if "x-unit" in entry else ""
     block = entry.get("x-block")
     link = (
-        f": [{schema['$defs'][block]['x-hcl-name'] or _to_words(block)}]({get_page_name(schema, block)})"
+        f": [{schema['$defs'][block]['x-hcl-name'] or _to_words(block)}]({_get_link(schema, block)})"
         if block
+        else f": [variable]({VARIABLE_PAGE})"
+        if name == "variables"
         else ""
     )
     yield f"- Type: {entry['x-type']}{unit}{link}"
@@ -250,7 +354,7 @@ def build_example_lines(name: str, entry: Mapping[str, Any]) -> tuple[str, str] 
     if "examples" not in entry or "x-set-by" in entry:
         return None
     value = entry["examples"][0]
-    spelling = entry.get("x-hcl")
+    spelling = {"name": name, **entry["x-hcl"]} if "x-hcl" in entry else None
     if isinstance(value, dict):
         yaml_line = f"{name}: {{{', '.join(' '.join(render_yaml({key: item})) for key, item in value.items())}}}"
     else:
@@ -271,7 +375,7 @@ def _format_hcl_example(spelling: Mapping[str, str], value: Any) -> str:
             if spelling["form"] == "map"
             else f"{spelling['name']} = {{ {entries} }}"
         )
-    return f"{spelling['name']} = {format_hcl_value(value)}"
+    return f"{spelling['name']} = {value if spelling.get('is_expression') else format_hcl_value(value)}"
 
 
 def _format_hcl_key(key: str) -> str:
@@ -310,6 +414,7 @@ def _render_index(schema: JsonObject, names: list[str]) -> Iterator[str]:
     for name in names:
         if name not in drivers:
             yield _render_index_row(schema, name)
+    yield f"| [variable]({VARIABLE_PAGE}) | the file | A value that each run of the command line can set. |"
     yield ""
     yield "## Drivers"
     yield ""

@@ -3,7 +3,7 @@
 import re
 from typing import Final, NoReturn
 
-from wharf.languages.hcl.amounts import UNIT_NAMES, find_duration, find_sized_number
+from wharf.languages.hcl.amounts import CORE_SHARE_FIX, UNIT_NAMES, find_duration, find_sized_number, is_core_share
 from wharf.languages.hcl.bodies import BlockLabel, SyntaxArgument, SyntaxBlock, SyntaxBody
 from wharf.languages.hcl.diagnostics import MAX_DIAGNOSTICS, DiagnosticList, SourceFile, SourceRange
 from wharf.languages.hcl.expression_parser import ExpressionParser
@@ -254,7 +254,8 @@ class BodyParser(ExpressionParser):
             if isinstance(error, FinalError):
                 raise
         end = error.start if error is not None else self.pos
-        bare = _BARE_VALUE.match(self.text, start) if error is not None or self.text[end : end + 1] in ":@/" else None
+        is_unread = self.text[end : end + 1] in ":@/" and not self.text.startswith(("//", "/*"), end)
+        bare = _BARE_VALUE.match(self.text, start) if error is not None or is_unread else None
         if isinstance(error, MalformedNumberError) and error.start == start:
             is_amount = LINE_END.match(self.text, LINE_BLANK.match(self.text, error.end).end())  # type: ignore[union-attr]
             fix = self._suggest_amount(name, self.text[start : error.end], outer) if is_amount else None
@@ -275,6 +276,8 @@ class BodyParser(ExpressionParser):
             return f'write {name[:80]} = "{text[:40]}", or the number without a unit if the option is a number'
         if size is not None and kind not in _TEXT_MAPS:
             return f"write {name[:80]} = {size[0]}, without a unit: the number is in {UNIT_NAMES[size[1]]}"
+        if name == "cpu" and is_core_share(text):
+            return CORE_SHARE_FIX
         duration = find_duration(text)
         return f'write {name[:80]} = "{duration[:40]}"' if duration is not None and kind not in _TEXT_MAPS else None
 

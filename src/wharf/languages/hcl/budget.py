@@ -1,6 +1,11 @@
 """Limits of one evaluation: steps instead of a clock, and the size of what it builds."""
 
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from wharf.languages.hcl.diagnostics import SourceRange
 
 MAX_STEPS: Final = 1_000_000
 """The steps of one evaluation. A step takes at most about a microsecond, so an evaluation takes at most about a second."""
@@ -19,6 +24,18 @@ class BudgetExceeded(Exception):
         super().__init__(message)
         self.message = message
         self.fix = fix
+        self.place: SourceRange | None = None
+        """The part of the document that was evaluated, if it is known."""
+
+
+@contextmanager
+def locate_excess(place: "SourceRange") -> Iterator[None]:
+    """Give a `BudgetExceeded` the place of the part of a document that the block evaluates."""
+    try:
+        yield
+    except BudgetExceeded as error:
+        error.place = error.place or place
+        raise
 
 
 class Budget:

@@ -170,6 +170,11 @@ class SourceRange:
     end: int
 
     @property
+    def text(self) -> str:
+        """The text of this part."""
+        return self.source.text[self.start : self.end]
+
+    @property
     def location(self) -> SourceLocation:
         return self.source.get_location(self.start)
 
@@ -231,7 +236,7 @@ class DocumentErrors(Exception):
     def __init__(
         self, diagnostics: Iterable[Diagnostic], hidden: HiddenValues | None = None, omitted_count: int = 0
     ) -> None:
-        self._hidden = hidden
+        self.hidden = hidden
         in_order: dict[str, int] = {}
         found = list(diagnostics)
         for diagnostic in found:
@@ -248,7 +253,7 @@ class DocumentErrors(Exception):
     @property
     def text(self) -> str:
         """The text for users: all diagnostics, one below the other."""
-        parts = [diagnostic.render(self._hidden) for diagnostic in self.diagnostics]
+        parts = [diagnostic.render(self.hidden) for diagnostic in self.diagnostics]
         if self.omitted_count:
             parts.append(f"and {self.omitted_count} more errors")
         return "\n".join(parts)

@@ -3,6 +3,7 @@
 The package docstring shows how the parts work together.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -14,6 +15,7 @@ from wharf.languages.hcl.calls import FunctionPorts, FunctionTable
 from wharf.languages.hcl.conversions import ConversionError, to_text
 from wharf.languages.hcl.diagnostics import (
     NO_NAMES,
+    Diagnostic,
     DiagnosticList,
     DocumentErrors,
     ExpressionError,
@@ -62,6 +64,10 @@ MAX_LISTED_OWNERS: Final = 3
 """The blocks that an error lists as right places of an argument."""
 TYPO_SIMILARITY: Final = 0.85
 """A name that is this similar to a name of its own block is a typing error, even if it is the name of another block's item."""
+_YAML_START: Final = re.compile(
+    r"\s*+(?:#[^\n]*\n\s*+)*+(?:---[ \t]*\n\s*+(?:#[^\n]*\n\s*+)*+)?(?P<line>[A-Za-z_][\w-]*+:(?:[ \t][^\n{}]*)?)(?:\r?\n[ \t-]|\r?\n[A-Za-z_][\w-]*+:)"
+)
+"""The first line of a text in YAML, if the line after it looks like YAML too."""
 _VARIABLE_BODY: Final = BodySchema(
     ("type", "default", "description", "sensitive"), {"validation": BlockSchema(MAP_BODY)}
 )
@@ -115,6 +121,11 @@ class EvaluatedAttribute:
 
     def get_item_place(self, *path: int | str) -> SourceRange:
         """Return the place of an item inside a list or object literal, or of the whole value if it is no literal."""
+        node = self.get_item_node(*path)
+        return SourceRange(self.source, node.start, node.end)
+
+    def get_item_node(self, *path: int | str) -> SyntaxNode:
+        """Return the expression of an item inside a list or object literal, or of the whole value if it is no literal."""
         node = self.node
         for step in path:
             if isinstance(node, TupleNode) and isinstance(step, int) and step < len(node.items):
@@ -126,7 +137,7 @@ class EvaluatedAttribute:
                 node = found[-1]
             else:
                 break
-        return SourceRange(self.source, node.start, node.end)
+        return node
 
 
 @dataclass(slots=True)
@@ -212,9 +223,17 @@ def parse_document(data: str | bytes, name: str = "job.hcl") -> ParsedDocument:
     diagnostics = DiagnosticList()
     if is_json(source.text):
         return ParsedDocument(source, _parse_json(source))
+    _refuse_yaml(source, "give it a name that ends with .yaml")
     body = BodyParser(source, diagnostics).parse_document_body()
     diagnostics.raise_if_any()
     return ParsedDocument(source, body)
+
+
+def _refuse_yaml(source: SourceFile, fix: str) -> None:
+    """Raise `DocumentErrors` with a single error if a text is YAML, in which each line would be an error."""
+    found = _YAML_START.match(source.text)
+    if found is not None:
+        raise DocumentErrors([Diagnostic(SourceRange(source, *found.span("line")), "the file is written in YAML", fix)])
 
 
 def _parse_json(source: SourceFile) -> JsonObject:
@@ -227,6 +246,17 @@ def _parse_json(source: SourceFile) -> JsonObject:
             related = (SourceRange(source, error.related[0], error.related[1]), error.related[2])
         diagnostics.add(source, error.start, error.end, error.message, error.fix, related=related)
         raise DocumentErrors(diagnostics.diagnostics) from None
+
+
+def list_declared_kinds(document: ParsedDocument) -> set[str]:
+    """Return which kinds of declarations a document has: `variable`, `variables` and `locals`."""
+    tree = document.tree
+    kinds = (
+        [block.type for block in tree.blocks]
+        if isinstance(tree, SyntaxBody)
+        else [each.key for each in tree.properties]
+    )
+    return DECLARATIONS.keys() & set(kinds)
 
 
 def list_declared_names(document: ParsedDocument) -> dict[str, bool]:
@@ -265,6 +295,7 @@ def parse_values(
     if is_json(source.text):
         body = JsonBodyBuilder(source, diagnostics).build_body([_parse_json(source)], MAP_BODY)
     else:
+        _refuse_yaml(source, "write name = value")
         body = BodyParser(source, diagnostics).parse_document_body()
     for block in body.blocks:
         fix = "write name = value"
@@ -293,35 +324,59 @@ def evaluate_document(
     source = document.source
     body, root = build_document_body(document, schema, diagnostics)
     scope = Scope(budget or Budget(), functions, ports)
-    place = SourceRange(source, 0, 0)
     try:
-        reader = VariableReader(source, scope, diagnostics, is_json=document.is_json)
-        reader.read_declarations(body)
-        variables = reader.find_values(inputs or VariableInputs())
-        scope.variables = variables
-        local_values = collect_local_values(body, source, diagnostics)
-        evaluate_local_values(local_values, source, scope, diagnostics)
+        opened = OpenedDocument(document, body, scope, inputs or VariableInputs(), diagnostics)
         # The body is evaluated also if a variable or local value has an error, so that the author sees all errors in one run.
         evaluator = BodyEvaluator(source, root, diagnostics, is_json=document.is_json)
-        for argument in local_values.values():
+        for argument in opened.local_values.values():
             evaluator.record_references(argument, scope)
-        main_body = SyntaxBody(body.arguments, [block for block in body.blocks if block.type not in DECLARATIONS])
         try:
-            evaluated = evaluator.evaluate_body(main_body, root, scope, None)
-        except BudgetExceeded:
-            place = evaluator.place
+            evaluated = evaluator.evaluate_body(opened.main_body, root, scope, None)
+        except BudgetExceeded as error:
+            error.place = evaluator.place
             raise
         evaluator.check_required_blocks(schema, evaluated)
     except BudgetExceeded as error:
-        diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
+        add_budget_error(diagnostics, error, source)
         raise diagnostics.build_errors() from None
     return EvaluatedDocument(
         evaluated,
-        variables,
+        scope.variables,
         diagnostics,
         evaluator.runtime_references,
-        notes=_list_sensitivity_notes(reader),
+        notes=_list_sensitivity_notes(opened.reader),
     )
+
+
+def add_budget_error(diagnostics: DiagnosticList, error: BudgetExceeded, source: SourceFile) -> None:
+    """Add the error of an evaluation that takes too much, at the part that was evaluated."""
+    place = error.place or SourceRange(source, 0, 0)
+    diagnostics.add(place.source, place.start, place.end, error.message, error.fix)
+
+
+class OpenedDocument:
+    """A document whose declarations are read. Its scope has the values of its variables and local values.
+
+    With `allows_missing`, a variable without a value is no error. Raises `BudgetExceeded`.
+    """
+
+    def __init__(
+        self,
+        document: ParsedDocument,
+        body: SyntaxBody,
+        scope: Scope,
+        inputs: VariableInputs,
+        diagnostics: DiagnosticList,
+        *,
+        allows_missing: bool = False,
+    ) -> None:
+        self.source = source = document.source
+        self.reader = VariableReader(source, scope, diagnostics, is_json=document.is_json)
+        self.reader.read_declarations(body)
+        scope.variables = self.reader.find_values(inputs, allows_missing=allows_missing)
+        self.local_values = collect_local_values(body, source, diagnostics)
+        evaluate_local_values(self.local_values, source, scope, diagnostics)
+        self.main_body = SyntaxBody(body.arguments, [block for block in body.blocks if block.type not in DECLARATIONS])
 
 
 def build_document_body(
@@ -659,6 +714,8 @@ class BodyEvaluator:
 
     def _suggest_place(self, name: str, schema: BodySchema, *, is_block: bool) -> str:
         """Return where an item is allowed, or the nearest known name. A name that is nearly right here wins."""
+        if hint := schema.hints.get(name):
+            return hint
         nearest = find_nearest_name(
             name, schema.blocks if is_block else schema.attributes, min_similarity=TYPO_SIMILARITY
         )
@@ -698,7 +755,7 @@ class BodyEvaluator:
         self._add_error(
             block.start,
             block.header_end,
-            f"a {name[:80]} needs a label: its {missing}",
+            f"a {name[:80]} needs a label with its {missing}",
             f"write {name[:80]}{labels} {{",
         )
 

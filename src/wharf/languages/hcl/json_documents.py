@@ -314,6 +314,15 @@ def _repair_number(word: str) -> str:
         return f"0{text}" if text.startswith(".") else text.lstrip("0") or "0"
 
 
+def _is_argument_value(node: JsonNode) -> bool:
+    """Return whether a value is an argument, if its name may be an argument or a block: a scalar, or a list of texts."""
+    if isinstance(node, JsonArray):
+        return bool(node.items) and all(
+            isinstance(item, JsonScalar) and isinstance(item.value, str) for item in node.items
+        )
+    return isinstance(node, JsonScalar)
+
+
 class JsonBodyBuilder:
     """Converts JSON objects to bodies by a schema. Errors are added to the diagnostics."""
 
@@ -331,7 +340,7 @@ class JsonBodyBuilder:
                 if property_.key == DYNAMIC and schema.blocks and DYNAMIC not in schema.attributes:
                     self._add_dynamic(body, property_, schema)
                 elif (block := schema.blocks.get(property_.key)) is not None and not (
-                    property_.key in schema.attributes and isinstance(property_.value, JsonScalar)
+                    property_.key in schema.attributes and _is_argument_value(property_.value)
                 ):
                     self._add_blocks(body, property_, property_.value, block, ())
                 else:

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBody
+from wharf.languages.hcl.budget import locate_excess
 from wharf.languages.hcl.diagnostics import DiagnosticList, ExpressionError, SourceFile, SourceRange
 from wharf.languages.hcl.nodes import Scope
+from wharf.languages.hcl.reader import NAME
 from wharf.languages.hcl.values import Value, list_sensitive_parts
 
 
@@ -22,6 +24,13 @@ def collect_local_values(
                 f"write {inner.type[:80]} = {{ ... }} for an object",
             )  # fmt: skip
         for argument in block.body.arguments.values():
+            if NAME.fullmatch(argument.name) is None:
+                diagnostics.add(
+                    source, argument.name_start, argument.name_end,
+                    f'"{argument.name[:80]}" is not a name for a local value',
+                    "a name has letters, digits, _ and -, and does not start with a digit",
+                )  # fmt: skip
+                continue
             first = arguments.get(argument.name)
             if first is None:
                 arguments[argument.name] = argument
@@ -58,7 +67,8 @@ def evaluate_local_values(
         scope.budget.use_steps(2)
         sensitive.has_read = False
         try:
-            values[name] = argument.value.evaluate_parts(scope)
+            with locate_excess(SourceRange(source, argument.value.start, argument.value.end)):
+                values[name] = argument.value.evaluate_parts(scope)
         except ExpressionError as error:
             failed.add(f"local.{name}")
             # The values that are not evaluated yet are known too.

@@ -224,6 +224,9 @@ def _suggest_declared_name(root: str, name: str, known: Sequence[str], kind: str
     for position in [at for at, character in enumerate(name[:80]) if character == "-"]:
         if name[:position] in known:
             return f"write {root}.{name[:position]} - {name[position + 1 : 80]} to subtract: a name may contain -"
+    if not known:
+        block = f'variable "{name[:80]}" {{ }}' if root == "var" else f"locals {{ {name[:80]} = ... }}"
+        return f"declare it: {block}; in YAML, JSON and TOML, below {'variables' if root == 'var' else 'locals'}"
     return suggest_name(name, known, kind=f"{kind}s")
 
 

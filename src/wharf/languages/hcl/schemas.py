@@ -15,6 +15,8 @@ class BodySchema:
     blocks: Mapping[str, "BlockSchema"] = field(default_factory=dict)
     is_open: bool = False
     is_free_form: bool = False
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """Where names belong that are often written here by mistake."""
 
     def allows_argument(self, name: str) -> bool:
         return self.is_open or self.is_free_form or name in self.attributes

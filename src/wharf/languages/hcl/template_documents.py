@@ -5,6 +5,7 @@ Only dynamic blocks are evaluated, because other languages than HCL have none. `
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBlock, SyntaxBody
@@ -12,21 +13,21 @@ from wharf.languages.hcl.budget import Budget, BudgetExceeded
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DiagnosticList, ExpressionError, SourceRange
 from wharf.languages.hcl.documents import (
-    DECLARATIONS,
     BodyEvaluator,
     EvaluatedAttribute,
     EvaluatedBody,
     EvaluatedDocument,
+    OpenedDocument,
     ParsedDocument,
+    add_budget_error,
     build_document_body,
 )
 from wharf.languages.hcl.functions import FUNCTIONS
-from wharf.languages.hcl.local_values import collect_local_values, evaluate_local_values
 from wharf.languages.hcl.nodes import LiteralNode, Scope, SyntaxNode
 from wharf.languages.hcl.schemas import BodySchema
 from wharf.languages.hcl.template_texts import TemplateWriter, escape_value, to_plain_template
-from wharf.languages.hcl.values import PrimitiveType, Value, get_type, to_plain
-from wharf.languages.hcl.variables import VariableDeclaration, VariableInputs, VariableReader
+from wharf.languages.hcl.values import ObjectType, TupleType, Value, get_type, to_plain
+from wharf.languages.hcl.variables import VariableDeclaration, VariableInputs
 
 VARIABLES: Final = "variables"
 LOCALS: Final = "locals"
@@ -67,41 +68,75 @@ def read_template_document(
     Raises `DocumentErrors` as `evaluate_document` does. Other errors are in the diagnostics of the result.
     """
     diagnostics = DiagnosticList()
-    source = document.source
     body, root = build_document_body(document, schema, diagnostics)
     scope = Scope(budget, FUNCTIONS, ports)
     try:
-        reader = VariableReader(source, scope, diagnostics, is_json=document.is_json)
-        reader.read_declarations(body)
-        variables = scope.variables = reader.find_values(inputs, allows_missing=True)
-        arguments = collect_local_values(body, source, diagnostics)
-        evaluate_local_values(arguments, source, scope, diagnostics)
-        types = {name: _get_type_name(each, variables.get(name)) for name, each in reader.declarations.items()}
-        evaluator = _TemplateEvaluator(document, root, diagnostics, scope, arguments, types)
-        for argument in arguments.values():
+        opened = OpenedDocument(document, body, scope, inputs, diagnostics, allows_missing=True)
+        evaluator = _TemplateEvaluator(document, root, diagnostics, scope, opened)
+        for argument in opened.local_values.values():
             evaluator.record_references(argument, scope)
         result = TemplateDocument(
-            EvaluatedDocument(EvaluatedBody(), variables, diagnostics, evaluator.runtime_references), {}, {}, {}
+            EvaluatedDocument(EvaluatedBody(), scope.variables, diagnostics, evaluator.runtime_references), {}, {}, {}
         )
-        main_body = SyntaxBody(body.arguments, [block for block in body.blocks if block.type not in DECLARATIONS])
-        result.evaluated.body = evaluator.evaluate_body(main_body, root, scope, None)
+        result.evaluated.body = evaluator.evaluate_body(opened.main_body, root, scope, None)
         evaluator.check_required_blocks(schema, result.evaluated.body)
         if not diagnostics.diagnostics:
             evaluator.add_declarations(result, body)
     except BudgetExceeded as error:
-        diagnostics.add(source, 0, 0, error.message, error.fix)
+        add_budget_error(diagnostics, error, document.source)
         raise diagnostics.build_errors() from None
     result.expansions = evaluator.expansions
     result.kept_ranges = evaluator.kept_ranges
     return result
 
 
+def check_template_document(
+    document: ParsedDocument, schema: BodySchema, *, ports: FunctionPorts, inputs: VariableInputs
+) -> None:
+    """Check declarations, the syntax of all expressions, and their names. Values of variables are not needed.
+
+    Raises `DocumentErrors`.
+    """
+    diagnostics = DiagnosticList()
+    body, _ = build_document_body(document, schema, diagnostics)
+    scope = Scope(Budget(), FUNCTIONS, ports)
+    try:
+        opened = OpenedDocument(document, body, scope, inputs, diagnostics, allows_missing=True)
+        for argument in opened.main_body.arguments.values():
+            report_undeclared_names(argument, scope, opened, diagnostics)
+    except BudgetExceeded as error:
+        add_budget_error(diagnostics, error, document.source)
+    diagnostics.raise_if_any()
+
+
+def report_undeclared_names(
+    argument: SyntaxArgument, scope: Scope, opened: OpenedDocument, diagnostics: DiagnosticList
+) -> None:
+    """Add an error for each reference to a variable or local value that the document does not declare."""
+    for reference in argument.references:
+        names = {"var": opened.reader.declarations.keys(), "local": opened.local_values.keys()}.get(reference.root)
+        if names is not None and reference.name is not None and reference.name not in names:
+            try:
+                reference.evaluate(scope)
+            except ExpressionError as error:
+                diagnostics.add_evaluation_error(opened.source, error)
+
+
 def _get_type_name(declaration: VariableDeclaration, value: Value) -> str:
-    """Return the type of a variable, or an empty text if it is no primitive type. A default sets the type too."""
+    """Return the type of a variable, or an empty text if it is not known. A default sets the type too."""
     kind = declaration.kind
     if kind is None and declaration.default is not None:
         kind = get_type(value)
-    return kind.name if isinstance(kind, PrimitiveType) else ""
+    items = (
+        kind.items
+        if isinstance(kind, TupleType)
+        else tuple(kind.attributes.values())
+        if isinstance(kind, ObjectType)
+        else ()
+    )
+    if items and all(item == items[0] for item in items):
+        return f"{'list' if isinstance(kind, TupleType) else 'map'}({items[0]})"
+    return str(kind) if kind is not None else ""
 
 
 class _TemplateEvaluator(BodyEvaluator):
@@ -113,14 +148,16 @@ class _TemplateEvaluator(BodyEvaluator):
         root: BodySchema,
         diagnostics: DiagnosticList,
         scope: Scope,
-        local_values: Mapping[str, SyntaxArgument],
-        variable_types: Mapping[str, str],
+        opened: OpenedDocument,
     ) -> None:
         super().__init__(document.source, root, diagnostics, is_json=document.is_json)
-        self._writer = TemplateWriter(document.source, variable_types)
+        declarations = opened.reader.declarations
+        types = {name: _get_type_name(each, scope.variables.get(name)) for name, each in declarations.items()}
+        self._writer = TemplateWriter(document.source, types)
+        self._declaration_writer = self._writer.build_declaration_writer()
         self._scope = scope
-        self._variable_names = variable_types.keys()
-        self._local_values = local_values
+        self._opened = opened
+        self._local_values = opened.local_values
         self._used: set[str] = set()
         """The variables that the dynamic blocks, which are being evaluated, are computed from."""
         self.expansions: list[Expansion] = []
@@ -141,18 +178,8 @@ class _TemplateEvaluator(BodyEvaluator):
         return attribute
 
     def _build_value(self, argument: SyntaxArgument, scope: Scope) -> Value:
-        self._report_undeclared(argument, scope)
-        return self._writer.write_argument(argument, lambda: self._evaluate(argument, scope))
-
-    def _report_undeclared(self, argument: SyntaxArgument, scope: Scope) -> None:
-        """Report the references to variables and local values that the file does not declare."""
-        for reference in argument.references:
-            names = {"var": self._variable_names, "local": self._local_values.keys()}.get(reference.root)
-            if names is not None and reference.name is not None and reference.name not in names:
-                try:
-                    reference.evaluate(scope)
-                except ExpressionError as error:
-                    self._diagnostics.add_evaluation_error(self._source, error)
+        report_undeclared_names(argument, scope, self._opened, self._diagnostics)
+        return self._writer.write_argument(argument, partial(self._evaluate, argument, scope))
 
     def _evaluate(self, argument: SyntaxArgument, scope: Scope) -> Value:
         try:
@@ -252,7 +279,10 @@ class _TemplateEvaluator(BodyEvaluator):
             elif argument.name == "default":
                 declaration["default"] = self._build_default(argument)
             else:
-                declaration[argument.name] = to_plain_template(self._build_value(argument, self._scope))
+                evaluate = partial(self._evaluate, argument, self._scope)
+                declaration[argument.name] = to_plain_template(
+                    self._declaration_writer.write_argument(argument, evaluate)
+                )
         rules: list[dict[str, str]] = []
         for inner in block.body.blocks:
             self._add_place(result, (*path, inner.type), inner.start, inner.end)
@@ -262,7 +292,7 @@ class _TemplateEvaluator(BodyEvaluator):
                 rule[argument.name] = (
                     self._get_expression(argument.value)
                     if argument.name == "condition"
-                    else self._writer.write_text(argument.value)
+                    else self._declaration_writer.write_text(argument.value)
                 )
             rules.append(rule)
         if rules:

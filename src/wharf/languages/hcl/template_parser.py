@@ -172,8 +172,11 @@ class TemplateParser(SourceReader):
 
     # -- raw templates
 
-    def parse_raw(self) -> SyntaxNode:
-        """Parse the whole source as a template without escapes: the text of a JSON string."""
+    def parse_raw(self, ranges: list[tuple[int, int]] | None = None) -> SyntaxNode:
+        """Parse the whole source as a template without escapes: the text of a JSON string.
+
+        The offsets of its interpolations, directives and escapes such as `$${` are added to `ranges`.
+        """
         stack = [_OpenDirective("", 0, 0)]
         strips_next = False
         while self.pos < len(self.text):
@@ -181,8 +184,11 @@ class TemplateParser(SourceReader):
             if plain is not None:
                 strips_next = self._add_text(stack[-1].target, plain[0], strips_next=strips_next)
                 self.pos = plain.end()
-            else:
-                strips_next = self._parse_marker(stack, strips_next=strips_next)
+                continue
+            start = self.pos
+            strips_next = self._parse_marker(stack, strips_next=strips_next)
+            if ranges is not None:
+                ranges.append((start, self.pos))
         self._require_closed(stack)
         return self._build_template(stack[0].parts, 0)
 

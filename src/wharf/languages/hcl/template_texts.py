@@ -6,13 +6,17 @@ Such a file has no expressions outside of its texts: `count = var.n` of HCL is t
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from copy import copy
 from typing import Any, Final
 
 from wharf.languages.hcl.bodies import SyntaxArgument
 from wharf.languages.hcl.call_nodes import CallNode
 from wharf.languages.hcl.diagnostics import SourceFile
+from wharf.languages.hcl.expression_parser import ExpressionParser
 from wharf.languages.hcl.loops import TemplateFor, TemplateIf, TemplateNode, TemplateParts
 from wharf.languages.hcl.nodes import LiteralNode, ObjectNode, ParenthesizedNode, RelocatedNode, SyntaxNode, TupleNode
+from wharf.languages.hcl.reader import ParseError
 from wharf.languages.hcl.references import ReferenceNode
 from wharf.languages.hcl.values import MAPPINGS, SEQUENCES, HclObject, HclTuple, Value, to_plain
 
@@ -20,7 +24,8 @@ MARKERS: Final = re.compile(r"((?<!\$)\$++|(?<!%)%++)\{")
 """The start of an interpolation or directive, also an escaped one. It takes linear time."""
 _NODE_REFERENCE: Final = re.compile(r"\$\{(?!(?:var|local)\b)[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*\}")
 """A reference that the node replaces. As a template, it is the same text."""
-
+_ESCAPED: Final = re.compile(r'[\\"\x00-\x1f\x7f\u2028\u2029\ufeff]')
+_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\"}
 
 TEXT_FUNCTIONS: Final = frozenset({
     "base64decode", "base64encode", "chomp", "file", "format", "indent", "join", "jsonencode", "lower", "md5", "regex_replace",
@@ -31,19 +36,18 @@ TEXT_FUNCTIONS: Final = frozenset({
 
 
 class TemplateText(str):
-    """The source of a template, in place of its value. `expression` is set if the template is this expression alone.
+    """The source of a template, in place of its value. `type_name` is the type of the value, if it is known."""
 
-    The value of such a template keeps its type: `type_name` is its name, if it is known.
-    """
-
-    expression: str = ""
     type_name: str = ""
 
-    def convert(self, type_name: str) -> str:
-        """Return the template whose value is converted to a type, as the value of an argument of HCL is."""
-        if not self.expression or self.type_name == type_name:
+    def convert(self, *type_names: str) -> str:
+        """Return the template whose value is converted to types, one after the other, as an argument of HCL converts it."""
+        if self.type_name == type_names[-1]:
             return str(self)
-        return f"${{convert({self.expression}, {type_name})}}"
+        expression = find_interpolation(self) or quote_template(self)
+        for name in type_names:
+            expression = f"convert({expression}, {name})"
+        return f"${{{expression}}}"
 
 
 def escape_template(text: str, *, keeps_references: bool = True) -> str:
@@ -76,6 +80,44 @@ def escape_value(value: Value, *, keeps_references: bool = True) -> Value:
     return value
 
 
+def split_template(text: str) -> list[tuple[bool, str]]:
+    """Return the parts of a template: whether each is an interpolation or a directive, and its text.
+
+    From the first error on, a template is one text.
+    """
+    ranges: list[tuple[int, int]] = []
+    if MARKERS.search(text) is not None:
+        with suppress(ParseError):
+            ExpressionParser(SourceFile("", text)).parse_raw(ranges)
+    pieces: list[tuple[bool, str]] = []
+    literal_start = 0
+    for start, end in ranges:
+        if text[start + 1] != "{":
+            continue  # An escape is literal text.
+        pieces += [(False, text[literal_start:start])] if start > literal_start else []
+        pieces.append((True, text[start:end]))
+        literal_start = end
+    pieces += [(False, text[literal_start:])] if literal_start < len(text) else []
+    return pieces
+
+
+def find_interpolation(text: str) -> str:
+    """Return the expression of a template that is one interpolation, whose value keeps its type, or an empty text."""
+    pieces = split_template(text)
+    is_one = len(pieces) == 1 and pieces[0][0] and text.startswith("${")
+    return text[2:-1].removeprefix("~").removesuffix("~").strip() if is_one else ""
+
+
+def quote_template(text: str) -> str:
+    """Return a template as a quoted string. The source of its expressions stays, with its line breaks."""
+    return f'"{"".join(piece if is_code else escape_quoted(piece) for is_code, piece in split_template(text))}"'
+
+
+def escape_quoted(text: str) -> str:
+    """Return a text with the escapes of quoted strings."""
+    return _ESCAPED.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
+
+
 def to_plain_template(value: Value) -> Any:
     """Return a value as JSON has it, with templates as plain texts."""
     return _drop_text_types(to_plain(value))
@@ -95,8 +137,18 @@ class TemplateWriter:
     def __init__(self, source: SourceFile, variable_types: Mapping[str, str]) -> None:
         self._source = source.text
         self._variable_types = variable_types
+        self._keeps_references = True
         self.kept_ranges: list[tuple[int, int]] = []
         """The offsets of expressions that the templates contain as they are written, with their comments."""
+
+    def build_declaration_writer(self) -> "TemplateWriter":
+        """Return a writer for the declarations of variables. They have no references for nodes: such a text is escaped."""
+        writer = copy(self)
+        writer._keeps_references = False
+        return writer
+
+    def _escape(self, text: str) -> str:
+        return escape_template(text, keeps_references=self._keeps_references)
 
     def write_argument(self, argument: SyntaxArgument, evaluate: Callable[[], Value]) -> Value:
         """Return the value of an argument as a template: lists and objects of templates.
@@ -104,28 +156,26 @@ class TemplateWriter:
         `evaluate` returns the value of an expression without names and calls. Other expressions stay.
         """
         if not argument.references and not argument.calls:
-            return escape_value(evaluate())
+            return escape_value(evaluate(), keeps_references=self._keeps_references)
         return self.write(argument.value)
 
     def write(self, node: SyntaxNode) -> Value:
         """Return a node as a template, and the items of lists and objects as templates of their own."""
         match node:
             case LiteralNode(value=value):
-                return escape_value(value)
+                return escape_value(value, keeps_references=self._keeps_references)
             case ParenthesizedNode(inner=inner):
                 return self.write(inner)
             case TupleNode(items=items):
                 return HclTuple(tuple([self.write(item) for item in items]))
             case ObjectNode(entries=entries):
                 return HclObject({
-                    escape_template(key) if isinstance(key, str) else self.write_text(key): self.write(value)
+                    self._escape(key) if isinstance(key, str) else self.write_text(key): self.write(value)
                     for key, value in entries
                 })  # fmt: skip
             case _:
                 text = TemplateText(self.write_text(node))
-                if not isinstance(node, TemplateNode) and text.startswith("${") and text.endswith("}"):
-                    text.expression = text[2:-1]
-                    text.type_name = self._find_type(node)
+                text.type_name = self._find_type(node) if find_interpolation(text) else "string"
                 return text
 
     def _find_type(self, node: SyntaxNode) -> str:
@@ -141,7 +191,7 @@ class TemplateWriter:
         """Return a node as a text whose value it is."""
         match node:
             case LiteralNode(value=str() as text):
-                return escape_template(text)
+                return self._escape(text)
             case ParenthesizedNode(inner=inner):
                 return self.write_text(inner)
             case TemplateNode(parts=parts):
@@ -161,7 +211,7 @@ class TemplateWriter:
         for part in parts:
             match part:
                 case str():
-                    piece = escape_template(part)
+                    piece = self._escape(part)
                 case SyntaxNode():
                     piece = f"${{{self._get_interpolation(part)}}}"
                 case TemplateIf():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wharf.languages.hcl.bodies import SyntaxArgument, SyntaxBlock, SyntaxBody
+from wharf.languages.hcl.budget import locate_excess
 from wharf.languages.hcl.call_nodes import UNOFFERED_FUNCTIONS, CallNode
 from wharf.languages.hcl.conversions import ConversionError, convert_value, to_text, unify_all
 from wharf.languages.hcl.diagnostics import (
@@ -392,12 +393,13 @@ class VariableReader:
         failed: set[str] = set()
         for name, declaration in self.declarations.items():
             is_missing = allows_missing and declaration.default is None and name not in candidates
-            if (
-                is_missing
-                or not declaration.is_valid
-                or not self._find_value(declaration, candidates.get(name), values)
-            ):
-                failed.add(f"var.{name}")
+            with locate_excess(declaration.place):
+                if (
+                    is_missing
+                    or not declaration.is_valid
+                    or not self._find_value(declaration, candidates.get(name), values)
+                ):
+                    failed.add(f"var.{name}")
         self._scope.failed = frozenset(failed)
         return values
 

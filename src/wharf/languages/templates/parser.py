@@ -471,7 +471,7 @@ class _Tokens:
             fix = (
                 _FOREIGN_FUNCTIONS.get(token.text)
                 or _suggest_name(token.text, [*self._functions, *_KEYWORDS])
-                or "write a dot before a field, and quotes around text; docs/templates.md lists the functions"
+                or "write a dot before a field, and quotes around text; the documentation page Templates lists the functions"
             )
             self._raise_error(f"{token.text} is not a function", token.offset, fix)
         return arity

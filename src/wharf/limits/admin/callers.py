@@ -268,13 +268,15 @@ def list_endpoint_charges(service: DecisionService, caller: Caller) -> list[Char
 
     At most `MAX_ENDPOINTS` endpoints are included.
     """
+    rules = [
+        rule for rule in service.evaluator.rules.rules if rule.per_endpoint and rule.applies_to(caller.caller_class)
+    ]
+    if not rules:
+        return []  # Without reading the activity, which can be long.
     now_ms = service.now_ms()
     service.activity.add_admissions_to_rows(now_ms)
     rows = service.activity.list_rows(since_ms=now_ms - 60 * MINUTE_MS)
     endpoints = list(dict.fromkeys(row.endpoint for row in rows if row.caller.owner == caller.owner))[:MAX_ENDPOINTS]
-    rules = [
-        rule for rule in service.evaluator.rules.rules if rule.per_endpoint and rule.applies_to(caller.caller_class)
-    ]
     return [build_charge(rule, caller, endpoint=endpoint, cost=1) for rule in rules for endpoint in endpoints]
 
 

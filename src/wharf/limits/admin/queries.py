@@ -1,13 +1,15 @@
 """What operators can query: busy callers, the counters of a caller, the reasons of a decision, and the rules."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from wharf.limits.admin.callers import UNKNOWN_ADDRESS, find_caller, list_charges
-from wharf.limits.admin.errors import ActionError
-from wharf.limits.core.plans import is_subject_shadow
+from wharf.limits.admin.callers import MAX_ECHOED_CHARS, UNKNOWN_ADDRESS, find_caller, list_charges
+from wharf.limits.admin.errors import ActionError, reporting_outages
+from wharf.limits.core.paths import BadPath
+from wharf.limits.core.plans import Charge, ChargePlan, is_subject_shadow
+from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.rule import MINUTE_MS, UNLIMITED, StoreOutagePolicy
 from wharf.limits.decisions.activity import ActivityRow
 from wharf.limits.rate_limiter import RateLimiter
@@ -16,6 +18,19 @@ from wharf.limits.stores.port import StoreUnavailable
 
 MAX_TOP_CALLERS: Final = 1_000
 """Limits the length of a reply."""
+
+
+class EstimatedCharge(NamedTuple):
+    """What one limit would charge a request, and its counter."""
+
+    charge: Charge
+    used: int
+    resets_in_s: int
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether the request would not fit."""
+        return self.used + self.charge.required > self.charge.ceiling
 
 
 class OperatorQueries:
@@ -94,10 +109,47 @@ class OperatorQueries:
             "limits": limits,
         }
 
+    async def estimate_charges(self, name: str, method: str, path: str) -> tuple[ChargePlan, list[EstimatedCharge]]:
+        """Return the charge plan of a request of a caller, and what each of its limits would charge. Nothing is charged.
+
+        `path` is as a client sends it, without a query. Raises `ActionError` if the caller is unknown, the path is refused or
+        the store is unavailable.
+        """
+        service, now_ms = self._service, self._service.now_ms()
+        limiter = service.evaluator.limiter
+        caller = find_caller(service, name)
+        try:
+            normal_path = limiter.rulebook.normalize_path(path.encode())
+        except BadPath as problem:
+            raise ActionError(f"path {path[:MAX_ECHOED_CHARS]!r}: {problem}") from None
+        call = limiter.build_call(RequestFacts(id="", method=method, path=normal_path, caller=caller), now_ms)
+        with reporting_outages():
+            readings = await service.evaluator.store.peek(call.charges)
+        return call.plan, [
+            EstimatedCharge(charge, reading.used, max(0, -(-(reading.end_ms - now_ms) // 1_000)))
+            for charge, reading in zip(call.charges, readings, strict=True)
+        ]
+
+    async def get_ban_end_ms(self, name: str, subject: str) -> int:
+        """Return when the ban of a caller or of its ban subject ends, in Unix milliseconds; 0 if there is none.
+
+        Raises `ActionError` while the store is unavailable.
+        """
+        service, now_ms = self._service, self._service.now_ms()
+        user_ban = service.overrides.find_ban(find_caller(service, name).user, now_ms)
+        with reporting_outages():
+            end_ms = await service.evaluator.store.get_ban_end_ms(subject)
+        return max(end_ms if end_ms > now_ms else 0, 0 if user_ban is None else user_ban.until_ms)
+
+    def is_store_away(self) -> bool:
+        """Return whether the store of the counters is unavailable."""
+        remote = self._limiter.stores.remote
+        return remote is not None and remote.guard.counts.is_away
+
     def _get_fallback_processes(self) -> int | None:
         """Return how many processes share each limit now, because the store is unavailable; `None` if it is available."""
         remote = self._limiter.stores.remote
-        return remote.guard.fallback.process_count if remote is not None and remote.guard.counts.is_away else None
+        return remote.guard.fallback.process_count if remote is not None and self.is_store_away() else None
 
     async def _get_ban_s(self, subject: str, now_ms: int) -> int | None:
         """Return how many more seconds a subject is banned; `None` if it is not banned.

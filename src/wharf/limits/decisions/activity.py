@@ -5,6 +5,7 @@ to the activity rows and to the counts of the rules once a second. All tables ar
 through a whole table.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -26,6 +27,8 @@ once. Limits the step that adds all of them to 3 ms.
 """
 MAX_EXPIRED_ROWS_PER_CALL: Final = 1_000
 """Expired rows that are deleted in one step, which takes less than a millisecond."""
+REFUSAL_MINUTES: Final = 60
+"""How far back the refusals of each rule are counted by minute."""
 RETENTION_MINUTES: Final = 31 * 24 * 60
 NEAR_LIMIT_PERCENT: Final = 80
 UNREADABLE_VERDICTS: Final = frozenset({Verdict.TOO_MANY_OBJECTS, Verdict.TOO_COMPLEX})
@@ -87,6 +90,8 @@ class ActivityCounts:
         self.rules: dict[str, RuleCounts] = {}
         self.last_callers: dict[str, Caller] = {}
         """The last caller of each owner, so that operators can look up a caller by its owner."""
+        self._refusals_by_minute: dict[int, Counter[str]] = {}
+        """The refused requests of each rule in the last minutes, oldest minute first."""
         self._plan_counts: dict[tuple[ChargePlan, str], _PlanAdmissions] = {}
         """By charge plan and resource."""
         self._rows_by_minute: dict[int, SegmentedDict[tuple[Caller, str, str], ActivityRow]] = {}
@@ -133,8 +138,10 @@ class ActivityCounts:
         `resource` is as for `record_admission`.
         """
         self.verdicts[decision.verdict] += 1
-        for name in decision.list_hit_rules(is_enforced=True):
+        hit_rules = decision.list_hit_rules(is_enforced=True)
+        for name in hit_rules:
             self._get_rule_counts(name).refused += 1
+        self._get_minute_refusals(now_ms).update(hit_rules)
         row = self._get_row(now_ms // MINUTE_MS, caller, decision.plan, resource)
         row.total += 1
         row.last_ms = now_ms
@@ -145,6 +152,25 @@ class ActivityCounts:
             else:
                 row.secondary += 1
         self._remember_last_caller(caller)
+
+    def _get_minute_refusals(self, now_ms: int) -> Counter[str]:
+        """Return the refused requests of each rule in this minute. Minutes that are too old are deleted."""
+        minute = now_ms // MINUTE_MS
+        refusals = self._refusals_by_minute.get(minute)
+        if refusals is None:
+            refusals = self._refusals_by_minute[minute] = Counter()
+            for old in [each for each in self._refusals_by_minute if each <= minute - REFUSAL_MINUTES]:
+                del self._refusals_by_minute[old]
+        return refusals
+
+    def sum_refusals(self, now_ms: int) -> Counter[str]:
+        """Return how many requests each rule refused in the last `REFUSAL_MINUTES` minutes."""
+        first = now_ms // MINUTE_MS - REFUSAL_MINUTES + 1
+        total: Counter[str] = Counter()
+        for minute, refusals in self._refusals_by_minute.items():
+            if minute >= first:
+                total.update(refusals)
+        return total
 
     def _get_rule_counts(self, name: str) -> RuleCounts:
         counts = self.rules.get(name)
@@ -210,6 +236,14 @@ class ActivityCounts:
         row.last_ms = now_ms
         for charge in plan.charges:
             self._get_rule_counts(charge.name).within += count
+
+    def iter_newest_rows(self, *, since_ms: int) -> Iterator[ActivityRow]:
+        """Yield the rows since a time, which is rounded down to a minute, of the newest minute first."""
+        first = since_ms // MINUTE_MS
+        for minute in reversed(self._rows_by_minute):
+            if minute < first:
+                return
+            yield from self._rows_by_minute[minute].iterate_values()
 
     def list_rows(self, *, since_ms: int = 0, until_ms: int | None = None) -> Iterator[ActivityRow]:
         """Yield the rows of a time range, oldest first. Both ends are rounded down to a minute and included."""

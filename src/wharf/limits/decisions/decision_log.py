@@ -23,6 +23,8 @@ from wharf.limits.core.store_calls import TakeResult
 
 MAX_RECENT_DECISIONS: Final = 10_000
 """Decisions in memory; the oldest are dropped."""
+MAX_RECENT_REFUSALS: Final = 500
+"""Refusals in memory, which many admissions do not displace; the oldest are dropped."""
 MAX_UNWRITTEN_DECISIONS: Final = 50_000
 """Decisions that wait to be written; more are dropped and counted."""
 WRITE_BATCH_DECISIONS: Final = 256
@@ -99,6 +101,7 @@ class DecisionLog:
         self._settings = settings
         self._path = folder / "decisions.jsonl" if folder is not None and settings.is_kept else None
         self._recent: deque[LoggedDecision | _CompactDecision] = deque(maxlen=MAX_RECENT_DECISIONS)
+        self._refusals: deque[LoggedDecision] = deque(maxlen=MAX_RECENT_REFUSALS)
         self._unwritten: deque[LoggedDecision] = deque()
         self._admitted = 0
         self._file_started_ms = 0
@@ -112,6 +115,8 @@ class DecisionLog:
         if len(entry.path) > MAX_PATH_CHARACTERS:
             entry = msgspec.structs.replace(entry, path=entry.path[:MAX_PATH_CHARACTERS])
         self._recent.append(entry)
+        if not entry.decision.is_admitted:
+            self._refusals.append(entry)
         if entry.decision.is_admitted and not entry.decision.is_shadow_refusal:
             self._admitted += 1
             if self._admitted % self._settings.one_in:
@@ -188,10 +193,6 @@ class DecisionLog:
     def render_entry(self, entry: LoggedDecision) -> dict[str, Any]:
         """Return a decision as a JSON object for operators, with each evaluated limit and its count before and after."""
         decision, caller = entry.decision, entry.caller
-        address = caller.address.removeprefix("address:")
-        if self._settings.cuts_addresses:
-            # IPv6 callers are already identified by their /64 network.
-            address = address.rpartition(".")[0] + ".0" if "." in address else address
         refusing_charge = decision.refusing_charge
         return {
             "request_id": entry.id,
@@ -203,7 +204,7 @@ class DecisionLog:
             "caller": caller.owner,
             "credential": caller.kind.value,
             "app": caller.app,
-            "address": address,
+            "address": self.cut_address(caller),
             "resource": decision.plan.resource,
             "retry_after_s": decision.retry_after_s,
             "told_by": None if refusing_charge is None else refusing_charge.name,
@@ -225,6 +226,18 @@ class DecisionLog:
         return (
             logged.expand() if isinstance(logged, _CompactDecision) else logged for logged in reversed(self._recent)
         )
+
+    def list_refusals(self) -> Iterator[LoggedDecision]:
+        """Return the last refusals, newest first, at most `MAX_RECENT_REFUSALS`."""
+        return reversed(self._refusals)
+
+    def cut_address(self, caller: Caller) -> str:
+        """Return the address of a caller as operators may see it: the last part is 0 if the settings say so."""
+        address = caller.address.removeprefix("address:")
+        if self._settings.cuts_addresses:
+            # IPv6 callers are already identified by their /64 network.
+            return address.rpartition(".")[0] + ".0" if "." in address else address
+        return address
 
     def _read_entries(self) -> Iterator[dict[str, Any]]:
         """Yield the entries of both files, the current file first."""

@@ -36,6 +36,7 @@ from wharf.node.channel.connection import ChannelConnection
 from wharf.node.channel.endpoint import RequestDispatcher
 from wharf.node.channel.exec import ExecHandlers
 from wharf.node.channel.files import FileHandlers
+from wharf.node.channel.log_search import LogSearchHandlers
 from wharf.node.channel.shares import limit_by_namespace
 from wharf.node.channel.stats import StatsHandlers
 from wharf.node.credentials import NodeCredentials
@@ -265,8 +266,9 @@ class NodeAgent:
             name_prefix=self._identity.id,
         )
         files = FileHandlers(self._folders, allocations.is_over, allocations.has_started)
+        searches = LogSearchHandlers(self._folders, allocations.is_over, allocations.has_started)
         file_handlers = limit_by_namespace(
-            files.handlers(),
+            files.handlers() | searches.handlers(),
             FairSlots(self._open_files.streams),
             self.allocations.find_namespace,
             "files and logs",
@@ -328,7 +330,7 @@ class NodeAgent:
             "disk": DiskWatch(
                 list(dict.fromkeys((self._location.state_folder, self._location.allocation_folder))), self._event_queue
             ).run(),
-            "garbage collection": self._files.run_collection(self._settings),
+            "garbage collection": self._files.run_collection(self._settings, self._world),
             "statistics": self._stats_handlers.record_history(),
             "foreign remains": self._build_foreign_search().run(),
             "drain cancellation": self._cancel_last_drain(),

@@ -15,7 +15,14 @@ from typing import Final
 import msgspec
 
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
-from wharf.contract.wire.allocations.exec import ExecExit, ExecInput, ExecResult, encode_output, encode_output_close
+from wharf.contract.wire.allocations.exec import (
+    EXITED_PREFIX,
+    ExecExit,
+    ExecInput,
+    ExecResult,
+    encode_output,
+    encode_output_close,
+)
 from wharf.contract.wire.nodes import channel
 from wharf.node.agent.allocations.manager import AllocationManager
 from wharf.node.channel.allocations import require_allocation, require_task
@@ -272,9 +279,6 @@ class ExecSession:
             await self._messages.put(encode_output_close(stream))
         await self._messages.put(msgspec.json.encode(ExecExit(exited=True, result=ExecResult(code))))
 
-
-EXITED_PREFIX: Final = b'{"exited":true'
-"""The beginning of the last message."""
 
 NO_INPUT: Final = ExecInput()
 

@@ -2,17 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import closing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import aclosing, closing
 from typing import Final
 
 import msgspec
 
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.wire.allocations.file_offsets import check_file_offset
+from wharf.contract.wire.allocations.log_frames import ALL_LOGS
 from wharf.contract.wire.nodes import channel
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.files import (
+    FileFrame,
     ReadOnlyFolder,
     ReadOrigin,
     TaskLogPosition,
@@ -120,30 +122,44 @@ class FileHandlers:
 
         Raises `Refusal` for an unknown log type or task, or if the task has not started and following is not requested.
         """
-        task, stream = _get_text(request, "task"), _get_text(request, "type")
-        if stream not in LOG_STREAMS:
-            raise invalid_request('log type must be "stdout" or "stderr"')
+        task, log_type = _get_text(request, "task"), _get_text(request, "type")
         should_follow = bool(request.parameters.get("follow", False))
-        start = _parse_start(request, task, stream)
+        streams: tuple[str, ...] = LOG_STREAMS if log_type == ALL_LOGS and not should_follow else (log_type,)
+        if not set(streams) <= set(LOG_STREAMS):
+            raise invalid_request('log type must be "stdout" or "stderr"')
+        start = _parse_start(request, task, streams[0])
         folder = self._open_folder(request)
         is_over = self._is_over(request.about, task)
-        if not should_follow and not has_log(folder, task, stream):
-            if is_over or not self._has_started(request.about, task):
-                raise not_found(f'task "{task}" not started yet. No logs available')
-            return ChannelReply("text/plain" if request.parameters.get("plain", False) else JSON_CONTENT_TYPE, b"")
-        frames = follow_logs(
-            folder,
-            task,
-            stream,
-            origin=_get_origin(request),
-            offset=_get_offset(request),
-            should_follow=should_follow,
-            is_over=lambda: is_over or self._is_over(request.about, task),
-            start=start,
+        if not should_follow:
+            streams = tuple(stream for stream in streams if has_log(folder, task, stream))
+            if not streams:
+                if is_over or not self._has_started(request.about, task):
+                    raise not_found(f'task "{task}" not started yet. No logs available')
+                return ChannelReply("text/plain" if request.parameters.get("plain", False) else JSON_CONTENT_TYPE, b"")
+        frames = _chain_frames(
+            follow_logs(
+                folder,
+                task,
+                stream,
+                origin=_get_origin(request),
+                offset=_get_offset(request),
+                should_follow=should_follow,
+                is_over=lambda: is_over or self._is_over(request.about, task),
+                start=start,
+            )
+            for stream in streams
         )
         if request.parameters.get("plain", False):
             return ChannelReply("text/plain", chunks=extract_data(frames))
         return ChannelReply(JSON_CONTENT_TYPE, chunks=encode_frames(frames))
+
+
+async def _chain_frames(logs: Iterable[AsyncGenerator[FileFrame, None]]) -> AsyncGenerator[FileFrame, None]:
+    """Yield the frames of several logs, one log after the other."""
+    for frames in logs:
+        async with aclosing(frames):
+            async for frame in frames:
+                yield frame
 
 
 async def _read_chunks(descriptor: int, begin: int, max_bytes: int) -> AsyncGenerator[bytes, None]:

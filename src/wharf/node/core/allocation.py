@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.contract.model.allocations.task_states import TaskEventType
+from wharf.contract.model.jobs.step_outputs import ReportedOutputs
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.times import SECOND, format_duration
 from wharf.node.core import events
@@ -91,6 +92,24 @@ def _build_repeated_action(task: TaskRecord, spec: AllocationSpec) -> events.Nod
             return events.SignalTask(task.name, task.run, spec.task(task.name).kill_signal)
         case _:
             return events.KillTask(task.name, task.run)
+
+
+def add_outputs(
+    record: AllocationRecord, spec: AllocationSpec, outputs: ReportedOutputs, now: ClockReading
+) -> AllocationRecord:
+    """Return the record of an ended allocation with the texts of its programs.
+
+    If a text could not be stored, the history of the first main task has an event with the reason.
+    """
+    tasks = record.tasks
+    if outputs.problem:
+        main = next((task.name for task in spec.tasks if task.is_main), "")
+        message = f"Outputs: {outputs.problem}"
+        tasks = tuple(
+            add_task_event(task, TaskEventType.HOOK_MESSAGE, now, message=message) if task.name == main else task
+            for task in tasks
+        )
+    return replace(record, tasks=tasks, output_names=spec.output_names, outputs=outputs)
 
 
 def reset_after_boot(record: AllocationRecord) -> AllocationRecord:

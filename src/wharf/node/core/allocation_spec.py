@@ -4,10 +4,12 @@ from typing import Final
 
 import msgspec
 
+from wharf.contract.model.jobs.defaults import NO_RESTARTS
 from wharf.contract.model.jobs.group_policies import HealthCheck, MigratePolicy, RestartPolicy, UpdatePolicy
 from wharf.contract.model.jobs.groups import LifecycleHook, Task
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.jobs.services import OnUpdate
+from wharf.contract.model.jobs.step_outputs import get_output_limit, list_output_names
 from wharf.contract.model.times import SECOND
 
 MAX_KILL_TIMEOUT_S: Final = 30.0
@@ -54,6 +56,11 @@ class AllocationSpec(msgspec.Struct, frozen=True):
     """How long the allocation may keep running without contact to any server."""
     required_checks: tuple[str, ...] = ()
     """The names of the checks that must pass before the allocation counts as healthy."""
+    output_names: tuple[str, ...] = ()
+    """The texts that the programs of a step leave for later steps."""
+    max_output_bytes: int = 0
+    kept_paths: tuple[str, ...] = ()
+    """Files and folders below `alloc/` that a step keeps after its end."""
 
     def task(self, name: str) -> TaskSpec:
         """Return the rules of the task with this name. Raises `StopIteration` if there is none."""
@@ -74,6 +81,9 @@ def build_allocation_spec(
     services = [*(group.services or ()), *(service for task in group.tasks or () for service in task.services or ())]
     group_policy = group.restart_policy or RestartPolicy()
     tasks = tuple(_build_task_spec(task, group_policy, is_batch, max_kill_timeout_s) for task in group.tasks or ())
+    if group.retry is not None:
+        # Servers decide about each failure by its cause, so none is hidden by a restart on this node.
+        tasks = tuple(msgspec.structs.replace(task, restart_policy=NO_RESTARTS) for task in tasks)
     health = None
     if is_deployed or job.type == JobType.SERVICE:
         health = _build_health_spec(group.update if is_deployed else group.migrate)
@@ -91,6 +101,9 @@ def build_allocation_spec(
             for check in service.checks or ()
             if (check.on_update or service.on_update) != OnUpdate.IGNORE
         ),
+        output_names=list_output_names(group),
+        kept_paths=(group.outputs.keep or ()) if group.outputs is not None else (),
+        max_output_bytes=get_output_limit(group.array.element_count if group.array is not None else 1),
     )
 
 

@@ -1,17 +1,35 @@
-"""Decides which folders of ended allocations a node removes to free disk space: the oldest first, never a running
-one.
+"""Decides which folders of ended allocations a node removes to free disk space: the oldest first, results of recent batch
+jobs last, never a running allocation (decision record 0264). Files that a step keeps are removed after all others (0313).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import msgspec
 
+RECENT_BATCH_NS: Final = 7 * 24 * 3_600 * 1_000_000_000
+"""How long results of batch jobs are removed after everything else. A user who starts work on Friday fetches the results on
+Monday, or after some days of absence."""
+
 
 class EndedAllocation(msgspec.Struct, frozen=True):
-    """An ended allocation whose folder still exists; `finished_s` is in seconds of the monotonic clock."""
+    """An ended allocation whose folder still exists."""
 
     id: str
-    finished_s: float
+    ended_ns: int
+    """The Unix time of its end in nanoseconds; 0 if it is unknown."""
+    is_batch: bool
+    """Whether its job runs to an end, so that its files may be results."""
+    kept_paths: tuple[str, ...] = ()
+    """Files and folders below `alloc/` that its step keeps longer than the others."""
+
+
+class FolderRemoval(NamedTuple):
+    """The removal of the folder of an ended allocation, or of everything in it except the kept files."""
+
+    id: str
+    kept_paths: tuple[str, ...] = ()
+    """What remains; empty: nothing."""
 
 
 class DiskUsage(msgspec.Struct, frozen=True):
@@ -25,22 +43,37 @@ class CollectionLimits(msgspec.Struct, frozen=True):
     """The limits above which folders of ended allocations are removed."""
 
     max_allocations: int
-    """Running and ended allocations together; above this, the oldest ended ones are removed."""
+    """Folders of running and ended allocations together; above this, the oldest ended ones are removed."""
     max_disk_percent: float
     max_inodes_percent: float
     max_parallel_removals: int
     """How many folders are removed before the disk usage is measured again."""
 
 
-def choose_allocations_to_remove(
-    ended: Sequence[EndedAllocation], live_count: int, disk_usage: DiskUsage, limits: CollectionLimits
-) -> list[str]:
-    """Return the ids of the ended allocations whose folders must be removed now, oldest first.
+def count_folders_to_remove(folder_count: int, disk_usage: DiskUsage, limits: CollectionLimits) -> int:
+    """Return how many folders of ended allocations must be removed now; 0 if every limit is met.
 
-    `live_count` is the number of running allocations. Empty if no allocation has ended, even if the disk is full.
+    `folder_count` includes the folders of running allocations.
     """
-    oldest = sorted(ended, key=lambda allocation: (allocation.finished_s, allocation.id))
-    removal_count = max(0, len(ended) + live_count - limits.max_allocations)
+    surplus = max(0, folder_count - limits.max_allocations)
     if disk_usage.disk_percent >= limits.max_disk_percent or disk_usage.inodes_percent >= limits.max_inodes_percent:
-        removal_count = max(removal_count, limits.max_parallel_removals)
-    return [allocation.id for allocation in oldest[:removal_count]]
+        return max(surplus, limits.max_parallel_removals)
+    return surplus
+
+
+def order_for_removal(ended: Iterable[EndedAllocation], now_ns: int) -> list[FolderRemoval]:
+    """Return the removals of folders in their order.
+
+    The oldest come first. Allocations of batch jobs that ended less than `RECENT_BATCH_NS` ago come after all others. If one
+    of these has kept files, its other files are removed in its turn, and the kept ones after everything else.
+    """
+    recent_since_ns = now_ns - RECENT_BATCH_NS
+    removals: list[tuple[int, int, FolderRemoval]] = []
+    for allocation in ended:
+        is_recent = allocation.is_batch and allocation.ended_ns > recent_since_ns
+        if is_recent and allocation.kept_paths:
+            removals.append((1, allocation.ended_ns, FolderRemoval(allocation.id, allocation.kept_paths)))
+            removals.append((2, allocation.ended_ns, FolderRemoval(allocation.id)))
+        else:
+            removals.append((int(is_recent), allocation.ended_ns, FolderRemoval(allocation.id)))
+    return [removal for *_, removal in sorted(removals)]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.allocation import OVERDUE_TEXT, ClientStatus
 from wharf.contract.model.allocations.task_states import (
     MAX_TASK_EVENTS,
     TaskEvent,
@@ -10,6 +10,7 @@ from wharf.contract.model.allocations.task_states import (
     TaskState,
     TaskStatus,
 )
+from wharf.contract.model.jobs.step_outputs import ReportedOutputs
 from wharf.contract.model.times import to_datetime
 from wharf.node.core.clock import ClockReading
 from wharf.node.core.restart_policy import RestartWindow
@@ -110,6 +111,12 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     is_healthy: bool | None = None  # None: not decided
     checks_pass_since_s: float | None = None  # None: a required check does not pass
     finished_s: float | None = None  # when the last task ended
+    kept_paths: tuple[str, ...] = ()
+    """Files and folders below `alloc/` that are removed after those of other allocations. Set when it has ended."""
+    output_names: tuple[str, ...] = ()
+    """The texts that its programs leave for later steps. Set when it has ended, so that they can be read again."""
+    outputs: ReportedOutputs | None = None
+    """These texts. `None`: it has not ended, declares none, or servers have acknowledged its end."""
 
     def task(self, name: str) -> TaskRecord:
         """Return the record of the task with this name. Raises `StopIteration` if there is none."""
@@ -119,6 +126,14 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_over(self) -> bool:
         """Whether all tasks are dead, so that none has a process."""
         return all(task.is_dead for task in self.tasks)
+
+    @property
+    def ended_ns(self) -> int:
+        """The Unix time in nanoseconds of the last end of a task; 0 if no time is known.
+
+        A task that never started has no time of its end, but its last event has one.
+        """
+        return max((task.finished_ns or (task.events[-1].time if task.events else 0) for task in self.tasks), default=0)
 
     @property
     def status(self) -> ClientStatus:
@@ -137,7 +152,7 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def description(self) -> str:
         """The sentence about the allocation's status that servers are sent."""
         if self.is_over and self.is_overdue:
-            return "allocation exceeded max_run_duration"
+            return OVERDUE_TEXT
         return STATUS_DESCRIPTIONS[self.status]
 
 

@@ -186,6 +186,8 @@ class NamespaceEntry(NamedTuple):
 
     A terminal can be the controlling terminal of one session only, so nothing may take it earlier.
     """
+    open_terminal: Callable[[], tuple[int, int]] = os.openpty
+    """Returns the descriptors of both ends of a new terminal, if the order requests one. Raises OSError."""
 
 
 async def start_command(order: CommandOrder, program: str, *, proc_folder: Path, cgroup: Path | None) -> CommandProcess:
@@ -238,7 +240,7 @@ async def _start_process(
         terminal: Terminal | None = None
         try:
             if order.is_tty:
-                master, slave = os.openpty()
+                master, slave = entry.open_terminal()
                 terminal = Terminal(master)
                 cleanup.callback(terminal.close)
                 terminal.resize(order.height or 24, order.width or 80)

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +19,8 @@ from wharf.node.drivers import command_process
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View
 from wharf.node.drivers.raw_exec import parse_program_config
 from wharf.node.drivers.supervised import SupervisedDriver, build_log_settings
-from wharf.node.processes import list_cgroups
+from wharf.node.drivers.task_terminal import open_task_terminal
+from wharf.node.processes import list_cgroups, read_environment
 from wharf.node.sandbox import (
     BindMount,
     LaunchCommand,
@@ -49,6 +51,8 @@ CONFIG_KEYS: Final = ExecConfig.__struct_fields__
 PRIVATE_MODE: Final = "private"
 HOST_MODE: Final = "host"
 NAMESPACE_MODES: Final = (PRIVATE_MODE, HOST_MODE)
+DEFAULT_HOME: Final = "/local"
+"""The home folder of a user whose own one is not in the sandbox, such as that of `nobody`. Each task can write there."""
 USER_VARIABLES: Final = ("HOME", "USER", "LOGNAME", "MAIL", "SHELL", "PWD", "OLDPWD")
 """Variables that describe the agent's user. They are replaced, because the task runs as another user."""
 TRIAL_TIMEOUT_S: Final = 20.0
@@ -152,7 +156,8 @@ class ExecDriver(SupervisedDriver):
             files=[BindMount(source, target) for source, target in network.files] if network is not None else [],
             has_own_ipc=config.has_own_ipc,
         )
-        environment = set_user_variables(order.environment, config.privileges)
+        home = config.privileges.home if root.may_exist(config.privileges.home) else DEFAULT_HOME
+        environment = set_user_variables(order.environment, config.privileges, home)
         program = root.find_program(config.command, config.work_folder, environment["PATH"])
         spec = SandboxSpec(
             environment,
@@ -174,7 +179,7 @@ class ExecDriver(SupervisedDriver):
         except OSError as error:
             raise CannotStart("the task is not running") from error
         environment = {
-            **set_user_variables(order.environment, privileges),
+            **set_user_variables(order.environment, privileges, _find_home(pid) or DEFAULT_HOME),
             command_process.COMMAND_MARK_VARIABLE: order.name,
         }
         sandbox_spec = SandboxSpec(environment, privileges, "/")
@@ -186,6 +191,7 @@ class ExecDriver(SupervisedDriver):
             launch_environment,
             input_texts=(entry.input_text,),
             is_taking_terminal=order.is_tty,
+            open_terminal=partial(open_task_terminal, f"/proc/{pid}/root"),
         )
         return await command_process.start_command_in_namespace(
             order, namespace_entry, proc_folder=Path(f"/proc/{pid}")
@@ -276,8 +282,14 @@ async def _run_trial(root: RootFilesystem, sandbox_spec: SandboxSpec) -> str:
     return (result.errors + result.output).decode(errors="replace").strip() or "the sandbox trial failed"
 
 
-def set_user_variables(environment: Mapping[str, str], privileges: ProcessPrivileges) -> dict[str, str]:
-    """Return `environment` with variables such as HOME and USER for the task's user.
+def _find_home(pid: int) -> str:
+    """Return the variable HOME with which a process was started; empty if it had none."""
+    prefix = b"HOME="
+    return next((os.fsdecode(each[len(prefix) :]) for each in read_environment(pid) if each.startswith(prefix)), "")
+
+
+def set_user_variables(environment: Mapping[str, str], privileges: ProcessPrivileges, home: str) -> dict[str, str]:
+    """Return `environment` with variables such as HOME and USER for the task's user. `home` is the home folder.
 
     Values that equal the agent's own environment are replaced; values set by the job stay.
     """
@@ -287,7 +299,7 @@ def set_user_variables(environment: Mapping[str, str], privileges: ProcessPrivil
         if name not in USER_VARIABLES or value != os.environ.get(name)
     }
     variables.setdefault("PATH", DEFAULT_PATH)
-    for name, value in (("HOME", privileges.home), ("USER", privileges.name), ("LOGNAME", privileges.name)):
+    for name, value in (("HOME", home), ("USER", privileges.name), ("LOGNAME", privileges.name)):
         variables.setdefault(name, value)
     return variables
 

@@ -20,6 +20,7 @@ from wharf.node.drivers import command_process
 from wharf.node.drivers.config_keys import describe_unknown_keys
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View
 from wharf.node.drivers.supervised import SupervisedDriver, build_log_settings
+from wharf.node.missing_programs import describe_missing_program
 from wharf.node.processes import list_cgroups
 from wharf.node.sandbox.launcher import ENTER_SCRIPT_PATH, LAUNCH_ENVIRONMENT, SETSID_PATH, build_user_command
 from wharf.node.sandbox.privileges import find_user
@@ -242,11 +243,11 @@ def find_program(command: str, folder: str, search_path: str) -> str:
         if program.is_dir():
             raise CannotStart(f"{program} is a folder, not a program")
         if not program.is_file():
-            raise CannotStart(f"program {program} does not exist")
+            raise CannotStart(describe_missing_program(str(program)))
         if not os.access(program, os.X_OK):
             raise CannotStart(f"program {program} is not executable")
         return str(program)
     program_path = shutil.which(command, path=search_path)
     if program_path is None:
-        raise CannotStart(f"program {command} not found in PATH ({search_path})")
+        raise CannotStart(describe_missing_program(command))
     return program_path

@@ -197,7 +197,7 @@ class _LogReader:
     def read_frame(self) -> FileFrame | None:
         """Return the next data of the current file; `None` at its end, or if it does not exist."""
         if self._descriptor is None:
-            self._descriptor = _open_log_file(self._folder, self._task, self._stream, self.number)
+            self._descriptor = open_log_file(self._folder, self._task, self._stream, self.number)
         if self._descriptor is None:
             return None
         data = os.pread(self._descriptor, CHUNK_BYTES, self.position)
@@ -235,7 +235,7 @@ class _LogReader:
             if count % MAX_FILES_PER_PASS == 0:
                 await asyncio.sleep(0)
             self._first_unchecked = max(self._first_unchecked, number + 1)
-            descriptor = _open_log_file(self._folder, self._task, self._stream, number)
+            descriptor = open_log_file(self._folder, self._task, self._stream, number)
             if descriptor is None:
                 continue
             self.close()
@@ -315,7 +315,7 @@ def _measure_log_file(folder: LogFolder, name: str) -> int:
     return 0
 
 
-def _open_log_file(folder: LogFolder, task: str, stream: str, number: int) -> int | None:
+def open_log_file(folder: LogFolder, task: str, stream: str, number: int) -> int | None:
     """Open a log file and return its descriptor; `None` if it does not exist, such as after it was rotated away.
 
     Also `None` if the name belongs to anything but a regular file that can be read. Raises OSError.
@@ -352,7 +352,7 @@ def _read_tail(folder: LogFolder, task: str, stream: str, max_bytes: int) -> byt
         if remaining <= 0:
             is_cut = True
             break
-        descriptor = _open_log_file(folder, task, stream, number)
+        descriptor = open_log_file(folder, task, stream, number)
         if descriptor is None:
             continue
         try:

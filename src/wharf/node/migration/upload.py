@@ -16,6 +16,7 @@ from wharf.node.channel.endpoint import ChannelReply, VerbHandler
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.migration import list_migrated_folders, pack_folders
 from wharf.node.tasks.folders import AllocationFolders
+from wharf.world.pipes import connect_reading_end
 
 MAX_PARALLEL_UPLOADS: Final = 2
 """Limit of uploads at a time; protects the disk of the node."""
@@ -58,9 +59,7 @@ class MigrationUploader:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         packing = loop.run_in_executor(self._packing_threads, _pack, root, tasks, write_end)
         reader = asyncio.StreamReader(CHUNK_BYTES)
-        transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
-        )
+        transport, _ = await connect_reading_end(lambda: asyncio.StreamReaderProtocol(reader), read_end)
         try:
             while chunk := await reader.read(CHUNK_BYTES):
                 yield chunk

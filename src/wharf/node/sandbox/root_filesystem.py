@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
+from wharf.node.missing_programs import describe_missing_program
 
 DEFAULT_FOLDERS: Final[Mapping[str, str]] = {
     path: path
@@ -17,6 +18,7 @@ DEFAULT_FOLDERS: Final[Mapping[str, str]] = {
         *("/bin", "/etc", "/lib", "/lib32", "/lib64", "/run/resolvconf", "/run/systemd/resolve", "/sbin", "/usr"),
     )
 }
+_PLACE: Final = " in the task's root filesystem"
 RESERVED_TARGETS: Final = ("/alloc", "/dev", "/local", "/proc", "/secrets", "/tmp")
 """Paths of the sandbox that a job cannot cover with a mount."""
 RESERVED_PREFIXES: Final = ("/proc/",)
@@ -118,7 +120,7 @@ class RootFilesystem:
             return str(self._shared) + path.removeprefix("/alloc")
         return f"{self.folder}{path}"
 
-    def _may_exist(self, path: str) -> bool:
+    def may_exist(self, path: str) -> bool:
         """Return whether something has this path in the sandbox; True if a link decides that, which only a task follows.
 
         Otherwise a task could find out which files exist on the machine.
@@ -140,14 +142,14 @@ class RootFilesystem:
         """
         if "/" in command:
             path = os.path.normpath(os.path.join(work_folder, command))
-            if not self._may_exist(path):
-                raise RootFilesystemError(f"program {path} does not exist in the task's root filesystem")
+            if not self.may_exist(path):
+                raise RootFilesystemError(describe_missing_program(path, _PLACE))
             return path
         for folder in search_path.split(":"):
             path = os.path.normpath(os.path.join(work_folder, folder, command))
-            if self._may_exist(path):
+            if self.may_exist(path):
                 return path
-        raise RootFilesystemError(f"program {command} not found in PATH ({search_path}) in the task's root filesystem")
+        raise RootFilesystemError(describe_missing_program(command, _PLACE))
 
 
 def _may_contain(folder: Path, path: str) -> bool:

@@ -543,6 +543,22 @@ def _describe_start_error(error: OSError | ValueError) -> str:
 
 def has_running_supervisor(folder: Path) -> bool:
     """Return whether a task supervisor uses this folder and has runs."""
+    return _is_locked(folder) and any((folder / RUNS_FOLDER).iterdir())
+
+
+def count_running_programs(folder: Path) -> int:
+    """Return how many runs of the task supervisor that uses this folder have not ended; 0 if none uses it."""
+    if not _is_locked(folder):
+        return 0
+    try:
+        runs = [RunFolder(path) for path in (folder / RUNS_FOLDER).iterdir()]
+    except OSError:
+        return 0
+    return sum(run.has_started() and run.read_outcome() is None for run in runs)
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a task supervisor holds the lock of this folder."""
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -550,7 +566,7 @@ def has_running_supervisor(folder: Path) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return any((folder / RUNS_FOLDER).iterdir())
+        return True
     finally:
         os.close(lock)
     return False

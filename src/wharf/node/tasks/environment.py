@@ -14,6 +14,7 @@ from wharf.contract.model.allocations.allocation import NetworkStatus
 from wharf.contract.model.allocations.resources import AllocatedPort, AllocatedTaskResources
 from wharf.contract.model.jobs.groups import Task
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.step_outputs import OUTPUTS_FILE, build_variable_name, list_output_names
 from wharf.contract.model.nodes.node import NodeHostVolume
 from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.tasks.folders import TaskFolders
@@ -66,6 +67,7 @@ def build_environment(
         allocation, network
     )
     variables = {f"{prefix}{name}": value for name, value in node_variables.items() for prefix in VARIABLE_PREFIXES}
+    variables |= _build_step_variables(allocation)
     secret_variables = frozenset(AGENT_SECRET_VARIABLES)
     for name, value in agent_environment.items():
         # WHARF_ variables of the agent configure the agent.
@@ -115,8 +117,26 @@ def build_node_variables(
     }
     if job.parent_id:
         variables["JOB_PARENT_ID"] = job.parent_id
+    group = job.find_group(allocation.task_group)
+    if list_output_names(group):
+        variables["OUTPUTS"] = str(folders.shared / OUTPUTS_FILE)
+    if group is not None and group.array is not None:
+        variables |= {
+            "ARRAY_INDEX": index,
+            "ARRAY_SIZE": str(group.array.element_count),
+            "ARRAY_ITEM": allocation.array_item,
+        }
     for port in ports:
         variables |= _build_port_variables(port, host)
+    return variables
+
+
+def _build_step_variables(allocation: AssignedAllocation) -> dict[str, str]:
+    """Return the variables with the texts of earlier steps. If two have one name, that of the nearest step counts."""
+    variables: dict[str, str] = {}
+    for step, texts in (allocation.step_outputs or {}).items():
+        for name, text in texts.items():
+            variables.setdefault(f"WHARF_{build_variable_name(step, name)}", text)
     return variables
 
 

@@ -17,6 +17,7 @@ import msgspec
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError, make_open_folder
 from wharf.node.core.garbage_collection import DiskUsage
 from wharf.node.deletion import delete_tree
+from wharf.node.kept_files import move_other_entries
 from wharf.node.mounts import list_mounts_below, unmount_all_below
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ INCOMING_FOLDER: Final = ".arriving"
 """Holds folders with data from another node until they are complete."""
 
 
+REDUCED_MARKER: Final = ".reduced"
+"""An empty file in the folder of an allocation of which only kept files are left."""
 SHARED_FOLDER_MODES: Final = {"data": 0o777, "logs": 0o777, "tmp": 0o777}
 TASK_FOLDER_MODES: Final = {"local": 0o777, "secrets": 0o777, "private": 0o700, "tmp": 0o1777}
 """The folders in the shared folder and in that of a task, with their modes."""
@@ -143,9 +146,10 @@ class AllocationFolders:
     def list_allocations(self) -> list[str]:
         """Return the ids of all allocations that have a folder."""
         internal_folders = (TRASH_FOLDER, INCOMING_FOLDER)
-        return sorted(
-            entry.name for entry in self._root.iterdir() if entry.is_dir() and entry.name not in internal_folders
-        )
+        with os.scandir(
+            self._root
+        ) as entries:  # Not `iterdir`, which needs ten times as long for thousands of folders.
+            return sorted(entry.name for entry in entries if entry.is_dir() and entry.name not in internal_folders)
 
     def measure_disk_usage(self) -> DiskUsage:
         """Return the used bytes and inodes of the disk that holds the folders, in percent."""
@@ -166,6 +170,32 @@ class AllocationFolders:
         except OSError:  # Something is mounted in it, or an earlier removal was incomplete.
             removed = self.get_allocation_folder(allocation_id)
         self._delete_in_background(removed)
+
+    def reduce_folder(self, allocation_id: str, kept_paths: Sequence[str]) -> bool:
+        """Begin to delete the files of an ended allocation in another thread, except these paths below `alloc/`.
+
+        Return whether that was not done before.
+        """
+        marker = self.get_allocation_folder(allocation_id) / REDUCED_MARKER
+        if marker.exists() or not self.get_allocation_folder(allocation_id).is_dir():
+            return False
+        removal = self._removal_threads.submit(self._reduce, allocation_id, tuple(kept_paths))
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
+        return True
+
+    def _reduce(self, allocation_id: str, kept_paths: Sequence[str]) -> None:
+        """Delete the files of an allocation except the kept ones. Errors are logged; the next pass tries again."""
+        folder = self.get_allocation_folder(allocation_id)
+        trash = self._root / TRASH_FOLDER / f"{allocation_id}.reduced"
+        try:
+            trash.mkdir(mode=0o700, exist_ok=True)
+            with ConfinedFolder(trash).open_folder() as target, ConfinedFolder(folder).open_folder() as source:
+                move_other_entries(source, target, [f"alloc/{path}" for path in kept_paths])
+                os.close(os.open(REDUCED_MARKER, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=source))
+        except OSError as error:
+            log.warning("failed to remove files of an ended allocation allocation=%s error=%s", allocation_id, error)
+        _delete(trash)
 
     def _move_to_trash(self, path: Path) -> Path:
         """Move a folder to the trash and return its new path. Raises `OSError`.

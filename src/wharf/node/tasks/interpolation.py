@@ -1,7 +1,7 @@
 """Resolves `${...}` references in texts of a job.
 
-A reference names a value of the node (`${node.…}`, `${attr.…}`, `${meta.…}`) or a variable of the task, by name or as
-`${env["NAME"]}`. `$${` stands for a literal `${`.
+A reference names a value of the node (`${node.…}`, `${attr.…}`, `${meta.…}`), a text of an earlier step
+(`${steps.GROUP.NAME}`), or a variable of the task, by name or as `${env["NAME"]}`. `$${` stands for a literal `${`.
 """
 
 import re
@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.contract.model.jobs.step_outputs import REFERENCE_PREFIX
 from wharf.contract.model.nodes.node import Node
 
 _REFERENCE: Final = re.compile(r"\$?\$\{([^{}]*)\}")
@@ -69,6 +70,18 @@ class ReferenceValues(msgspec.Struct, frozen=True):
     def with_variables(self, variables: Mapping[str, str]) -> "ReferenceValues":
         """Return a copy with additional variables, which override values of the same name."""
         return ReferenceValues({**self.values, **variables})
+
+    def with_step_outputs(self, outputs: Mapping[str, Mapping[str, str]] | None) -> "ReferenceValues":
+        """Return a copy with the texts of earlier steps, such as `steps.build.version`."""
+        if not outputs:
+            return self
+        return self.with_variables(
+            {
+                f"{REFERENCE_PREFIX}{step}.{name}": text
+                for step, texts in outputs.items()
+                for name, text in texts.items()
+            }
+        )
 
     def find_value(self, reference: str) -> str | None:
         """Return the value of a reference, such as `node.class` or `env["HOME"]`; `None` if it is unknown."""

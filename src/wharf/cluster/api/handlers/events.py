@@ -4,28 +4,53 @@ The caller's rights are checked again before events are sent. The stream ends if
 too far behind.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-from wharf.cluster.access import Caller, build_denial, reauthenticate_caller
+import msgspec
+
+from wharf.cluster.access import Caller, build_denial, describe_denial, reauthenticate_caller
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES
 from wharf.cluster.api.replies.pieces import iterate_pieces
 from wharf.cluster.api.requests.parameters import INTEGER_PATTERN, MAX_INTEGER
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, StreamedBody
-from wharf.cluster.operations.events import ClusterEvent, EventFilter, is_event_visible, parse_topics
+from wharf.cluster.operations.events import (
+    TOPIC_PERMISSIONS,
+    WILDCARD,
+    ClusterEvent,
+    EventFilter,
+    EventTopic,
+    is_event_visible,
+    parse_topics,
+)
 from wharf.cluster.server.cpu_budget import SLICE_S
-from wharf.cluster.server.events import EventCommit, EventFeed, SubscriptionLost
+from wharf.cluster.server.events import EventCommit, EventFeed, EventSubscription, SubscriptionLost
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import NAMESPACES
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
-from wharf.contract.wire.events import EventView, build_payload
+from wharf.contract.wire.events import (
+    MAX_RECENT_EVENTS,
+    ChangedKeys,
+    ChangeLine,
+    EventView,
+    RecentEvent,
+    RecentEvents,
+    build_payload,
+)
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
+CHANGES_INTERVAL_S: Final = 0.8
+"""The shortest time between two lines of changes. A person sees a change within a second, however much changes."""
 HEARTBEAT_LINE: Final = b"{}\n"
 WRITE_TIMEOUT_S: Final = 40.0
 """A caller that takes longer to read one part is disconnected."""
+MAX_CHANGED_KEYS: Final = 400
+"""How many keys of a topic a line names, two for an allocation. Limits its size to some 10 kB; after more changes a reader reads
+its list again."""
 COMMITS_PER_STEP: Final = 50
 MAX_EVENTS_PER_LINE: Final = 100
 """A larger commit is sent as several lines, which limits the length of a line."""
@@ -50,15 +75,17 @@ class EventActions:
         """
         index = _parse_index(request.get_text("index"))
         event_filter = self._build_filter(request)
-        feed = self._server.events
-        if feed is None:
-            raise Refusal(
-                RefusalCode.NOT_IMPLEMENTED,
-                "the event stream is disabled: set `server.enable_event_broker` on this server",
-            )
+        feed = self._require_feed()
         await self._server.reader.catch_up()
-        if not event_filter.is_allowed_for(request.caller.rights):
-            raise build_denial(request.caller)
+        if (topic := event_filter.find_forbidden_topic(request.caller.rights)) is not None:
+            detail = describe_denial(
+                request.caller,
+                TOPIC_PERMISSIONS[topic],
+                namespace=event_filter.namespace,
+                path=WILDCARD,
+                is_anywhere=topic == EventTopic.VARIABLE,
+            )
+            raise build_denial(request.caller, detail=f"{detail}, for events of the topic {topic}")
         progress = _LineProgress()
         parts = (
             _iterate_nothing()
@@ -74,6 +101,97 @@ class EventActions:
                 is_incomplete=lambda: progress.is_inside_line,
             )
         )
+
+    def _require_feed(self) -> EventFeed:
+        """Return the feed of events. Raises `Refusal` if it is disabled."""
+        if self._server.events is None:
+            raise Refusal(
+                RefusalCode.NOT_IMPLEMENTED,
+                "the event stream is disabled: set `server.enable_event_broker` on this server",
+            )
+        return self._server.events
+
+    async def stream_changes(self, request: Request) -> ActionResult:
+        """Stream the keys of changed records that the caller may see. Nothing is refused for lack of rights: it is left out.
+
+        Raises `Refusal` if the event stream is disabled.
+        """
+        event_filter = self._build_filter(request)
+        feed = self._require_feed()
+        await self._server.reader.catch_up()
+        return ActionResult(
+            StreamedBody(
+                self._iterate_changes(feed, request.caller, event_filter),
+                headers=(NO_CACHE_HEADER, CONNECTION_CLOSE_HEADER),
+                write_timeout_s=WRITE_TIMEOUT_S,
+                is_access_checked=True,
+            )
+        )
+
+    async def list_recent_events(self, request: Request) -> ActionResult:
+        """Return the last changes that the caller may see, the newest first. What the caller may not see is left out.
+
+        Raises `Refusal` if the event stream is disabled.
+        """
+        event_filter = self._build_filter(request)
+        feed = self._require_feed()
+        await self._server.reader.catch_up()
+        recent: deque[RecentEvent] = deque(maxlen=MAX_RECENT_EVENTS)
+        subscription, oldest_index = feed.subscribe(), 0
+        try:
+            while commits := subscription.take(COMMITS_PER_STEP):
+                for commit in commits:
+                    oldest_index = oldest_index or commit.index
+                    async for events in self._select_events(commit, request.caller, event_filter):
+                        recent.extend(_build_recent_event(commit, event) for event in events)
+                await self._server.off_loop.loop_slots.wait()
+        except SubscriptionLost:
+            pass  # The state was loaded again in the meantime: earlier changes are not known.
+        finally:
+            subscription.end()
+        return ActionResult(RecentEvents(events=tuple(reversed(recent)), oldest_index=oldest_index))
+
+    async def _iterate_changes(
+        self, feed: EventFeed, caller: Caller, event_filter: EventFilter
+    ) -> AsyncIterator[bytes]:
+        """Yield a line of changes at most every `CHANGES_INTERVAL_S`, and a heartbeat line at intervals.
+
+        Ends when the subscription has fallen too far behind or the caller's token is no longer valid.
+        """
+        world = self._server.world
+        index = self._server.replica.index
+        subscription = feed.subscribe(since_index=index + 1)
+        try:
+            yield msgspec.json.encode(ChangeLine(index=index)) + b"\n"
+            sent_s = looked_s = world.monotonic_s()
+            while True:
+                await subscription.wait(sent_s + HEARTBEAT_INTERVAL_S - world.monotonic_s())
+                # More changes often follow at once. Meanwhile they are in the feed, which all subscriptions share.
+                await asyncio.sleep(max(0.0, looked_s + CHANGES_INTERVAL_S - world.monotonic_s()))
+                looked_s = world.monotonic_s()
+                caller = reauthenticate_caller(self._server.replica, caller, self._server.writer.read_clock())
+                if caller.is_refused:
+                    return
+                line = await self._collect_changes(subscription, caller, event_filter)
+                if line.changes or looked_s >= sent_s + HEARTBEAT_INTERVAL_S:
+                    yield msgspec.json.encode(line) + b"\n" if line.changes else HEARTBEAT_LINE
+                    sent_s = looked_s
+        except SubscriptionLost:
+            return  # The caller sees the end of the stream and may subscribe again.
+        finally:
+            subscription.end()
+
+    async def _collect_changes(
+        self, subscription: EventSubscription, caller: Caller, event_filter: EventFilter
+    ) -> ChangeLine:
+        """Return all changes that the subscription has not read yet, as far as the caller may see them."""
+        collector = ChangeCollector()
+        while commits := subscription.take(COMMITS_PER_STEP):
+            for commit in commits:
+                async for events in self._select_events(commit, caller, event_filter):
+                    collector.add(commit.index, events)
+            await self._server.off_loop.loop_slots.wait()
+        return collector.build_line()
 
     def _build_filter(self, request: Request) -> EventFilter:
         """Return the filter for the requested topics and namespaces.
@@ -164,9 +282,67 @@ class EventActions:
         Raises `_RightsLost` if these do not allow the requested events.
         """
         current = reauthenticate_caller(self._server.replica, caller, self._server.writer.read_clock())
-        if current.is_refused or not event_filter.is_allowed_for(current.rights):
+        if current.is_refused or event_filter.find_forbidden_topic(current.rights) is not None:
             raise _RightsLost
         return current
+
+
+def _build_recent_event(commit: EventCommit, event: ClusterEvent) -> RecentEvent:
+    """Return an event without its record. A record that does not say when it was changed has the time of the commit."""
+    record = event.record
+    changed = getattr(record, "modify_time", 0) or getattr(record, "submit_time", 0)
+    return RecentEvent(
+        topic=event.topic,
+        type=event.type,
+        key=event.key,
+        name=getattr(record, "name", ""),
+        job_id=getattr(record, "job_id", ""),
+        namespace=event.namespace,
+        accessor_id=_find_accessor(event),
+        index=commit.index,
+        time=changed if changed and isinstance(changed, int) else commit.time_ns,
+    )
+
+
+def _find_accessor(event: ClusterEvent) -> str:
+    """Return the accessor ID of the token that made a change, as far as the record names it; otherwise an empty text."""
+    if event.type == NODE_DRAIN_TYPE:
+        drain = getattr(event.record, "last_drain", None)
+        return "" if drain is None else str(drain.accessor_id)
+    return str(getattr(event.record, "submitter_accessor_id", "")) if event.type == JOB_REGISTERED_TYPE else ""
+
+
+NODE_DRAIN_TYPE: Final = "NodeDrain"
+JOB_REGISTERED_TYPE: Final = "JobRegistered"
+
+
+class ChangeCollector:
+    """Collects the keys of changed records."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, set[str]] = {}
+        self._index = 0
+
+    def add(self, index: int, events: Sequence[ClusterEvent]) -> None:
+        """Add events of the commit with this log index, with the keys of records that theirs belong to."""
+        self._index = index
+        for event in events:
+            keys = self._keys.setdefault(event.topic, set())
+            if len(keys) <= MAX_CHANGED_KEYS:
+                keys.add(event.key)
+                keys.update(filter(None, event.filter_keys or ()))
+
+    def build_line(self) -> ChangeLine:
+        """Return everything that was added."""
+        return ChangeLine(
+            index=self._index,
+            changes=tuple(
+                ChangedKeys(topic=topic, all=True)
+                if len(keys) > MAX_CHANGED_KEYS
+                else ChangedKeys(topic=topic, keys=tuple(sorted(keys)))
+                for topic, keys in sorted(self._keys.items())
+            ),
+        )
 
 
 class _LineProgress:
@@ -220,4 +396,9 @@ def _parse_index(text: str) -> int:
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    return {"event.stream": EventActions(server).stream_events}
+    actions = EventActions(server)
+    return {
+        "event.stream": actions.stream_events,
+        "event.recent": actions.list_recent_events,
+        "event.changes": actions.stream_changes,
+    }

@@ -1,5 +1,10 @@
-"""Endpoints that explain why a job, an evaluation or an allocation has its current state."""
+"""Endpoints that explain why a job, an evaluation or an allocation has its current state, and the use of the cluster.
 
+Explanations never use the scheduler process (0289). The use of the cluster is computed by it.
+"""
+
+import functools
+from collections.abc import Callable
 from typing import Final
 
 from wharf.cluster.api.handlers.allocations.records import LOOKUP_ERROR_PREFIX as ALLOCATION_ERROR_PREFIX
@@ -7,15 +12,21 @@ from wharf.cluster.api.handlers.evaluations import LOOKUP_ERROR_PREFIX as EVALUA
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import parse_uuid
-from wharf.cluster.api.results import BrainQuery, MissingRecord, ReadHandler, find_record
-from wharf.cluster.operations.explanations.allocations import explain_allocation
-from wharf.cluster.server.log.reader import ReadResult
-from wharf.cluster.server.rpc.handlers.dry_runs import (
-    EXPLAIN_EVALUATION,
-    EXPLAIN_JOB,
-    ExplainEvaluationRequest,
-    ExplainJobRequest,
+from wharf.cluster.api.results import (
+    BrainQuery,
+    MissingRecord,
+    ReadHandler,
+    SnapshotValue,
+    find_record,
 )
+from wharf.cluster.operations.explanations.allocations import explain_allocation
+from wharf.cluster.operations.explanations.evaluations import explain_evaluation
+from wharf.cluster.operations.explanations.job_facts import SchedulerCacheFactory
+from wharf.cluster.operations.explanations.jobs import explain_job
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.server.log.reader import ReadResult
+from wharf.cluster.server.rpc.handlers.dry_runs import REPORT_USAGE, ReportUsageRequest
+from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
@@ -25,36 +36,80 @@ from wharf.cluster.state.tables import (
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
     JOBS,
+    NAMESPACES,
     NODES,
 )
 from wharf.cluster.state.watches import WatchTarget, watch_index, watch_key, watch_table
+from wharf.contract.model.acl import permissions
+from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.usage import UsageOrder
+
+DEFAULT_USAGE_ENTRIES: Final = 50
+MAX_RECORDS_ON_LOOP: Final = 50
+"""The most allocations, evaluations and tasks of a job that is explained on the event loop, which takes one or two milliseconds."""
 
 
-def read_job_explanation(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Return a `BrainQuery`: when the reply is encoded, it asks the scheduler process to explain the job."""
-    namespace, job_id = options.namespace, request.get_path_value("job_id")
-    if replica.get(JOBS, namespace, job_id) is None:
+class ExplanationReads:
+    """Explains jobs and evaluations."""
+
+    def __init__(self, server: Server) -> None:
+        self._world = server.world
+
+    def read_job_explanation(self, replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
+        """Return the explanation of the job."""
+        namespace, job_id = options.namespace, request.get_path_value("job_id")
+        if replica.get(JOBS, namespace, job_id) is None:
+            return ReadResult(
+                MissingRecord("job not found"), replica.get_last_change(JOBS), [watch_key(JOBS, namespace, job_id)]
+            )
+
+        def explain() -> object:
+            return explain_job(replica, namespace, job_id, _share_cache(replica), now_ns=self._world.now_ns())
+
         return ReadResult(
-            MissingRecord("job not found"), replica.get_last_change(JOBS), [watch_key(JOBS, namespace, job_id)]
+            _choose_place(replica, namespace, job_id, explain), *_get_job_watch(replica, namespace, job_id)
         )
-    query = ExplainJobRequest(index=replica.index, namespace=namespace, job_id=job_id, owner=request.owner)
-    return ReadResult(BrainQuery(EXPLAIN_JOB, query), *_get_job_watch(replica, namespace, job_id))
+
+    def read_evaluation_explanation(self, replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+        """Return the explanation of the evaluation and of its job.
+
+        Raises `Refusal` if the caller may not read the namespace.
+        """
+        eval_id = parse_uuid(request.get_path_value("eval_id"), error_prefix=EVALUATION_ERROR_PREFIX)
+        evaluation, index, watched = find_record(replica, EVALUATIONS, eval_id, missing_text="eval not found")
+        if isinstance(evaluation, MissingRecord):
+            return ReadResult(evaluation, index, watched)
+        request.require_permission(namespace=evaluation.namespace)
+        namespace, job_id = evaluation.namespace, evaluation.job_id
+
+        def explain() -> object:
+            return explain_evaluation(replica, eval_id, _share_cache(replica), now_ns=self._world.now_ns())
+
+        return ReadResult(
+            _choose_place(replica, namespace, job_id, explain), *_get_job_watch(replica, namespace, job_id)
+        )
 
 
-def read_evaluation_explanation(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Return a `BrainQuery`: when the reply is encoded, it asks the scheduler process to explain the evaluation.
+def _share_cache(replica: Replica) -> SchedulerCacheFactory:
+    """Return a function that builds the scheduler's cache of nodes at its first call, and returns it at each one."""
+    return functools.cache(lambda: SchedulerCache.from_snapshot(replica))
 
-    Raises `Refusal` if the caller may not read the namespace.
-    """
-    eval_id = parse_uuid(request.get_path_value("eval_id"), error_prefix=EVALUATION_ERROR_PREFIX)
-    evaluation, index, watched = find_record(replica, EVALUATIONS, eval_id, missing_text="eval not found")
-    if isinstance(evaluation, MissingRecord):
-        return ReadResult(evaluation, index, watched)
-    request.require_permission(namespace=evaluation.namespace)
-    query = ExplainEvaluationRequest(index=replica.index, eval_id=evaluation.id, owner=request.owner)
-    return ReadResult(
-        BrainQuery(EXPLAIN_EVALUATION, query), *_get_job_watch(replica, evaluation.namespace, evaluation.job_id)
-    )
+
+def _choose_place(replica: Replica, namespace: str, job_id: str, explain: Callable[[], object]) -> object:
+    """Return the explanation if it takes little time now, or the value that computes it in a copy of this process."""
+    return explain() if _is_explained_fast(replica, namespace, job_id) else SnapshotValue(explain)
+
+
+def _is_explained_fast(replica: Replica, namespace: str, job_id: str) -> bool:
+    """Return whether a job has few records and no open evaluation, so that no other job and no node is examined."""
+    key = namespace, job_id
+    job = replica.get(JOBS, *key)
+    if job is None or sum(len(group.tasks or ()) for group in job.groups) > MAX_RECORDS_ON_LOOP:
+        return False
+    indexes = (ALLOCATIONS_OF_JOB, EVALUATIONS_OF_JOB)
+    if any(replica.count_by_index(index, *key) > MAX_RECORDS_ON_LOOP for index in indexes):
+        return False
+    return all(evaluation.status.is_terminal for evaluation in replica.list_by_index(EVALUATIONS_OF_JOB, *key))
 
 
 def read_allocation_explanation(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
@@ -73,6 +128,31 @@ def read_allocation_explanation(replica: Replica, request: Request, _options: Qu
     watched.append(watch_key(NODES, allocation.node_id))
     index = max(replica.get_last_change(table) for table in (ALLOCATIONS, EVALUATIONS, NODES))
     return ReadResult(explain_allocation(replica, allocation.id), index, watched)
+
+
+def read_usage(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """Return a `BrainQuery`: when the reply is encoded, it asks the scheduler process for the use of the cluster.
+
+    The jobs are those that the caller may list. Raises `Refusal` for an unknown order.
+    """
+    order_text = request.get_text("order") or UsageOrder.CPU.value
+    if order_text not in list(UsageOrder):
+        known = ", ".join(UsageOrder)
+        raise Refusal(RefusalCode.INVALID, f"unknown order: use one of {known}")
+    visible: tuple[str, ...] | None = None
+    if not request.caller.rights.is_management:
+        names = (namespace.name for namespace in replica.iter_all(NAMESPACES))
+        visible = tuple(name for name in names if request.has_permission(permissions.LIST_JOBS, namespace=name))
+    query = ReportUsageRequest(
+        index=replica.index,
+        order=UsageOrder(order_text),
+        limit=request.get_number("limit", default=DEFAULT_USAGE_ENTRIES),
+        namespaces=visible,
+        owner=request.owner,
+    )
+    tables = (ALLOCATIONS, EVALUATIONS, NODES)
+    index = max(replica.get_last_change(table) for table in tables)
+    return ReadResult(BrainQuery(REPORT_USAGE, query), index, [watch_table(table) for table in tables])
 
 
 def _get_job_watch(replica: Replica, namespace: str, job_id: str) -> tuple[int, list[WatchTarget]]:
@@ -94,7 +174,11 @@ def _get_job_watch(replica: Replica, namespace: str, job_id: str) -> tuple[int, 
 
 
 READ_HANDLERS: Final[dict[str, ReadHandler]] = {
-    "job.explain": read_job_explanation,
-    "evaluation.explain": read_evaluation_explanation,
     "allocation.explain": read_allocation_explanation,
+    "cluster.usage": read_usage,
 }
+
+
+def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
+    reads = ExplanationReads(server)
+    return {"job.explain": reads.read_job_explanation, "evaluation.explain": reads.read_evaluation_explanation}

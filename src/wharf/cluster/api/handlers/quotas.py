@@ -19,6 +19,7 @@ from wharf.cluster.state.table_snapshot import TableSnapshot
 from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, QUOTAS
 from wharf.cluster.state.watches import watch_key, watch_table
 from wharf.contract.model.acl.permissions import READ_NAMESPACE, READ_QUOTA
+from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.quotas import Quota, QuotaUsage
 from wharf.contract.model.refusal import invalid_request
 
@@ -82,17 +83,22 @@ async def _prepare_usage_view(
 ) -> Callable[[Quota], QuotaUsage]:
     """Add up all allocations in slices, and return the function that returns the usage of a quota."""
     adder = UsageAdder()
+    await visit_allocations(replica, adder.add, work)
+    return lambda quota: quotas.compute_quota_usage(replica, quota, adder)
+
+
+async def visit_allocations(replica: Replica, visit: Callable[[Allocation], None], work: SlicedWork) -> None:
+    """Call a function with each allocation, in slices."""
     work.restart()
     snapshot = TableSnapshot(replica, ALLOCATIONS, by_creation=True)
     try:
         while batch := snapshot.read_next(ALLOCATIONS_PER_STEP):
             for allocation in batch:
-                adder.add(allocation)
+                visit(allocation)
             if work.is_slice_over():
                 await work.pause()
     finally:
         snapshot.close()
-    return lambda quota: quotas.compute_quota_usage(replica, quota, adder)
 
 
 def read_quota_usage(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:

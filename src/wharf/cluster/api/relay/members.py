@@ -19,11 +19,11 @@ from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode
-from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER
+from wharf.contract.wire.errors import CODE_HEADER, DETAIL_HEADER, REASON_HEADER
 
 LEADER_NAME: Final = "leader"
 NO_CHANGED_PARAMETERS: Final[Mapping[str, object]] = MappingProxyType({})
-REFUSAL_HEADERS: Final = (CODE_HEADER.encode(), REASON_HEADER.encode())
+REFUSAL_HEADERS: Final = (CODE_HEADER.encode(), REASON_HEADER.encode(), DETAIL_HEADER.encode())
 HOP_HEADERS: Final = frozenset((b"accept-encoding", b"content-encoding", b"content-length", b"transfer-encoding"))
 """Compression and body framing are negotiated separately for each hop."""
 

@@ -23,7 +23,7 @@ from wharf.cluster.api.results import StreamedBody
 from wharf.cluster.server.loop_slots import LoopSlots
 from wharf.contract.model.message_texts import format_message
 from wharf.contract.model.refusal import Refusal, RefusalCode
-from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
+from wharf.contract.wire.errors import CODE_HEADER, DETAIL_HEADER, REASON_HEADER, STATUS_BY_CODE, encode_detail
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
 
@@ -65,6 +65,8 @@ def build_refusal_headers(refusal: Refusal) -> HeaderList:
     headers: HeaderList = [TEXT_HEADER, (CODE_HEADER.encode(), refusal.code.value.encode())]
     if refusal.reason:
         headers.append((REASON_HEADER.encode(), refusal.reason.value.encode()))
+    if refusal.detail:
+        headers.append((DETAIL_HEADER.encode(), encode_detail(refusal.detail).encode()))
     retry_after_s = refusal.retry_after_s
     if refusal.code is RefusalCode.UNAVAILABLE:
         retry_after_s = retry_after_s or DEFAULT_RETRY_AFTER_S
@@ -128,12 +130,11 @@ class ReplySender:
                 for name, value in reply.headers
                 if name in DUPLICATED_REPLY_HEADERS
             ]
-        if (
-            context.is_cors_allowed and reply.status != NO_CONTENT_STATUS
-        ):  # Preflight replies (204) already have their CORS headers.
+        has_body = reply.status != NO_CONTENT_STATUS  # After its head, clients read any byte as the next reply.
+        if context.is_cors_allowed and has_body:  # Preflight replies (204) already have their CORS headers.
             reply_headers += build_cors_headers(headers)
         encoding = b""
-        if b"accept-encoding" in headers and b"upgrade" not in headers:
+        if has_body and b"accept-encoding" in headers and b"upgrade" not in headers:
             encoding = negotiate_encoding(headers[b"accept-encoding"])
         if isinstance(reply.body, StreamedBody):
             encoding = encoding if reply.body.can_compress else b""
@@ -142,10 +143,12 @@ class ReplySender:
         chunks = await reply.body.get_encoded_chunks(encoding, self._loop_slots)
         if encoding:
             reply_headers.append((b"content-encoding", encoding))
-        connection = context.connection if len(chunks) == 1 and len(chunks[0]) <= BODY_CHUNK_BYTES else None
+        is_short = len(chunks) == 1 and len(chunks[0]) <= BODY_CHUNK_BYTES
+        connection = context.connection if has_body and is_short else None
         if connection is not None and connection.try_write_reply(reply.status, reply_headers, chunks[0]):
             return
-        reply_headers.append((b"content-length", str(sum(map(len, chunks))).encode()))
+        if has_body:
+            reply_headers.append((b"content-length", str(sum(map(len, chunks))).encode()))
         await context.send({"type": "http.response.start", "status": reply.status, "headers": reply_headers})
         await _send_chunks(chunks, context.send, self._loop_slots)
 

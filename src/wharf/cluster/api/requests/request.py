@@ -93,8 +93,15 @@ class Request(msgspec.Struct, frozen=True):
         Without `permission`, this is the permission that the endpoint requires.
         """
         needed = self.endpoint.need if permission is None else permission
+        is_in_path = namespace in self.path_values.values()
         require_rights(
-            self.caller, needed, manner=self.endpoint.denial_detail, namespace=namespace, path=path, label=label
+            self.caller,
+            needed,
+            manner=self.endpoint.denial_detail,
+            query_namespace=namespace if is_in_path else self.namespace,
+            namespace=namespace,
+            path=path,
+            label=label,
         )
         if self.endpoint.kind is not EndpointKind.READ:
             self.used_permissions.append(UsedPermission(needed, namespace, path, label))

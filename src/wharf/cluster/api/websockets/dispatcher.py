@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from wharf.cluster.api.access_control import RequestAuthorizer
 from wharf.cluster.api.asgi import Receive, Scope, Send
+from wharf.cluster.api.audit import AuditWriter
 from wharf.cluster.api.continued_access import AccessWatcher
 from wharf.cluster.api.handlers.allocations import exec
 from wharf.cluster.api.handlers.nodes import channel
@@ -41,13 +42,14 @@ class WebSocketDispatcher:
         replies: ReplySender,
         authorizer: RequestAuthorizer,
         access: AccessWatcher,
+        audit: AuditWriter,
     ) -> None:
         self._server = server
         self._router = router
         self._replies = replies
         self._closing = asyncio.Event()
         self._handlers: WebSocketHandlers = {
-            **exec.build_websocket_handlers(server, authorizer.add_checked_caller, access),
+            **exec.build_websocket_handlers(server, authorizer, access, audit),
             **channel.build_websocket_handlers(server),
         }
 

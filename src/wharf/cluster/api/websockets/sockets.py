@@ -23,6 +23,8 @@ LOST_CODES: Final = (1005, 1006)
 MAX_REASON_BYTES: Final = 120
 """Limits the reason of a close frame, which the websocket protocol limits to 123 bytes."""
 HANDSHAKE_REPLY_EXTENSION: Final = "websocket.http.response"
+NEEDS_TOKEN_KEY: Final = "wharf.needs_token"
+"""The key in the ASGI scope that is set if a foreign web page opens the websocket: its first message must contain a token."""
 STOPPING_TEXT: Final = "this server is stopping"
 
 
@@ -31,6 +33,11 @@ class CallerSocket:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, closing_event: asyncio.Event) -> None:
         self.closing_event = closing_event
+        self.needs_token: bool = scope.get(NEEDS_TOKEN_KEY, False)
+        """Whether the handler must refuse a caller without a token, although access control permits it."""
+        self.source: str = (scope.get("client") or ("",))[0]
+        """The caller's address; empty for other processes of this server."""
+        self.path: str = scope.get("path", "")
         self._scope = scope
         self._receive = receive
         self._send = send

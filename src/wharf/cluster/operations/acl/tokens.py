@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.access import Caller, CallerKind, build_denial
+from wharf.cluster.access import Caller, deny
 from wharf.cluster.operations.decision import Decision, build_delete_decision, set_written_index
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
@@ -28,9 +28,9 @@ from wharf.contract.model.acl.tokens import LifetimeLimits, OneTimeToken, RoleLi
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, Write
 from wharf.contract.model.record import hash_content
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, permission_denied
 from wharf.contract.model.secrets import NewSecret
-from wharf.contract.model.times import MINUTE, DecisionContext, has_passed, to_datetime, to_ns
+from wharf.contract.model.times import MINUTE, SECOND, DecisionContext, has_passed, to_datetime, to_ns
 
 ONE_TIME_TOKEN_TTL_NS: Final = 10 * MINUTE
 """Lifetime of a one-time token in nanoseconds: a leaked one soon becomes useless."""
@@ -127,15 +127,18 @@ def delete_token(snapshot: Replica, accessor_id: str, *, owns_global_records: bo
 
 
 def create_one_time_token(
-    snapshot: Replica, caller: Caller, digest: str, context: DecisionContext
+    snapshot: Replica, caller: Caller, digest: str, context: DecisionContext, *, ttl_ns: int = ONE_TIME_TOKEN_TTL_NS
 ) -> Decision[OneTimeTokenWriteResult]:
-    """Return the decision that stores a secret that can be exchanged once, within ten minutes, for the caller's token.
+    """Return the decision that stores a secret that can be exchanged once, within `ttl_ns`, for the caller's token.
 
     `digest` is the digest of this secret. Expired secrets of the token are deleted. Raises a denial if the caller has no
-    valid token, and a refusal if the token, or the cluster, has too many of these secrets.
+    valid token, and a refusal if the token, or the cluster, has too many of these secrets, or if `ttl_ns` is not between
+    one second and ten minutes.
     """
     if caller.token is None or caller.is_refused:
-        raise build_denial(caller)
+        raise deny(caller, "a token")
+    if not SECOND <= ttl_ns <= ONE_TIME_TOKEN_TTL_NS:
+        raise invalid_request(f"ttl: expected a duration from 1s to {ONE_TIME_TOKEN_TTL_NS // MINUTE}m")
     of_token = snapshot.list_by_index(ONE_TIME_TOKENS_OF_TOKEN, caller.token.accessor_id)
     expired = [each for each in of_token if _is_one_time_token_expired(each, context.now_ns)]
     _check_one_time_token_limits(len(of_token) - len(expired), snapshot.count_records(ONE_TIME_TOKENS) - len(expired))
@@ -143,7 +146,7 @@ def create_one_time_token(
         secret_digest=digest,
         accessor_id=caller.token.accessor_id,
         token_digest=caller.token.secret_digest,
-        expires_at=to_datetime(context.now_ns + ONE_TIME_TOKEN_TTL_NS),
+        expires_at=to_datetime(context.now_ns + ttl_ns),
         create_index=WRITE_INDEX,
     )
     write = Write(
@@ -175,6 +178,9 @@ def _check_one_time_token_limits(of_token: int, in_all: int) -> None:
     )
 
 
+UNUSABLE_ONE_TIME_TOKEN: Final = "the one-time token does not exist, was used already, or has expired"
+
+
 def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionContext) -> Decision[TokenWriteResult]:
     """Return the decision that deletes a one-time secret and replies with the token for which it was created.
 
@@ -183,10 +189,10 @@ def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionCon
     """
     one_time = snapshot.get(ONE_TIME_TOKENS, digest)
     if one_time is None or _is_one_time_token_expired(one_time, context.now_ns):
-        raise build_denial(UNKNOWN_CALLER)
+        raise permission_denied(UNUSABLE_ONE_TIME_TOKEN)
     token = snapshot.get(ACL_TOKENS, one_time.accessor_id)
     if token is None or token.secret_digest != one_time.token_digest or token.is_expired(to_datetime(context.now_ns)):
-        raise build_denial(UNKNOWN_CALLER)
+        raise permission_denied(UNUSABLE_ONE_TIME_TOKEN)
     write = Write(
         "one-time-token-exchanged",
         Cause(CauseKind.REQUEST),
@@ -314,7 +320,3 @@ def _raise_problems(problems: list[str]) -> None:
         raise invalid_request(
             f"token 0 invalid: {format_problems([ValidationProblem('', problem) for problem in problems])}"
         )
-
-
-UNKNOWN_CALLER: Final = Caller(kind=CallerKind.UNKNOWN)
-"""The caller of a request whose secret belongs to no token."""

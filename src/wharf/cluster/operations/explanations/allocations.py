@@ -6,8 +6,12 @@ from typing import Final
 from wharf.cluster.operations.explanations.text import TRIGGER_REASONS, format_time, make_placement_explanation
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, NODES
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
-from wharf.contract.model.allocations.task_event_messages import describe_last_failure
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, RescheduleEvent, RetryCause
+from wharf.contract.model.allocations.failure_reasons import (
+    describe_failure,
+    describe_task_failure,
+    has_failed,
+)
 from wharf.contract.model.explanations import AllocationExplanation, PlacementExplanation, WaitCondition, WaitReason
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import not_found
@@ -67,7 +71,7 @@ def _iter_wait_conditions(snapshot: Replica, allocation: Allocation) -> Iterator
         return
     node = snapshot.get(NODES, allocation.node_id)
     node_text = allocation.node_name or allocation.node_id
-    failure_text = describe_last_failure(allocation.task_states)
+    failure_text = describe_task_failure(allocation.task_states)
     if node is None or node.status is not NodeStatus.READY or allocation.client_status is ClientStatus.UNKNOWN:
         yield WaitCondition(waits_for=WaitReason.NODE, text=f"is on {node_text}, which is out of contact")
     if allocation.is_server_terminal:
@@ -83,7 +87,8 @@ def _iter_wait_conditions(snapshot: Replica, allocation: Allocation) -> Iterator
     if allocation.client_status is ClientStatus.PENDING:
         restart_text = f" after it ended ({failure_text})" if failure_text else ""
         yield WaitCondition(
-            waits_for=WaitReason.TASKS, text=f"is placed on {node_text} and has not started{restart_text} yet"
+            waits_for=WaitReason.TASKS,
+            text=f"is placed on {node_text} and has not {'restarted' if restart_text else 'started'} yet{restart_text}",
         )
         return
     deployment_status = allocation.deployment_status
@@ -100,7 +105,7 @@ def _describe_state(allocation: Allocation, node_text: str) -> str:
     end_text = CLIENT_STATUS_TEXTS.get(allocation.client_status)
     if end_text is None:
         return f"runs on {node_text}"
-    failure_text = describe_last_failure(allocation.task_states) or allocation.client_description
+    failure_text = describe_failure(allocation)
     reason_text = f" ({failure_text})" if failure_text and allocation.client_status is not ClientStatus.COMPLETE else ""
     if allocation.is_server_terminal and allocation.client_status is ClientStatus.COMPLETE:
         reason = f" ({allocation.desired_description})" if allocation.desired_description else ""
@@ -135,18 +140,34 @@ def _describe_replacement(snapshot: Replica, allocation: Allocation) -> str:
     return f"{allocation.next_allocation} replaced it"
 
 
+def _describe_cause(event: RescheduleEvent) -> str:
+    """Return why an earlier run of an element ended, such as `its program (main: Exit Code: 75)`."""
+    names = {
+        RetryCause.PROGRAM: "its program",
+        RetryCause.DRIVER: "a failure before its program ran",
+        RetryCause.NODE: "its node",
+        RetryCause.MIGRATION: "a migration",
+        RetryCause.PREEMPTION: "a preemption",
+        RetryCause.STOP: "a stop",
+    }
+    return names.get(event.cause, event.cause.value) + (f" ({event.detail})" if event.detail else "")
+
+
 def _iter_history(snapshot: Replica, allocation: Allocation) -> Iterator[str]:
     """Yield sentences about what led to the allocation's current state, such as failures before it, its trigger and
     preemptions.
     """
     for event in (allocation.reschedule_tracker.events if allocation.reschedule_tracker else None) or ():
-        yield f"{event.prev_alloc_id} failed on node {event.prev_node_id[:8]} and was rescheduled"
+        if event.cause:
+            yield f"{event.prev_alloc_id} on node {event.prev_node_id[:8]} ran again because of {_describe_cause(event)}"
+        else:
+            yield f"{event.prev_alloc_id} failed on node {event.prev_node_id[:8]} and was rescheduled"
     predecessor = snapshot.get(ALLOCATIONS, allocation.previous_allocation) if allocation.previous_allocation else None
     if predecessor is not None:
         node_text = predecessor.node_name or predecessor.node_id
         reason = (
-            predecessor.desired_description
-            or describe_last_failure(predecessor.task_states)
+            (describe_failure(predecessor) if has_failed(predecessor) else "")
+            or predecessor.desired_description
             or predecessor.client_status.value
         )
         yield f"replaces {predecessor.id} on {node_text} ({reason})"

@@ -38,7 +38,9 @@ def explain_evaluation(
     has_job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id) is not None
     job = explain_job(snapshot, evaluation.namespace, evaluation.job_id, get_cache, now_ns=now_ns) if has_job else None
     waits = tuple(_iter_wait_conditions(evaluation, job))
-    groups = tuple(_explain_group(name, metric) for name, metric in sorted((evaluation.failed_tg_allocs or {}).items()))
+    groups = tuple(
+        _explain_group(evaluation, name, metric) for name, metric in sorted((evaluation.failed_tg_allocs or {}).items())
+    )
     placed = sum(1 for _ in snapshot.list_by_index(ALLOCATIONS_OF_EVALUATION, eval_id))
     outcome = waits[0].text if waits else _describe_outcome(evaluation, placed, groups)
     reason = TRIGGER_REASONS.get(evaluation.triggered_by, evaluation.triggered_by.value)
@@ -106,9 +108,13 @@ def _describe_outcome(evaluation: Evaluation, placed: int, groups: tuple[GroupEx
     return f"{placement_text}, but could not place all: {shortage_text}"
 
 
-def _explain_group(group: str, metric: AllocMetric) -> GroupExplanation:
+def _explain_group(evaluation: Evaluation, group: str, metric: AllocMetric) -> GroupExplanation:
     """Return why the evaluation could not place a group. What would help now is in the explanation of its job."""
     unplaced = metric.coalesced_failures + 1
+    if (wait := evaluation.find_lock_wait(group)) is not None:
+        return GroupExplanation(
+            group=group, unplaced=wait.count, text=f"{group} needed the lock {wait.key}, which was not free"
+        )
     excluded = tuple(
         Exclusion(rule=rule.rstrip(), nodes=nodes) for rule, nodes in _sort_by_count(metric.constraint_filtered)
     )

@@ -3,12 +3,14 @@
 import datetime
 from typing import Final
 
-from wharf.cluster.operations.explanations.job_facts import JobFacts
+from wharf.cluster.operations.explanations.arrays import describe_ended_arrays
+from wharf.cluster.operations.explanations.job_facts import JobFacts, get_creation_order
+from wharf.cluster.operations.explanations.runs import describe_ended_run
 from wharf.cluster.operations.explanations.text import format_allocation_count, format_time, summarize_reasons
 from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.state.tables import JOB_SUMMARIES, PERIODIC_LAUNCHES
 from wharf.contract.model.allocations.allocation import ClientStatus
-from wharf.contract.model.allocations.task_event_messages import describe_last_failure
+from wharf.contract.model.allocations.failure_reasons import describe_failure
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.explanations import WaitCondition, WaitReason
 from wharf.contract.model.jobs.job import JobStatus
@@ -24,6 +26,10 @@ def describe_idle_state(facts: JobFacts) -> WaitCondition:
     It runs as requested, has ended, waits for a launch or dispatch, or stays unchanged until a user acts.
     """
     job = facts.job
+    if facts.arrays and not facts.live and all(not each.counts.waiting for each in facts.arrays):
+        if facts.run is not None:
+            return describe_ended_run(job, facts.run)
+        return describe_ended_arrays(job, facts.arrays)
     if job.stop:
         children = _describe_children(facts)
         what = f"launches no more children{children}" if children else "has no running allocation"
@@ -39,12 +45,10 @@ def describe_idle_state(facts: JobFacts) -> WaitCondition:
     missing = sum(facts.unplaced.values())
     if not missing:
         return WaitCondition(waits_for=WaitReason.NOTHING, text=_describe_steady_state(facts))
-    failed_allocations = [each for each in facts.allocations if each.client_status in FAILED_CLIENT_STATUSES]
-    reasons = {
-        each.name: failure_text
-        for each in failed_allocations
-        if (failure_text := describe_last_failure(each.task_states))
-    }
+    failed_allocations = sorted(
+        (each for each in facts.allocations if each.client_status in FAILED_CLIENT_STATUSES), key=get_creation_order
+    )
+    reasons = {each.name: failure_text for each in failed_allocations if (failure_text := describe_failure(each))}
     reason_text = f" ({summarize_reasons(reasons)})" if reasons else ""
     if job.status is JobStatus.DEAD and failed_allocations:
         text = f"is dead: its policies allow no further attempt after failures{reason_text}"
@@ -116,9 +120,14 @@ def _describe_steady_state(facts: JobFacts) -> str:
     """Return how the job runs or has ended, in case no allocation is missing."""
     if facts.live:
         return f"runs as requested: {format_allocation_count(len(facts.live))}"
-    complete = [each for each in facts.allocations if each.client_status is ClientStatus.COMPLETE]
-    # A batch allocation that was stopped, by a user or at the deadline of a drain, is not replaced.
-    stopped = [each for each in complete if each.is_server_terminal and not each.next_allocation]
+    # The work of an interrupted allocation runs again, in another one.
+    complete = [
+        each for each in facts.allocations if each.client_status is ClientStatus.COMPLETE and not each.is_interrupted
+    ]
+    # Those that ended by themselves after a stop are done. A killed one runs again in the next evaluation.
+    stopped = sorted(
+        (each for each in complete if each.is_server_terminal and not each.next_allocation), key=get_creation_order
+    )
     ended = len(complete) - len(stopped)
     if stopped and facts.job.is_finite:
         completed_text = f"{format_allocation_count(ended)} completed, and " if ended else ""

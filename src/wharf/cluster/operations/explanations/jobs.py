@@ -7,8 +7,13 @@ the nodes.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
+from wharf.cluster.operations.explanations.arrays import iter_array_waits
 from wharf.cluster.operations.explanations.idle_jobs import FAILED_CLIENT_STATUSES, describe_idle_state
-from wharf.cluster.operations.explanations.job_facts import JobFacts, SchedulerCacheFactory
+from wharf.cluster.operations.explanations.job_facts import JobFacts, SchedulerCacheFactory, get_creation_order
+from wharf.cluster.operations.explanations.locks import describe_lock_wait
+from wharf.cluster.operations.explanations.runs import RunExplainer
 from wharf.cluster.operations.explanations.shortages import add_shortage
 from wharf.cluster.operations.explanations.text import (
     describe_deployment,
@@ -20,6 +25,8 @@ from wharf.cluster.operations.explanations.text import (
     make_placement_explanation,
     summarize_reasons,
 )
+from wharf.cluster.operations.jobs.overlap import add_run_ahead, find_run_ahead, list_unfinished, waits_in_queue
+from wharf.cluster.operations.jobs.versions import list_versions
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.child_limits import count_running_children, get_max_running
 from wharf.cluster.scheduling.explanation.capacity_report import report_capacity
@@ -29,11 +36,17 @@ from wharf.cluster.state.tables import (
     NODES,
     SCHEDULER_CONFIGURATION,
 )
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
-from wharf.contract.model.allocations.task_event_messages import describe_last_failure
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.failure_reasons import describe_task_failure, summarize_failures
 from wharf.contract.model.deployments import Deployment
-from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
-from wharf.contract.model.explanations import GroupExplanation, JobExplanation, WaitCondition, WaitReason
+from wharf.contract.model.evaluations import ELEMENT_TRIGGERS, Evaluation, EvaluationTrigger
+from wharf.contract.model.explanations import (
+    FailureExplanation,
+    GroupExplanation,
+    JobExplanation,
+    WaitCondition,
+    WaitReason,
+)
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
 from wharf.contract.model.nodes.node import NodeStatus
@@ -57,6 +70,12 @@ DELAY_REASONS: Final = {
 
 RETRY_TRIGGERS: Final = (EvaluationTrigger.ALLOC_FAILURE, EvaluationTrigger.ALLOC_RESCHEDULE)
 """Triggers of evaluations that replace failed allocations, or allocations on disconnected nodes."""
+
+
+FAILURE_REASONS: Final = (WaitReason.HEALTH, WaitReason.DELAY)
+"""What jobs wait for because allocations failed: the summary then names the failure."""
+RESTART_TEXT: Final = "waiting to be restarted"
+"""What a job says about allocations whose tasks failed and start again."""
 
 
 def explain_job(
@@ -83,13 +102,15 @@ class JobExplainer:
 
     def __init__(self, facts: JobFacts) -> None:
         self._facts = facts
+        self._failures = tuple(self._iter_failures())
 
     def explain(self) -> JobExplanation:
         """Return the explanation of the job."""
         # Only the children of such a job have allocations.
         is_parent = self._facts.job.is_periodic or self._facts.job.is_parameterized
         groups = () if is_parent else tuple(self._explain_group(group) for group in self._facts.job.groups)
-        waits = tuple(self._list_wait_conditions(groups))
+        run = self._make_run_explainer(groups)
+        waits = tuple(self._list_wait_conditions(groups, run))
         position, length = (
             self._facts.get_queue_position() if not self._facts.blocked else self._facts.blocked_queue_position
         )
@@ -97,21 +118,79 @@ class JobExplainer:
             job_id=self._facts.job.id,
             namespace=self._facts.job.namespace,
             status=self._facts.job.status.value,
-            text=self._make_text(waits),
+            text=self._make_text(waits) + (run.describe_limit() if run is not None else ""),
             waits=waits,
             queue_place=position,
             queue_length=length,
             groups=groups,
-            placements=tuple(make_placement_explanation(each) for each in reversed(self._facts.live[-MAX_PLACEMENTS:])),
+            steps=run.list_steps() if run is not None else (),
+            placements=tuple(map(make_placement_explanation, self._facts.list_newest_live(MAX_PLACEMENTS))),
+            failures=self._failures,
         )
 
-    def _make_text(self, waits: Sequence[WaitCondition]) -> str:
-        """Return the summary: the most urgent wait condition, and how many others there are."""
-        first = waits[0].text
-        more = len(waits) - 1
-        return f"{self._facts.job.id} {first}" + (f" (and {more} more)" if more else "")
+    def _iter_failures(self) -> Iterator[FailureExplanation]:
+        """Yield why allocations of the job's current version failed, for each reason once."""
+        job = self._facts.job
+        current = [
+            each
+            for each in self._facts.allocations
+            if each.job_version == job.version and each.job_create_index == job.create_index
+        ]
+        for failure in summarize_failures(current, is_per_node=job.runs_on_every_node):
+            yield FailureExplanation(
+                alloc_id=failure.newest.id,
+                name=failure.newest.name,
+                text=failure.reason,
+                count=failure.alloc_count,
+                task=failure.ended_task,
+            )
 
-    def _list_wait_conditions(self, groups: Sequence[GroupExplanation]) -> list[WaitCondition]:
+    def _make_text(self, waits: Sequence[WaitCondition]) -> str:
+        """Return the summary: the most urgent wait condition, failures of tasks, and how many others there are."""
+        first, *others = waits
+        text = f"{self._facts.job.id} {first.text}"
+        restart = next(
+            (each for each in others if each.waits_for is WaitReason.TASKS and RESTART_TEXT in each.text), None
+        )
+        if restart is not None:  # It is usually why the first condition is not met.
+            text += f", and {restart.text}"
+        elif first.waits_for in FAILURE_REASONS and (cause := self._describe_cause()):
+            text += f"; failed: {cause}"
+        more = len(others) - (restart is not None)
+        return text + (f" (and for {more} more reason{'s' if more > 1 else ''})" if more else "")
+
+    def _make_run_explainer(self, groups: Sequence[GroupExplanation]) -> RunExplainer | None:
+        """Return the explainer of the steps of the job; `None` if it has none."""
+        if self._facts.run is None:
+            return None
+        by_name = {each.group: each for each in groups}
+        job = self._facts.job
+        run_ahead = ""
+        if waits_in_queue(job, self._facts.run):
+            run_ahead = find_run_ahead(list_unfinished(self._facts.snapshot, job.namespace, job.parent_id), job)
+        return RunExplainer(
+            add_run_ahead(job, run_ahead), self._facts.run, lambda name: self._describe_ready_step(name, by_name[name])
+        )
+
+    def _describe_ready_step(self, name: str, group: GroupExplanation) -> str:
+        """Return what a step does that may begin, as the end of a sentence that begins with its name."""
+        for evaluation in self._facts.blocked:
+            if text := self._describe_lock_wait(evaluation, name):
+                return text
+            if name in (evaluation.failed_tg_allocs or {}):
+                return self._describe_capacity_wait(evaluation, [group]).text
+        if group.running:
+            return "runs"
+        if group.starting:
+            return "starts"
+        if self._facts.pending:
+            is_retry = all(each.triggered_by in RETRY_TRIGGERS for each in self._facts.pending)
+            return "waits for its retry" if is_retry else "waits for its evaluation"
+        return "is ready"
+
+    def _list_wait_conditions(
+        self, groups: Sequence[GroupExplanation], run: RunExplainer | None
+    ) -> list[WaitCondition]:
         """Return what the job waits for, most urgent first.
 
         If it waits for nothing, the only entry describes its state.
@@ -119,7 +198,9 @@ class JobExplainer:
         found = [
             *self._iter_pause_waits(),
             *self._iter_queue_waits(),
+            *(run.iter_waits() if run is not None and not self._facts.job.stop else ()),
             *self._iter_capacity_waits(groups),
+            *(iter_array_waits(self._facts.arrays) if not self._facts.job.stop else ()),
             *self._iter_deployment_waits(),
             *self._iter_delay_waits(),
             *self._iter_drain_waits(),
@@ -137,7 +218,10 @@ class JobExplainer:
 
     def _iter_queue_waits(self) -> Iterator[WaitCondition]:
         """Yield a wait condition for the job's first pending evaluation that is due, with its position in the queue."""
+        is_array_at_limit = any(each.is_at_limit for each in self._facts.arrays)
         for evaluation in self._facts.pending:
+            if evaluation.triggered_by in ELEMENT_TRIGGERS and is_array_at_limit:
+                continue  # A busy array always has one. The limit is the reason why others wait.
             if not is_delayed(evaluation):
                 position, length = self._facts.get_queue_position()
                 text = (
@@ -149,7 +233,7 @@ class JobExplainer:
     def _iter_delay_waits(self) -> Iterator[WaitCondition]:
         """Yield a wait condition for each pending evaluation that is due at a later time."""
         for evaluation in self._facts.pending:
-            if is_delayed(evaluation):
+            if is_delayed(evaluation) and evaluation.triggered_by not in ELEMENT_TRIGGERS:
                 time_text = f"at {format_time(evaluation.wait_until)}" if evaluation.wait_until is not None else "soon"
                 what = DELAY_REASONS.get(evaluation.triggered_by, "it is evaluated again")
                 if evaluation.triggered_by in RETRY_TRIGGERS and not self._is_failure_the_reason():
@@ -168,36 +252,52 @@ class JobExplainer:
         return not disconnected or any(not each.next_allocation for each in failed)
 
     def _iter_capacity_waits(self, groups: Sequence[GroupExplanation]) -> Iterator[WaitCondition]:
-        """Yield a wait condition for each blocked evaluation: it waits for a slot of its parent, a quota or resources."""
-        goal = " to place all allocations at once (AllAtOnce)" if self._facts.is_all_at_once else ""
+        """Yield wait conditions for each blocked evaluation.
+
+        It waits for a slot of its parent, a quota or resources, and each of its steps may wait for a lock.
+        """
+        job = self._facts.job
         for evaluation in self._facts.blocked:
-            if evaluation.waits_behind:
-                yield WaitCondition(
-                    waits_for=WaitReason.SCHEDULING_SLOT,
-                    text=self._describe_slot_wait(evaluation),
-                    eval_id=evaluation.id,
-                )
-                continue
-            if evaluation.quota_limit_reached:
-                text = f'waits for capacity in the quota "{evaluation.quota_limit_reached}": {describe_quota_shortage(evaluation)}'
-                yield WaitCondition(waits_for=WaitReason.QUOTA, text=text, eval_id=evaluation.id)
-                continue
-            unplaced_groups = [
-                each for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text
-            ]
-            if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not unplaced_groups:
-                text = "had too many conflicts with other changes during placement, and is retried within a minute"
-            else:
-                is_unsuitable = bool(unplaced_groups) and not any(
-                    each.exhausted or each.fitting or not each.excluded for each in unplaced_groups
-                )
-                need = "a suitable node" if is_unsuitable else "resources"
-                text = f"waits for {need}{goal}: {describe_groups(unplaced_groups) or 'the last scheduling pass found no node'}"
-            yield WaitCondition(
-                waits_for=WaitReason.CAPACITY,
-                text=text + self._describe_queue_position(evaluation),
+            for group in job.groups:
+                if text := self._describe_lock_wait(evaluation, group.name):
+                    text = f"waits: {group.name} {text}"
+                    yield WaitCondition(waits_for=WaitReason.LOCK, text=text, eval_id=evaluation.id)
+            if not evaluation.waits_only_for_locks:
+                others = [each for each in groups if not evaluation.find_lock_wait(each.group)]
+                yield self._describe_capacity_wait(evaluation, others)
+
+    def _describe_lock_wait(self, evaluation: Evaluation, step: str) -> str:
+        """Return which lock a step waits for, as the end of a sentence that begins with its name; empty if it does not."""
+        wait, job = evaluation.find_lock_wait(step), self._facts.job
+        return "" if wait is None else describe_lock_wait(self._facts.snapshot, job.namespace, job.id, wait)
+
+    def _describe_capacity_wait(self, evaluation: Evaluation, groups: Sequence[GroupExplanation]) -> WaitCondition:
+        """Return what a blocked evaluation waits for. Only groups in `groups` are named."""
+        if evaluation.waits_behind:
+            return WaitCondition(
+                waits_for=WaitReason.SCHEDULING_SLOT,
+                text=self._describe_slot_wait(evaluation),
                 eval_id=evaluation.id,
             )
+        if evaluation.quota_limit_reached:
+            text = f'waits for capacity in the quota "{evaluation.quota_limit_reached}": {describe_quota_shortage(evaluation)}'
+            return WaitCondition(waits_for=WaitReason.QUOTA, text=text, eval_id=evaluation.id)
+        unplaced_groups = [each for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text]
+        if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not unplaced_groups:
+            text = "had too many conflicts with other changes during placement, and is retried within a minute"
+        else:
+            goal = " to place all allocations at once (AllAtOnce)" if self._facts.is_all_at_once else ""
+            is_unsuitable = bool(unplaced_groups) and not any(
+                each.exhausted or each.fitting or not each.excluded for each in unplaced_groups
+            )
+            need = "a suitable node" if is_unsuitable else "resources"
+            text = f"waits for {need}{goal}: {describe_groups(unplaced_groups) or 'the last scheduling pass found no node'}"
+        return WaitCondition(
+            waits_for=WaitReason.CAPACITY,
+            text=text + self._describe_queue_position(evaluation),
+            eval_id=evaluation.id,
+            advice=tuple(each.smallest_change for each in unplaced_groups if each.smallest_change),
+        )
 
     def _describe_queue_position(self, evaluation: Evaluation) -> str:
         """Return the evaluation's position in the queue of blocked evaluations, and its reserved node if it has one.
@@ -241,9 +341,24 @@ class JobExplainer:
         wait = describe_deployment(deployment)
         # An allocation that is not placed cannot be healthy: then the missing resources are the reason.
         if wait is not None and not (wait[0] is WaitReason.HEALTH and self._facts.blocked):
-            remedy = self._suggest_command(wait[0], deployment)
-            text = f"{wait[1]}; {remedy}" if remedy else wait[1]
-            yield WaitCondition(waits_for=wait[0], text=text, deployment_id=deployment.id)
+            reason, text = wait
+            remedy = self._suggest_command(reason, deployment)
+            if reason is WaitReason.CHANGE and (cause := self._describe_cause()):
+                text = f"{text}: {cause}"
+            yield WaitCondition(
+                waits_for=reason,
+                text=f"{text}; {remedy}" if remedy else text,
+                deployment_id=deployment.id,
+                advice=(remedy,) if remedy else (),
+            )
+
+    def _describe_cause(self) -> str:
+        """Return which allocation of the current version failed, and why; empty if none did. Of several, the newest."""
+        if not self._failures:
+            return ""
+        newest = self._failures[0]
+        more = sum(each.count for each in self._failures) - 1
+        return f"{newest.name}, {newest.text}" + (f"; and {more} more failed" if more else "")
 
     def _suggest_command(self, reason: WaitReason, deployment: Deployment) -> str:
         """Return which command lets a job continue whose deployment waits for a user, or an empty text."""
@@ -255,6 +370,8 @@ class JobExplainer:
             return f"promote it with `wharf deployment promote{option} {deployment.id[:8]}`"
         if reason is not WaitReason.CHANGE:
             return ""
+        if self._failures:
+            return self._suggest_other_version(option)
         # Only a new version has a new deployment, and scaling makes one even if the count stays.
         short = next((group for group in job.groups if self._facts.unplaced.get(group.name)), None)
         if short is not None:
@@ -263,31 +380,42 @@ class JobExplainer:
             return f"{missing} missing: `{command}` starts a new deployment that places what is missing"
         return f"correct the job and submit it with `wharf job run{option} FILE`"
 
+    def _suggest_other_version(self, option: str) -> str:
+        """Return how to replace a version whose allocations failed. The same version again would fail again."""
+        job = self._facts.job
+        text = f"correct the job and submit it with `wharf job run{option} FILE`"
+        earlier = (
+            each for each in list_versions(self._facts.snapshot, job.namespace, job.id) if each.version < job.version
+        )
+        stable = next((each for each in earlier if each.stable), None)
+        if stable is None:
+            return text
+        return (
+            f"return to version {stable.version} with `wharf job revert{option} {job.id} {stable.version}`, or {text}"
+        )
+
     def _iter_drain_waits(self) -> Iterator[WaitCondition]:
         """Yield a wait condition if the job has allocations on draining nodes."""
-        on_draining_nodes = [
-            each for each in self._facts.allocations if each.is_occupying and self._is_draining(each.node_id)
-        ]
-        if on_draining_nodes:
+        draining = self._facts.find_nodes(
+            self._facts.allocations, lambda node: node is not None and node.drain_strategy is not None
+        )
+        if draining:
+            on_draining_nodes = [
+                each for each in self._facts.allocations if each.node_id in draining and each.is_occupying
+            ]
+        if draining and on_draining_nodes:
             text = f"has {format_allocation_count(len(on_draining_nodes))} on {self._join_node_names(on_draining_nodes)} (being drained)"
             yield WaitCondition(waits_for=WaitReason.DRAIN, text=text)
 
-    def _is_draining(self, node_id: str) -> bool:
-        """Return whether the node is being drained."""
-        node = self._facts.snapshot.get(NODES, node_id)
-        return node is not None and node.drain_strategy is not None
-
     def _iter_node_waits(self) -> Iterator[WaitCondition]:
         """Yield a wait condition if the job has allocations on nodes that are out of contact."""
-        disconnected = [each for each in self._facts.live if not self._is_in_contact(each.node_id)]
-        if disconnected:
+        lost_contact = self._facts.find_nodes(
+            self._facts.live, lambda node: node is None or node.status is not NodeStatus.READY
+        )
+        if lost_contact:
+            disconnected = [each for each in self._facts.live if each.node_id in lost_contact]
             text = f"has {format_allocation_count(len(disconnected))} on {self._join_node_names(disconnected)} (out of contact)"
             yield WaitCondition(waits_for=WaitReason.NODE, text=text)
-
-    def _is_in_contact(self, node_id: str) -> bool:
-        """Return whether the node exists and has the status ready."""
-        node = self._facts.snapshot.get(NODES, node_id)
-        return node is not None and node.status is NodeStatus.READY
 
     def _join_node_names(self, allocations: Sequence[Allocation]) -> str:
         """Return the names of the first `MAX_NAMED_NODES` nodes of these allocations, and how many more there are."""
@@ -298,18 +426,25 @@ class JobExplainer:
     def _iter_task_waits(self) -> Iterator[WaitCondition]:
         """Yield wait conditions for allocations that are starting, restarting or stopping."""
         starting = [each for each in self._facts.live if each.client_status is ClientStatus.PENDING]
+        restarting = (
+            (each, text)
+            for each in starting
+            if each.task_states is not None and (text := describe_task_failure(each.task_states))
+        )
         restart_reasons = {
-            each.name: failure_text for each in starting if (failure_text := describe_last_failure(each.task_states))
+            each.name: text for each, text in sorted(restarting, key=lambda entry: get_creation_order(entry[0]))
         }
         if restart_reasons:
-            text = f"has {format_allocation_count(len(restart_reasons))} waiting to be restarted ({summarize_reasons(restart_reasons)})"
+            text = f"has {format_allocation_count(len(restart_reasons))} {RESTART_TEXT} ({summarize_reasons(restart_reasons)})"
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
         elif starting:
             text = f"has {format_allocation_count(len(starting))} placed but not started yet"
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
-        stopping = [each for each in self._facts.allocations if each.is_server_terminal and each.is_occupying]
+        stopping = sum(
+            each.desired_status is not DesiredStatus.RUN and each.is_occupying for each in self._facts.allocations
+        )
         if stopping:
-            text = f"has {format_allocation_count(len(stopping))} stopping, which their nodes have not ended yet"
+            text = f"has {format_allocation_count(stopping)} stopping, which their nodes have not ended yet"
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
 
     def _explain_group(self, group: TaskGroup) -> GroupExplanation:
@@ -318,13 +453,15 @@ class JobExplainer:
         If an evaluation is blocked because of the group, also return why nodes cannot take an allocation, and what
         would help.
         """
-        own = [each for each in self._facts.live if each.task_group == group.name]
+        counts = self._facts.live_counts
         unplaced = self._facts.unplaced.get(group.name, 0)
         base = GroupExplanation(
             group=group.name,
             wanted=self._facts.count_desired(group),
-            running=sum(each.client_status is ClientStatus.RUNNING for each in own),
-            starting=sum(each.client_status is ClientStatus.PENDING for each in own),
+            running=counts[group.name, ClientStatus.RUNNING],
+            starting=counts[group.name, ClientStatus.PENDING],
+            complete=self._facts.count_complete(group),
+            canaries=self._facts.count_running_canaries(group),
             unplaced=unplaced,
         )
         waiting = next(
@@ -337,8 +474,10 @@ class JobExplainer:
         )
         if waiting is None:
             return base
+        if text := self._describe_lock_wait(waiting, group.name):
+            return replace(base, text=f"{group.name} {text}")
         report = report_capacity(
-            self._facts.get_cache(), self._facts.snapshot, self._facts.job, group, self._facts.allocations
+            self._facts.get_cache(), self._facts.snapshot, self._facts.job, group, self._facts.sorted_allocations
         )
         return add_shortage(base, self._facts.job, group, report, quota_name=waiting.quota_limit_reached)
 

@@ -8,8 +8,9 @@ from wharf.cluster.scheduling.explanation.capacity_report import CapacityReport
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
-from wharf.contract.model.explanations import GroupExplanation, PlacementExplanation, WaitReason
+from wharf.contract.model.explanations import Exclusion, GroupExplanation, PlacementExplanation, WaitReason
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.times import to_datetime
 
 
 def describe_shortage(
@@ -28,12 +29,28 @@ def describe_shortage(
         )
     if report.fitting:
         return f"{group.name} lacks {format_allocation_count(unplaced)}, and enough resources are free now"
-    parts = [each.describe() for each in report.excluded]
-    parts += [f"{each.nodes} have too {describe_dimension(each.dimension)}" for each in report.exhausted if each.unit]
+    parts = [each.describe() for each in report.excluded[len(report.unconsidered) :]]
+    parts += [
+        f"{each.nodes} {'has' if each.nodes == 1 else 'have'} too {describe_dimension(each.dimension)}"
+        for each in report.exhausted
+        if each.unit
+    ]
     parts += [f"{each.nodes}: {each.dimension}" for each in report.exhausted if not each.unit]
     reasons_text = f" ({', '.join(parts)})" if parts else ""
-    remedy_text = f"; {report.smallest_change}" if report.smallest_change else ""
-    return f"{group.name} lacks {format_allocation_count(unplaced)}: {_describe_no_node(report)} run one{reasons_text}{remedy_text}"
+    parts = [
+        f"{group.name} lacks {format_allocation_count(unplaced)}: {_describe_no_node(report)} run one{reasons_text}",
+        *(_describe_unconsidered(each, "other " if report.nodes else "") for each in report.unconsidered),
+        report.smallest_change,
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _describe_unconsidered(exclusion: Exclusion, other: str) -> str:
+    """Return which nodes are not counted, and why, such as "1 other node is left out: node is draining (node-3)"."""
+    number = f"1 {other}node is" if exclusion.nodes == 1 else f"{exclusion.nodes} {other}nodes are"
+    more = ", …" if exclusion.nodes > len(exclusion.examples) else ""
+    names = f" ({', '.join(exclusion.examples)}{more})" if exclusion.examples else ""
+    return f"{number} left out: {exclusion.rule}{names}"
 
 
 def describe_dimension(dimension: str) -> str:
@@ -70,7 +87,8 @@ def describe_deployment(deployment: Deployment) -> tuple[WaitReason, str] | None
         case DeploymentStatus.PAUSED:
             return WaitReason.RESUMPTION, f"waits until {version} is resumed"
         case DeploymentStatus.FAILED:
-            return WaitReason.CHANGE, f"does not continue: {version} failed ({deployment.status_description})"
+            when = f" at {format_time(to_datetime(deployment.modify_time))}" if deployment.modify_time else ""
+            return WaitReason.CHANGE, f"does not continue: {version} failed{when} ({deployment.status_description})"
         case DeploymentStatus.RUNNING:
             return describe_rollout(deployment, version)
     return None

@@ -3,14 +3,16 @@
 What is written for an admitted job is decided in `registration`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import islice
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.scheduling.feasibility.checker import iter_healthy_drivers
+from wharf.cluster.operations.jobs.arrays import require_array_format
+from wharf.cluster.operations.jobs.job_needs import check_job_needs
+from wharf.cluster.scheduling.feasibility.checker import has_healthy_driver, iter_healthy_drivers
 from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes, has_volume
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import NAMESPACES, NODE_POOLS, NODES, SCHEDULER_CONFIGURATION
@@ -25,6 +27,7 @@ from wharf.contract.model.jobs.validation import (
     check_drivers,
     check_existing_volumes,
     check_known_drivers,
+    check_missing_drivers,
     check_namespace_and_node_pool,
     check_network_modes,
     find_scaling_error,
@@ -68,6 +71,7 @@ def admit_job(
     validation = validate_submission(snapshot, submitted, settings, parser_warnings=parser_warnings)
     if not validation.findings.is_valid:
         raise invalid_request(validation.findings.text)
+    require_array_format(snapshot, validation.job)
     in_cluster = check_against_nodes(snapshot, validation.job)
     # A registration may come before its nodes, so what they lack is no error.
     warnings = (*validation.warnings, *in_cluster.problems, *in_cluster.warnings)
@@ -94,15 +98,19 @@ def validate_submission(
 def check_against_nodes(snapshot: Replica, job: Job) -> Findings:
     """Return what the nodes of the cluster lack for a job: drivers that none announces, and host volumes that none has.
 
-    Nothing is returned for volumes if more than `MAX_SCANNED_NODES` nodes would have to be searched. No node is searched for
-    a job with built-in drivers and without volumes.
+    Nothing is returned for volumes and built-in drivers if more than `MAX_SCANNED_NODES` nodes would have to be searched. For a
+    job with built-in drivers and without volumes, the search ends at the first nodes that have the drivers.
     """
-    drivers = {task.driver for group in job.groups for task in group.tasks or ()}
-    if drivers <= {*DRIVER_CONFIGS, MOCK_ALIAS} and not any(group.volumes for group in job.groups):
-        return Findings()
+    drivers = {task.driver for group in job.groups for task in group.tasks or ()} - {MOCK_ALIAS, ""}
+    has_volumes = any(group.volumes for group in job.groups)
+    missing = _find_missing_drivers(snapshot, drivers & DRIVER_CONFIGS.keys())
+    if drivers <= DRIVER_CONFIGS.keys() and not has_volumes:
+        return check_missing_drivers(job, missing=missing)
     nodes = list(islice(snapshot.iter_all(NODES), MAX_SCANNED_NODES + 1))
     announced = {name for node in nodes for name in (*(node.drivers or ()), *iter_healthy_drivers(node))}
-    findings = check_known_drivers(job, announced=announced)
+    findings = merge_findings(
+        check_known_drivers(job, announced=announced), check_missing_drivers(job, missing=missing)
+    )
     if len(nodes) > MAX_SCANNED_NODES:
         return findings
     find_volume = NamespaceVolumes(snapshot, job.namespace)
@@ -110,6 +118,18 @@ def check_against_nodes(snapshot: Replica, job: Job) -> Findings:
         job, exists=lambda request: any(has_volume(node, request, find_volume) for node in nodes)
     )
     return merge_findings(findings, volumes)
+
+
+def _find_missing_drivers(snapshot: Replica, drivers: Set[str]) -> Set[str]:
+    """Return which of these drivers no node has healthy; none if there is no node, or too many to search."""
+    missing = set(drivers)
+    has_nodes = False
+    for position, node in enumerate(snapshot.iter_all(NODES)):
+        if not missing or position == MAX_SCANNED_NODES:
+            return set()
+        has_nodes = True
+        missing -= {name for name in missing if has_healthy_driver(node, name)}
+    return missing if has_nodes else set()
 
 
 def preserve_stored_values(
@@ -171,6 +191,7 @@ def _validate_in_cluster(snapshot: Replica, job: Job, namespace: Namespace | Non
             namespace_exists=namespace is not None,
             node_pool_exists=snapshot.get(NODE_POOLS, job.node_pool) is not None,
         ),
+        check_job_needs(snapshot, job),
     ]
     allowed = namespace.capabilities if namespace is not None else None
     if allowed is not None:

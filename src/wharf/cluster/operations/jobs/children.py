@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
+from wharf.cluster.operations.jobs.arrays import add_attempt
 from wharf.cluster.operations.jobs.registration import add_periodic_launch, make_job_evaluation
 from wharf.cluster.operations.jobs.summaries import make_job_summary
 from wharf.cluster.operations.scaling import assign_policy_ids, sync_policies
@@ -85,6 +86,7 @@ def store_child_job(
     write.
     """
     child = assign_policy_ids(builder.snapshot, child, context)
+    add_attempt(builder, child, None)
     builder.put(JOBS, child)
     builder.put(JOB_VERSIONS, child)
     builder.put(JOB_SUMMARIES, make_job_summary(child))

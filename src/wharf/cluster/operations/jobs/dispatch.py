@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.jobs.children import ChildJobResult, make_child_job, store_child_job
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
+from wharf.cluster.operations.jobs.run_queue import admit_run
 from wharf.cluster.operations.jobs.versions import get_initial_status
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import DISPATCHES_BY_TOKEN, JOBS
@@ -53,7 +54,7 @@ def dispatch_job(
     """Return the decision that creates a child of the parameterized job with the payload and meta of the request.
 
     A repeated idempotency token returns the existing child and writes nothing. Raises if the parent does not exist, is
-    not parameterized or is stopped, or if the request is invalid.
+    not parameterized or is stopped, if the request is invalid, or if the flow has `Overlap` skip and a run has not ended.
     """
     check_registration_enabled(snapshot, is_management=request.is_management)
     parent = snapshot.get(JOBS, request.namespace, request.job_id)
@@ -87,8 +88,10 @@ def dispatch_job(
         submitter_accessor_id=request.accessor_id,
     )
     child = replace(child, status=get_initial_status(child))
+    builder = WriteBuilder(snapshot)
+    admit_run(builder, parent, child.id, context)
     return store_child_job(
-        WriteBuilder(snapshot),
+        builder,
         parent,
         child,
         EvaluationTrigger.JOB_REGISTER,

@@ -15,6 +15,7 @@ from wharf.cluster.operations.jobs.children import (
     store_child_job,
 )
 from wharf.cluster.operations.jobs.registration import make_job_evaluation
+from wharf.cluster.operations.jobs.run_queue import admit_run
 from wharf.cluster.operations.jobs.versions import get_initial_status
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import EVALUATIONS, JOBS, PERIODIC_LAUNCHES
@@ -38,10 +39,10 @@ def list_next_launches(job: Job, after: datetime.datetime, *, max_launches: int)
     periodic = job.periodic
     if periodic is None or not job.is_active_periodic:
         return []
-    return list(islice(_iterate_launches(periodic, after), max_launches))
+    return list(islice(iterate_launches(periodic, after), max_launches))
 
 
-def _iterate_launches(periodic: Periodic, after: datetime.datetime) -> Iterator[datetime.datetime]:
+def iterate_launches(periodic: Periodic, after: datetime.datetime) -> Iterator[datetime.datetime]:
     """Yield the launch times of the cron expressions of the job after `after`, in order.
 
     An invalid expression ends the iteration.
@@ -61,7 +62,8 @@ def force_periodic_launch(
 ) -> Decision[ChildJobResult]:
     """Return the decision that launches a child of the periodic job now, even if others still run.
 
-    Raises if the job does not exist or is not an active periodic job.
+    Raises if the job does not exist or is not an active periodic job, or if it is a flow with `Overlap` skip and a run has not
+    ended.
     """
     parent = snapshot.get(JOBS, namespace, job_id)
     if parent is None:
@@ -76,6 +78,11 @@ def force_periodic_launch(
     return launch_periodic_job(snapshot, parent, context, settings, launch_time_s=context.now_ns // SECOND, cause=cause)
 
 
+def make_launch_id(parent: Job, launch_time_s: int) -> str:
+    """Return the ID of the child of a launch. It depends on nothing else, so each launch has one child."""
+    return f"{parent.id}/periodic-{launch_time_s}"
+
+
 def launch_periodic_job(
     snapshot: Replica,
     parent: Job,
@@ -84,28 +91,25 @@ def launch_periodic_job(
     *,
     launch_time_s: int,
     cause: str = "",
+    is_backfill: bool = False,
 ) -> Decision[ChildJobResult]:
     """Return the decision that creates the child of the launch at `launch_time_s` (Unix seconds) and records the
     launch.
 
-    If the child exists already, because of two launches in one second, the decision evaluates it again.
+    If the child exists already, because of two launches in one second, the decision evaluates it again. A backfill does not
+    change the record of the last launch, from which a new leader continues, and it does nothing to earlier runs. Raises if
+    `Flow.Overlap` does not allow another run.
     """
-    child_id = f"{parent.id}/periodic-{launch_time_s}"
+    child_id = make_launch_id(parent, launch_time_s)
     stored = snapshot.get(JOBS, parent.namespace, child_id)
     if stored is not None:
         return _reevaluate_child(snapshot, stored, context, cause=cause)
     child = replace(make_child_job(parent, child_id, context, settings), periodic=None)
     child = replace(child, status=get_initial_status(child))
-    stored_launch = snapshot.get(PERIODIC_LAUNCHES, parent.namespace, parent.id)
-    record = PeriodicLaunch(
-        namespace=parent.namespace,
-        id=parent.id,
-        launch=to_datetime(launch_time_s * SECOND),
-        create_index=WRITE_INDEX if stored_launch is None else stored_launch.create_index,
-    )
     builder = WriteBuilder(snapshot)
-    builder.put(PERIODIC_LAUNCHES, record)
-    builder.require_unchanged_key(PERIODIC_LAUNCHES, parent.namespace, parent.id)
+    if not is_backfill:
+        admit_run(builder, parent, child.id, context)
+        _record_launch(builder, parent, launch_time_s)
     return store_child_job(
         builder,
         parent,
@@ -115,6 +119,29 @@ def launch_periodic_job(
         write_kind="periodic-job-launched",
         cause=cause,
     )
+
+
+def skip_launch(snapshot: Replica, parent: Job, launch_time_s: int) -> Decision[ChildJobResult | None]:
+    """Return the decision that records the launch at `launch_time_s` (Unix seconds) without a child, because an earlier child
+    has not ended.
+    """
+    builder = WriteBuilder(snapshot)
+    builder.require_unchanged_record(JOBS, parent)
+    _record_launch(builder, parent, launch_time_s)
+    return Decision(builder.build("periodic-launch-skipped", Cause(CauseKind.TIMER, "periodic")), lambda _index: None)
+
+
+def _record_launch(builder: WriteBuilder, parent: Job, launch_time_s: int) -> None:
+    """Add to the write the time of the last launch of a job, from which a new leader continues."""
+    stored = builder.snapshot.get(PERIODIC_LAUNCHES, parent.namespace, parent.id)
+    record = PeriodicLaunch(
+        namespace=parent.namespace,
+        id=parent.id,
+        launch=to_datetime(launch_time_s * SECOND),
+        create_index=WRITE_INDEX if stored is None else stored.create_index,
+    )
+    builder.put(PERIODIC_LAUNCHES, record)
+    builder.require_unchanged_key(PERIODIC_LAUNCHES, parent.namespace, parent.id)
 
 
 def _reevaluate_child(

@@ -12,6 +12,7 @@ from wharf.cluster.operations.decision import DecisionContext
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.explanations.shortages import explain_plan
 from wharf.cluster.operations.jobs.admission import admit_job
+from wharf.cluster.operations.jobs.arrays import make_attempt
 from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.operations.jobs.registration import inherit_server_fields
 from wharf.cluster.operations.jobs.submissions import find_hidden_fields, list_sensitive_versions
@@ -22,7 +23,7 @@ from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.scheduler import plan_evaluation
 from wharf.cluster.state import Replica
 from wharf.cluster.state.overlay import OverlayReplica
-from wharf.cluster.state.tables import JOB_VERSIONS, JOBS
+from wharf.cluster.state.tables import ARRAY_ATTEMPTS, JOB_VERSIONS, JOBS
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.explanations import GroupExplanation
@@ -112,7 +113,12 @@ def _plan_job(snapshot: Replica, job: Job, stored: Job | None, context: Decision
             job_modify_index=next_index,
             modify_index=next_index,
         )
-    overlay = OverlayReplica(snapshot, [JOBS.build_put(job), JOB_VERSIONS.build_put(job)])
+    changes = [JOBS.build_put(job), JOB_VERSIONS.build_put(job)]
+    attempt = make_attempt(snapshot, job, stored) if job is not stored else None
+    if attempt is not None:
+        attempt = replace(attempt, create_index=next_index, modify_index=next_index)
+        changes.append(ARRAY_ATTEMPTS.build_put(attempt))
+    overlay = OverlayReplica(snapshot, changes)
     evaluation = replace(
         make_evaluation(job, context, EvaluationTrigger.JOB_REGISTER),
         annotate_plan=True,

@@ -13,12 +13,15 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.jobs.arrays import list_attempt_deletions
+from wharf.cluster.operations.jobs.job_outcomes import make_job_result
 from wharf.cluster.operations.jobs.registration import JobWriteResult, check_eval_priority, make_deregister_evaluation
 from wharf.cluster.operations.scaling import iterate_policies
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
+    ATTEMPTS_OF_JOB,
     DEPLOYMENTS,
     DEPLOYMENTS_OF_JOB,
     EVALUATIONS,
@@ -44,8 +47,8 @@ from wharf.contract.model.state_machines.transitions import EVALUATION_STATES
 
 JOB_DELETED_DESCRIPTION: Final = "job deleted"
 JOB_PURGED_DESCRIPTION: Final = "alloc not needed since its job was purged"
-MAX_JOB_CHANGES: Final = 6
-"""Changes reserved for the job itself: job, summary, launch, scaling events, evaluation and the purge record."""
+MAX_JOB_CHANGES: Final = 7
+"""Changes reserved for the job itself: job, summary, launch, scaling events, evaluation, result and the purge record."""
 
 
 class PurgeStepResult(msgspec.Struct, frozen=True):
@@ -88,9 +91,13 @@ def purge_job(
         job_id=job_id,
         job_create_index=job.create_index,
         eval_id=evaluation.id if evaluation else "",
+        parent_id=job.parent_id,
         create_index=WRITE_INDEX,
     )
     changes = _list_job_changes(snapshot, job, evaluation)
+    result = make_job_result(snapshot, job, context.now_ns)
+    if result is not None:
+        changes.append(result)
     conditions = [snapshot.build_record_condition(JOBS, job)]
     leftovers = _iter_leftovers(snapshot, job_purge, context)
     for leftover in _take_leftovers(leftovers, max_changes - MAX_JOB_CHANGES):
@@ -172,6 +179,7 @@ def _iter_leftovers(snapshot: Replica, job_purge: JobPurge, context: DecisionCon
     yield from chain(
         _iter_open_evaluations(snapshot, job_purge, context),
         _iter_allocation_changes(snapshot, job_purge, context),
+        _iter_attempts(snapshot, job_purge),
         (
             _Leftover(DEPLOYMENTS.build_delete(record.id), snapshot.build_record_condition(DEPLOYMENTS, record))
             for record in snapshot.list_by_index_sorted(DEPLOYMENTS_OF_JOB, *key)
@@ -244,6 +252,17 @@ def _iter_allocation_changes(snapshot: Replica, job_purge: JobPurge, context: De
                 modify_time=context.now_ns,
             )
             yield _Leftover(ALLOCATIONS.build_put(stopped), condition)
+
+
+def _iter_attempts(snapshot: Replica, job_purge: JobPurge) -> Iterator[_Leftover]:
+    """Yield the changes that delete the attempts of the arrays of the purged job: first the results of each."""
+    for attempt in snapshot.list_by_index_sorted(ATTEMPTS_OF_JOB, job_purge.namespace, job_purge.job_id):
+        if attempt.job_create_index == job_purge.job_create_index:
+            for change in list_attempt_deletions(snapshot, attempt):
+                condition = Condition(
+                    change.table, change.key, snapshot.get_version(snapshot.tables[change.table], change.key)
+                )
+                yield _Leftover(change, condition)
 
 
 def _iter_allocations(snapshot: Replica, job_purge: JobPurge) -> Iterator[Allocation]:

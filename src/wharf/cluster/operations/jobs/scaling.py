@@ -180,6 +180,10 @@ def _check_request(request: GroupScaling) -> None:
 
 def _check_count(count: int, job: Job, group: TaskGroup, settings: JobSettings) -> None:
     """Raise if the group's scaling policy, the job's type or the configured maximum of a job does not allow the count."""
+    if group.array is not None:
+        raise invalid_request(
+            f'group "{group.name}" has an Array, so it cannot be scaled: change its MaxRunning instead'
+        )
     if job.type == JobType.SYSTEM and count > 1:
         raise invalid_request('jobs of type "system" can only be scaled between 0 and 1')
     policy = group.scaling

@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, CHILDREN_OF_JOB, JOB_SUMMARIES, JOBS
-from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobSummary
 from wharf.contract.model.log import KEY_SEPARATOR, WRITE_INDEX, Cause, CauseKind, Condition, PutRecord, Write
 
@@ -26,6 +26,14 @@ SUMMARY_COUNTERS = {
     ClientStatus.COMPLETE: "complete",
     ClientStatus.FAILED: "failed",
 }
+
+
+def choose_counter(allocation: Allocation) -> str:
+    """Return the name of the counter of a summary that counts an allocation.
+
+    An interrupted one counts as lost: its work is not done, although its tasks ended without a failure.
+    """
+    return "lost" if allocation.is_interrupted else SUMMARY_COUNTERS[allocation.client_status]
 
 
 def make_job_summary(job: Job) -> JobSummary:
@@ -88,8 +96,10 @@ def recompute_summary(snapshot: Replica, job: Job, stored: JobSummary | None) ->
     groups = {group.name: asdict(GroupSummary()) for group in job.groups}
     for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id):
         if allocation.job_create_index == job.create_index:
-            counters = groups.setdefault(allocation.task_group, asdict(GroupSummary()))
-            counters[SUMMARY_COUNTERS[allocation.client_status]] += 1
+            counters = groups.get(allocation.task_group)
+            if counters is None:
+                counters = groups[allocation.task_group] = asdict(GroupSummary())
+            counters[choose_counter(allocation)] += 1
     for name, stored_counts in base.summary.items():
         counters = groups.setdefault(name, asdict(GroupSummary()))
         # Only the scheduler knows the queued count; ended allocations stay counted after their records are collected.

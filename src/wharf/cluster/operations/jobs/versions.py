@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
+from wharf.cluster.operations.jobs.arrays import add_attempt
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
 from wharf.contract.model.body_limits import find_name_problem
@@ -99,12 +100,15 @@ def get_initial_status(job: Job, stored: Job | None = None) -> JobStatus:
     return JobStatus.PENDING
 
 
-def store_version(builder: WriteBuilder, job: Job, *, max_versions: int) -> None:
+def store_version(builder: WriteBuilder, job: Job, *, max_versions: int, starts_arrays: bool = True) -> None:
     """Add to the write the changes that store the job as its newest version and delete versions beyond `max_versions`.
 
     At most `MAX_DROPPED_VERSIONS` are deleted; later writes delete the rest. The version that was current until now gets
-    the last status of the job. The write conflicts if the job changes before the commit.
+    the last status of the job. The write conflicts if the job changes before the commit. `starts_arrays`: the elements of
+    new and changed arrays run.
     """
+    if starts_arrays:
+        add_attempt(builder, job, builder.snapshot.get(JOBS, job.namespace, job.id))
     builder.put(JOBS, job)
     builder.put(JOB_VERSIONS, job)
     builder.require_unchanged_key(JOBS, job.namespace, job.id)

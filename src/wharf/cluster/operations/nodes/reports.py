@@ -21,6 +21,7 @@ from wharf.cluster.operations.nodes.writes import (
 )
 from wharf.cluster.operations.record_history import add_record_history
 from wharf.cluster.scheduling.plans import capacity_versions
+from wharf.cluster.scheduling.reconcile.interruption import was_interrupted
 from wharf.cluster.scheduling.unreported_nodes import is_full_report_due
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
@@ -32,6 +33,7 @@ from wharf.cluster.state.tables import (
     UNFINISHED_ALLOCATIONS_ON_NODE,
 )
 from wharf.contract.model.allocations.allocation import (
+    INTERRUPTED_TEXT,
     REPORT_NUMBERS_PER_INDEX,
     Allocation,
     AllocDeploymentStatus,
@@ -43,6 +45,8 @@ from wharf.contract.model.allocations.logs import MAX_PACKED_BYTES
 from wharf.contract.model.allocations.task_states import TaskState
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.job import JobType
+from wharf.contract.model.jobs.step_outputs import ReportedOutputs, limit_outputs, pack_outputs
+from wharf.contract.model.jobs.steps import MAX_OUTPUT_BYTES
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
 from wharf.contract.model.nodes.node import Node, NodeStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
@@ -64,6 +68,7 @@ class AllocationReport(msgspec.Struct, frozen=True):
     services: tuple[ServiceRegistration, ...] | None = None
     """The services that run now; None: the report does not cover services."""
     log_tails: bytes = b""  # The last log lines of its tasks, packed.
+    outputs: ReportedOutputs | None = None  # The texts that its programs left for later steps.
 
 
 def compute_first_report_number(snapshot: Replica, node: Node) -> int:
@@ -172,6 +177,8 @@ def _add_report_changes(
     reported status cannot follow the stored one.
     """
     new = _apply_report(stored, report, context)
+    if new is not None and new.client_status is not stored.client_status:
+        new = _mark_interrupted(builder.snapshot, new)
     service_changes = services.build_service_changes(builder.snapshot, new or stored, report.services)
     builder.changes += service_changes.changes
     builder.conditions += service_changes.conditions
@@ -190,6 +197,8 @@ def _choose_trigger(snapshot: Replica, stored: Allocation, new: Allocation) -> E
     """Return why the job must be evaluated after the change of its allocation from `stored` to `new`, or `None` if it
     need not be.
     """
+    if new.array_attempt:
+        return None  # One evaluation for all elements of a write is enough: the derived changes request it.
     if new.client_status is not stored.client_status and _needs_replacement(snapshot, new):
         return EvaluationTrigger.ALLOC_FAILURE
     if new.is_client_terminal and new.desired_status is DesiredStatus.EVICT:
@@ -226,12 +235,26 @@ def _complete_full_report(snapshot: Replica, node: Node, number: int, context: D
     return node
 
 
+def _mark_interrupted(snapshot: Replica, reported: Allocation) -> Allocation:
+    """Return the allocation, with a stop if its node stopped it before it had a result although it should run.
+
+    That happens when the agent stops its tasks at its own end. The work of a finite job is not done then: it runs again.
+    """
+    job = snapshot.get(JOBS, reported.namespace, reported.job_id)
+    if reported.desired_status is not DesiredStatus.RUN or job is None or not job.is_finite:
+        return reported
+    if not was_interrupted(reported, job.find_group(reported.task_group)):
+        return reported
+    return replace(reported, desired_status=DesiredStatus.STOP, desired_description=INTERRUPTED_TEXT)
+
+
 def _needs_replacement(snapshot: Replica, reported: Allocation) -> bool:
-    """Return whether the allocation failed, or completed although a service or system job should run without end.
+    """Return whether the allocation failed, was interrupted, or completed although a service or system job should run
+    without end.
 
     The latter happens after an older log was restored in which the allocation was not stopped yet.
     """
-    if reported.client_status is ClientStatus.FAILED:
+    if reported.client_status is ClientStatus.FAILED or reported.is_interrupted:
         return True
     if reported.client_status is not ClientStatus.COMPLETE or reported.desired_status is not DesiredStatus.RUN:
         return False
@@ -264,6 +287,7 @@ def _apply_report(stored: Allocation, report: AllocationReport, context: Decisio
         network_status=report.network_status or stored.network_status,
         deployment_status=_merge_health(stored, report, context),
         log_tails=_choose_log_tails(stored, report),
+        output_texts=_choose_output_texts(stored, report),
     )
     if new == stored:
         return None
@@ -277,6 +301,18 @@ def _choose_log_tails(stored: Allocation, report: AllocationReport) -> bytes:
     """
     is_storable = report.client_status.is_terminal and len(report.log_tails) <= MAX_PACKED_BYTES
     return report.log_tails if report.log_tails and is_storable else stored.log_tails
+
+
+def _choose_output_texts(stored: Allocation, report: AllocationReport) -> bytes:
+    """Return the texts for later steps to store: those of the report that ends an allocation of an array.
+
+    A later report about the same end changes nothing: the texts are stored with the result of the element by then.
+    """
+    if report.outputs is None or not stored.array_attempt or stored.is_client_terminal:
+        return stored.output_texts
+    if not report.client_status.is_terminal:
+        return stored.output_texts
+    return pack_outputs(limit_outputs(report.outputs, report.outputs.texts, MAX_OUTPUT_BYTES))
 
 
 def _merge_health(

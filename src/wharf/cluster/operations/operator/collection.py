@@ -10,28 +10,37 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
+from wharf.cluster.operations.acl.sessions import is_ended
 from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.jobs.arrays import list_attempt_deletions
+from wharf.cluster.operations.jobs.job_outcomes import make_job_result
+from wharf.cluster.scheduling.capacity.locks import may_hold_lock
 from wharf.cluster.scheduling.feasibility.volumes import is_claim_holder
 from wharf.cluster.scheduling.plans import capacity_versions
 from wharf.cluster.scheduling.reconcile.deployment import list_needed_deployments
 from wharf.cluster.state import Replica
+from wharf.cluster.state.lookups import list_attempts
 from wharf.cluster.state.tables import (
     ACL_TOKENS,
     ALLOCATIONS,
     ALLOCATIONS_OF_EVALUATION,
     ALLOCATIONS_OF_JOB,
     ALLOCATIONS_ON_NODE,
+    ARRAY_ATTEMPTS,
     DEPLOYMENTS,
     DEPLOYMENTS_OF_JOB,
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
+    JOB_RESULTS,
     JOB_SUBMISSIONS,
     JOB_SUMMARIES,
     JOB_VERSIONS,
     JOBS,
     NODES,
     ONE_TIME_TOKENS,
+    PAGE_SESSIONS,
     PERIODIC_LAUNCHES,
     SCALING_EVENTS,
     SCALING_POLICIES,
@@ -41,13 +50,26 @@ from wharf.cluster.state.tables import (
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, SchedulerType
+from wharf.contract.model.jobs.array_attempts import ArrayAttempt, CancelCause
 from wharf.contract.model.jobs.job import Job, JobStatus
-from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, Write
+from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 from wharf.contract.model.nodes.node import NodeStatus
-from wharf.contract.model.times import MAX_CLOCK_SKEW_NS, SECOND, has_passed, to_datetime
+from wharf.contract.model.times import HOUR, MAX_CLOCK_SKEW_NS, SECOND, has_passed, to_datetime
 
 MAX_EARLY_ALLOCATIONS: Final = 1_000
 """Allocations of one job that are prepared at a time: no log takes more changes in one write."""
+
+ALLOCATIONS_PER_WEIGHT: Final = 10
+"""Ten allocations take about as much memory as a job with its version, evaluation and summary."""
+
+JOB_RESULT_RETENTION_NS: Final = 30 * 24 * HOUR
+"""How long it is known how a deleted job ended, for jobs that need it."""
+
+MAX_JOB_RESULTS: Final = 20_000
+"""Results of deleted jobs that are retained. They take 10 MB of memory."""
+
+MAX_RESULTS_PER_BUNDLE: Final = 20
+"""Results of elements that are deleted in one write, if an attempt has too many of them for one."""
 
 BATCH_SCHEDULER_TYPES: Final = (SchedulerType.BATCH, SchedulerType.SYSBATCH)
 """Types of evaluations whose records are retained longer."""
@@ -58,11 +80,27 @@ class CollectionKind(enum.StrEnum):
 
     EVALUATIONS = "evaluations"  # With their allocations; except those of batch and sysbatch jobs.
     BATCH_EVALUATIONS = "batch-evaluations"  # Of batch and sysbatch jobs, with their allocations.
-    JOBS = "jobs"  # Dead jobs with all their records.
+    JOBS = "jobs"  # Dead jobs with all their records, except how they ended.
+    JOB_RESULTS = "job-results"  # How deleted jobs ended.
     DEPLOYMENTS = "deployments"  # Deployments that have ended.
     ONE_TIME_TOKENS = "one-time-tokens"  # One-time tokens that have expired.
+    PAGE_SESSIONS = "page-sessions"  # Sessions of browsers that have ended.
     TOKENS = "tokens"  # ACL tokens that have expired.
     NODES = "nodes"  # Nodes that are down.
+
+
+class ResultRetention(msgspec.Struct, frozen=True):
+    """How long the records of ended batch work are retained, beyond the time of other records (decision 285).
+
+    Nodes delete the files of an allocation with its record, so these records lead users to their results.
+    """
+
+    retention_ns: int
+    max_weight: int
+    """Limits the memory of these records: the sum of 1 for each job or evaluation, and 1 more for each ten allocations."""
+
+
+NO_RESULTS: Final = ResultRetention(retention_ns=0, max_weight=0)
 
 
 class CollectionResult(msgspec.Struct, frozen=True):
@@ -87,10 +125,58 @@ class _RetentionPeriod(msgspec.Struct, frozen=True):
         return self.start_ns < time_ns <= self.end_ns
 
 
-class _Bundle(msgspec.Struct, frozen=True):
-    """Records that are deleted together in one write."""
+def _build_period(now_ns: int, retention_ns: int) -> _RetentionPeriod:
+    return _RetentionPeriod(now_ns - retention_ns, now_ns + retention_ns + MAX_CLOCK_SKEW_NS)
 
-    deletions: tuple[DeleteRecord, ...]
+
+class _Retention(msgspec.Struct, frozen=True):
+    """Which records are retained: all that ended recently, and some results of batch work that ended before."""
+
+    now_ns: int
+    recent: _RetentionPeriod
+    results: _RetentionPeriod
+    max_result_weight: int
+
+
+class _BatchResult(msgspec.Struct, frozen=True):
+    """A batch job or an evaluation of one that has ended."""
+
+    key: tuple[str, ...]
+    owner: tuple[str, str]  # The job, or the parent of which it is a child.
+    ended_ns: int
+    allocation_count: int
+
+    @property
+    def weight(self) -> int:
+        return 1 + self.allocation_count // ALLOCATIONS_PER_WEIGHT
+
+
+def _choose_retained(results: Iterable[_BatchResult], retention: _Retention) -> frozenset[tuple[str, ...]]:
+    """Return the keys of the results that are retained: the newest of each owner, as many as the limit permits.
+
+    Owners have equal shares, so a job that runs every minute does not displace the results of others.
+    """
+    weight_by_owner: dict[tuple[str, str], int] = {}
+    ranked: list[tuple[int, int, tuple[str, ...], int]] = []
+    retainable = [each for each in results if retention.results.contains(each.ended_ns)]
+    for each in sorted(retainable, key=lambda each: (-each.ended_ns, each.key)):
+        weight_of_newer = weight_by_owner.get(each.owner, 0)
+        weight_by_owner[each.owner] = weight_of_newer + each.weight
+        ranked.append((weight_of_newer + each.weight, -each.ended_ns, each.key, each.weight))
+    retained: set[tuple[str, ...]] = set()
+    total = 0
+    for _, _, key, weight in sorted(ranked):
+        total += weight
+        if total > retention.max_result_weight:
+            break
+        retained.add(key)
+    return frozenset(retained)
+
+
+class _Bundle(msgspec.Struct, frozen=True):
+    """Records that are deleted together in one write, and what is stored about them."""
+
+    deletions: tuple[DeleteRecord | PutRecord, ...]
     conditions: tuple[Condition, ...]  # The records must not change before the commit.
     parts: "tuple[_Bundle, ...]" = ()
     """If the bundle exceeds one write, these bundles may be deleted one by one before the rest."""
@@ -106,18 +192,21 @@ def collect_garbage(
     *,
     retention_ns: int,
     max_changes: int,
+    results: ResultRetention = NO_RESULTS,
     cause: Cause | None = None,
 ) -> Decision[CollectionResult]:
     """Return the decision that deletes records of one kind that ended more than `retention_ns` ago, as many as fit in
     one write.
 
-    Records that must be deleted together and do not fit in any write are left, unless they can be deleted in parts.
+    `results`: which records of batch work are retained longer. Records that must be deleted together and do not fit in any write are left, unless they can be deleted in parts.
     """
     now_ns = context.now_ns
-    recent = _RetentionPeriod(now_ns - retention_ns, now_ns + retention_ns + MAX_CLOCK_SKEW_NS)
-    deletions: list[DeleteRecord] = []
+    retention = _Retention(
+        now_ns, _build_period(now_ns, retention_ns), _build_period(now_ns, results.retention_ns), results.max_weight
+    )
+    deletions: list[DeleteRecord | PutRecord] = []
     conditions: dict[tuple[str, str], Condition] = {}
-    for bundle in _fit_bundles(BUNDLE_FINDERS[kind](snapshot, recent), max_changes):
+    for bundle in _fit_bundles(BUNDLE_FINDERS[kind](snapshot, retention), max_changes):
         if (
             len(deletions) + len(bundle.deletions) > max_changes
             or len(conditions) + len(bundle.conditions) > max_changes
@@ -145,29 +234,48 @@ def _fit_bundles(bundles: _Bundles, max_changes: int) -> _Bundles:
 # -- evaluations and their allocations -----------------------------------------------------------------------------
 
 
-def _iter_service_evaluations(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
-    """Yield deletions of old terminal evaluations, with their allocations, of all schedulers except batch ones.
+class _EndedEvaluation(msgspec.Struct, frozen=True):
+    """An evaluation that may be deleted with its allocations, or whose allocations may be deleted one by one."""
 
-    `recent`: they did not end in this period.
-    """
-    return _iter_evaluations_of_types(
-        snapshot, recent, (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE)
-    )
+    evaluation: Evaluation
+    collectable: tuple[Allocation, ...]
+    is_whole: bool  # Whether the evaluation and all its allocations may be deleted; otherwise only these.
 
 
-def _iter_batch_evaluations(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
+def _iter_service_evaluations(snapshot: Replica, retention: _Retention) -> _Bundles:
+    """Yield deletions of old terminal evaluations, with their allocations, of all schedulers except batch ones."""
+    types = (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE)
+    for ended in _iter_ended_evaluations(snapshot, retention.recent, types):
+        yield from _make_evaluation_bundles(snapshot, ended)
+
+
+def _iter_batch_evaluations(snapshot: Replica, retention: _Retention) -> _Bundles:
     """Yield deletions of old terminal evaluations, with their allocations, of batch and sysbatch jobs.
 
     They are retained longer than others, because they record completed work.
     """
-    return _iter_evaluations_of_types(snapshot, recent, BATCH_SCHEDULER_TYPES)
+    found = list(_iter_ended_evaluations(snapshot, retention.recent, BATCH_SCHEDULER_TYPES))
+    retained = _choose_retained((_describe_result(snapshot, each) for each in found), retention)
+    for ended in found:
+        if (ended.evaluation.id,) not in retained:
+            yield from _make_evaluation_bundles(snapshot, ended)
 
 
-def _iter_evaluations_of_types(
+def _describe_result(snapshot: Replica, ended: _EndedEvaluation) -> _BatchResult:
+    evaluation = ended.evaluation
+    job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+    return _BatchResult(
+        (evaluation.id,),
+        (evaluation.namespace, (job.parent_id if job is not None else "") or evaluation.job_id),
+        max((evaluation.modify_time, *(each.modify_time for each in ended.collectable))),
+        len(ended.collectable),
+    )
+
+
+def _iter_ended_evaluations(
     snapshot: Replica, recent: _RetentionPeriod, types: Collection[SchedulerType]
-) -> _Bundles:
-    """Yield deletions of the terminal evaluations of these schedulers that ended before the period `recent`, with
-    allocations.
+) -> Iterator[_EndedEvaluation]:
+    """Yield the terminal evaluations of these schedulers that ended before the period `recent`, with allocations.
 
     An evaluation whose allocations are still needed stays; if only some of them are needed, the others may be deleted
     without it.
@@ -182,25 +290,34 @@ def _iter_evaluations_of_types(
         collectable = [
             each
             for each in allocations
-            if _is_collectable(each, job, recent) and not _holds_needed_data(snapshot, each, job)
+            if _is_collectable(snapshot, each, job, recent) and not _holds_needed_data(snapshot, each, job)
         ]
-        if _is_needed_by_job(evaluation, job):
+        is_needed = _is_needed_by_job(evaluation, job)
+        if is_needed:
             # Only allocations created before the last change of the job. The evaluation stays if others remain.
             assert job is not None, "an evaluation is kept only for a job that exists"
             collectable = [each for each in collectable if each.create_index < job.job_modify_index]
             if not collectable:
                 continue
-        if len(collectable) == len(allocations):
-            yield _make_bundle(
-                (EVALUATIONS.build_delete(evaluation.id), *(ALLOCATIONS.build_delete(each.id) for each in collectable)),
-                (
-                    snapshot.build_record_condition(EVALUATIONS, evaluation),
-                    *(snapshot.build_record_condition(ALLOCATIONS, each) for each in collectable),
-                ),
-                _make_single_bundles(snapshot, collectable),
-            )
-        elif _is_needed_by_job(evaluation, job):
-            yield from _make_single_bundles(snapshot, collectable)
+        is_whole = len(collectable) == len(allocations)
+        if is_whole or is_needed:
+            yield _EndedEvaluation(evaluation, tuple(collectable), is_whole)
+
+
+def _make_evaluation_bundles(snapshot: Replica, ended: _EndedEvaluation) -> _Bundles:
+    """Yield the deletion of an evaluation with its allocations, or of the allocations that are not needed."""
+    evaluation, collectable = ended.evaluation, ended.collectable
+    if not ended.is_whole:
+        yield from _make_single_bundles(snapshot, collectable)
+        return
+    yield _make_bundle(
+        (EVALUATIONS.build_delete(evaluation.id), *(ALLOCATIONS.build_delete(each.id) for each in collectable)),
+        (
+            snapshot.build_record_condition(EVALUATIONS, evaluation),
+            *(snapshot.build_record_condition(ALLOCATIONS, each) for each in collectable),
+        ),
+        _make_single_bundles(snapshot, collectable),
+    )
 
 
 def _is_reason_of_job(snapshot: Replica, evaluation: Evaluation, job: Job | None) -> bool:
@@ -230,14 +347,14 @@ def _holds_needed_data(snapshot: Replica, allocation: Allocation, job: Job | Non
     return job is not None and not job.stop and is_claim_holder(snapshot, allocation, job)
 
 
-def _is_collectable(allocation: Allocation, job: Job | None, recent: _RetentionPeriod) -> bool:
+def _is_collectable(snapshot: Replica, allocation: Allocation, job: Job | None, recent: _RetentionPeriod) -> bool:
     """Return whether the allocation ended before the period `recent` and may be deleted.
 
     A failed allocation is needed while its job may still reschedule it.
     """
     if not allocation.is_terminal or recent.contains(allocation.modify_time):
         return False
-    if not allocation.is_client_terminal:
+    if not allocation.is_client_terminal or may_hold_lock(snapshot, allocation):
         return False  # The node has not reported yet that the allocation ended.
     if job is None or job.stop or job.status is JobStatus.DEAD or allocation.desired_status is DesiredStatus.STOP:
         return True
@@ -258,16 +375,18 @@ def _is_collectable(allocation: Allocation, job: Job | None, recent: _RetentionP
 # -- jobs ----------------------------------------------------------------------------------------------------------
 
 
-def _iter_dead_jobs(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
+def _iter_dead_jobs(snapshot: Replica, retention: _Retention) -> _Bundles:
     """Yield deletions of dead jobs with all their versions, evaluations and allocations.
 
-    Jobs with a tagged version, an active deployment or a record that ended in the period `recent` are left out. Of a job
-    with very many allocations, only allocations are deleted at first.
+    Jobs with a tagged version, an active deployment or a record that ended recently, and retained batch jobs, are left
+    out. Of a job with very many allocations, only allocations are deleted at first.
     """
+    recent = retention.recent
+    retained = _choose_retained(_iter_ended_batch_jobs(snapshot, recent), retention)
     for job in snapshot.iter_all(JOBS):
-        if job.status is not JobStatus.DEAD or recent.contains(job.submit_time) or not _is_finished(job):
-            continue
         key = (job.namespace, job.id)
+        if key in retained or not _may_collect(job, recent):
+            continue
         versions = snapshot.list_by_index_sorted(VERSIONS_OF_JOB, *key)
         evaluations = snapshot.list_by_index_sorted(EVALUATIONS_OF_JOB, *key)
         allocations = snapshot.list_by_index_sorted(ALLOCATIONS_OF_JOB, *key)
@@ -277,10 +396,16 @@ def _iter_dead_jobs(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
             continue
         if any(not each.is_client_terminal or recent.contains(each.modify_time) for each in allocations):
             continue
+        if any(may_hold_lock(snapshot, each) for each in allocations):
+            continue
         if any(deployment.is_active for deployment in snapshot.list_by_index(DEPLOYMENTS_OF_JOB, *key)):
             continue
         job_conditions = (snapshot.build_record_condition(JOBS, job),)
+        result = make_job_result(snapshot, job, retention.now_ns)
+        results = (result,) if result is not None else ()
         if len(allocations) > MAX_EARLY_ALLOCATIONS:
+            # How the job ended does not follow from what remains, so it is stored first.
+            yield from (_Bundle((each,), job_conditions) for each in results)
             yield from _make_single_bundles(snapshot, allocations[:MAX_EARLY_ALLOCATIONS], conditions=job_conditions)
             continue
         yield _make_bundle(
@@ -296,10 +421,12 @@ def _iter_dead_jobs(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
                     SCALING_POLICIES.build_delete(each.id)
                     for each in snapshot.list_by_index_sorted(SCALING_POLICIES_OF_JOB, *key)
                 ),
+                *_list_attempt_deletions(snapshot, job),
                 *((SCALING_EVENTS.build_delete(*key),) if snapshot.get(SCALING_EVENTS, *key) is not None else ()),
                 *((PERIODIC_LAUNCHES.build_delete(*key),) if snapshot.get(PERIODIC_LAUNCHES, *key) is not None else ()),
                 JOB_SUMMARIES.build_delete(*key),
                 JOBS.build_delete(*key),
+                *results,
             ),
             (
                 snapshot.build_record_condition(JOBS, job),
@@ -307,8 +434,71 @@ def _iter_dead_jobs(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
                 *(snapshot.build_record_condition(ALLOCATIONS, each) for each in allocations),
             ),
             # The last write deletes the job itself. Its end does not depend on which allocations remain.
-            _make_single_bundles(snapshot, allocations, conditions=job_conditions),
+            (
+                *(_Bundle((each,), job_conditions) for each in results),
+                *_make_attempt_bundles(snapshot, job, job_conditions),
+                *_make_single_bundles(snapshot, allocations, conditions=job_conditions),
+            ),
         )
+
+
+def _list_attempt_deletions(snapshot: Replica, job: Job) -> list[DeleteRecord]:
+    """Return the changes that delete the results of the arrays of a job."""
+    return [change for attempt in list_attempts(snapshot, job) for change in list_attempt_deletions(snapshot, attempt)]
+
+
+def _make_attempt_bundles(snapshot: Replica, job: Job, conditions: tuple[Condition, ...]) -> tuple[_Bundle, ...]:
+    """Return for each attempt of the arrays of a job a bundle that deletes it with its results, the newest first.
+
+    The older ones then show how the elements ended before: no element seems to be open.
+    """
+    return tuple(
+        bundle
+        for attempt in reversed(list_attempts(snapshot, job))
+        for bundle in _make_parts_of_attempt(snapshot, attempt, conditions)
+    )
+
+
+def _make_parts_of_attempt(
+    snapshot: Replica, attempt: ArrayAttempt, conditions: tuple[Condition, ...]
+) -> Iterator[_Bundle]:
+    """Yield bundles that delete an attempt: its results, some at a time, and the attempt with the last ones.
+
+    An element without a result is open, so an attempt with many results is canceled before the first of them is deleted.
+    """
+    changes = list_attempt_deletions(snapshot, attempt)
+    if len(changes) <= MAX_RESULTS_PER_BUNDLE:
+        yield _Bundle(tuple(changes), (snapshot.build_record_condition(ARRAY_ATTEMPTS, attempt), *conditions))
+        return
+    groups = {
+        name: part if part.cancel_cause else replace(part, cancel_cause=CancelCause.STOPPED)
+        for name, part in attempt.groups.items()
+    }
+    if groups != attempt.groups:
+        canceled = ARRAY_ATTEMPTS.build_put(replace(attempt, groups=groups))
+        yield _Bundle((canceled,), (snapshot.build_record_condition(ARRAY_ATTEMPTS, attempt), *conditions))
+        return  # The next write deletes the first results.
+    for start in range(0, len(changes), MAX_RESULTS_PER_BUNDLE):
+        yield _Bundle(tuple(changes[start : start + MAX_RESULTS_PER_BUNDLE]), conditions)
+
+
+def _may_collect(job: Job, recent: _RetentionPeriod) -> bool:
+    """Return whether a job is dead and finished, and was submitted before the period `recent`."""
+    return job.status is JobStatus.DEAD and not recent.contains(job.submit_time) and _is_finished(job)
+
+
+def _iter_ended_batch_jobs(snapshot: Replica, recent: _RetentionPeriod) -> Iterator[_BatchResult]:
+    """Yield the dead batch jobs that ended before the period `recent`."""
+    for job in snapshot.iter_all(JOBS):
+        if not job.is_finite or not _may_collect(job, recent):
+            continue
+        key = (job.namespace, job.id)
+        evaluations = snapshot.list_by_index(EVALUATIONS_OF_JOB, *key)
+        allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)
+        times = (*(each.modify_time for each in evaluations), *(each.modify_time for each in allocations))
+        ended_ns = max((job.submit_time, *times))
+        if not recent.contains(ended_ns):
+            yield _BatchResult(key, (job.namespace, job.parent_id or job.id), ended_ns, len(allocations))
 
 
 def _is_finished(job: Job) -> bool:
@@ -323,14 +513,30 @@ def _is_finished(job: Job) -> bool:
 # -- other tables ----------------------------------------------------------------------------------------------------
 
 
-def _iter_deployments(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
-    """Yield deletions of terminal deployments without active allocations that ended before the period `recent`.
+def _iter_job_results(snapshot: Replica, retention: _Retention) -> _Bundles:
+    """Yield the deletion of each result of a deleted job that is old, and of the oldest ones if there are too many.
+
+    A collection that a user requests does not shorten their time, because other jobs may wait for them.
+    """
+    recent = _build_period(retention.now_ns, JOB_RESULT_RETENTION_NS)
+    results = sorted(snapshot.iter_all(JOB_RESULTS), key=lambda each: (each.delete_time, each.namespace, each.job_id))
+    surplus = len(results) - MAX_JOB_RESULTS
+    for position, result in enumerate(results):
+        if position < surplus or not recent.contains(result.delete_time):
+            yield _make_bundle(
+                (JOB_RESULTS.build_delete(result.namespace, result.job_id),),
+                (snapshot.build_record_condition(JOB_RESULTS, result),),
+            )
+
+
+def _iter_deployments(snapshot: Replica, retention: _Retention) -> _Bundles:
+    """Yield deletions of terminal deployments without active allocations that ended before the recent period.
 
     Those on which evaluations still rely are left out.
     """
     needed: dict[tuple[str, str], set[str]] = {}
     for deployment in snapshot.iter_all(DEPLOYMENTS):
-        if deployment.is_active or recent.contains(deployment.modify_time):
+        if deployment.is_active or retention.recent.contains(deployment.modify_time):
             continue
         key = deployment.namespace, deployment.job_id
         job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)
@@ -357,9 +563,9 @@ def _list_needed_deployments(snapshot: Replica, namespace: str, job_id: str) -> 
     )
 
 
-def _iter_one_time_tokens(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
-    """Yield the deletion of each one-time token that expired before the period `recent`."""
-    expired_before = to_datetime(recent.start_ns)
+def _iter_one_time_tokens(snapshot: Replica, retention: _Retention) -> _Bundles:
+    """Yield the deletion of each one-time token that expired before the recent period."""
+    expired_before = to_datetime(retention.recent.start_ns)
     for token in snapshot.iter_all(ONE_TIME_TOKENS):
         if token.expires_at <= expired_before:
             yield _make_bundle(
@@ -368,9 +574,19 @@ def _iter_one_time_tokens(snapshot: Replica, recent: _RetentionPeriod) -> _Bundl
             )
 
 
-def _iter_tokens(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
-    """Yield the deletion of each ACL token that expired before the period `recent`."""
-    expired_before = to_datetime(recent.start_ns)
+def _iter_page_sessions(snapshot: Replica, retention: _Retention) -> _Bundles:
+    """Yield the deletion of each session that expired before the recent period, or whose token is gone."""
+    for session in snapshot.iter_all(PAGE_SESSIONS):
+        if is_ended(snapshot, session, retention.recent.start_ns):
+            yield _make_bundle(
+                (PAGE_SESSIONS.build_delete(session.secret_digest),),
+                (snapshot.build_record_condition(PAGE_SESSIONS, session),),
+            )
+
+
+def _iter_tokens(snapshot: Replica, retention: _Retention) -> _Bundles:
+    """Yield the deletion of each ACL token that expired before the recent period."""
+    expired_before = to_datetime(retention.recent.start_ns)
     for token in snapshot.iter_all(ACL_TOKENS):
         if token.expiration_time is not None and token.expiration_time <= expired_before:
             yield _make_bundle(
@@ -378,17 +594,20 @@ def _iter_tokens(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
             )
 
 
-def _iter_down_nodes(snapshot: Replica, recent: _RetentionPeriod) -> _Bundles:
-    """Yield deletions of nodes that have been down since before the period `recent`.
+def _iter_down_nodes(snapshot: Replica, retention: _Retention) -> _Bundles:
+    """Yield deletions of nodes that have been down since before the recent period.
 
-    Nodes with active allocations, or with data that a job still needs, are left out.
+    Nodes with active allocations, with lost ones that hold a lock, or with data that a job still needs, are left out.
     """
     for node in snapshot.iter_all(NODES):
-        if node.status is not NodeStatus.DOWN or recent.contains(node.status_updated_at * SECOND):
+        if node.status is not NodeStatus.DOWN or retention.recent.contains(node.status_updated_at * SECOND):
             continue
         allocations = snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
         if any(
-            not each.is_terminal or _holds_needed_data(snapshot, each, _get_job(snapshot, each)) for each in allocations
+            not each.is_terminal
+            or may_hold_lock(snapshot, each)
+            or _holds_needed_data(snapshot, each, _get_job(snapshot, each))
+            for each in allocations
         ):
             continue
         yield _make_bundle(
@@ -403,7 +622,7 @@ def _get_job(snapshot: Replica, allocation: Allocation) -> Job | None:
 
 
 def _make_bundle(
-    deletions: tuple[DeleteRecord, ...], conditions: tuple[Condition, ...], parts: tuple[_Bundle, ...] = ()
+    deletions: tuple[DeleteRecord | PutRecord, ...], conditions: tuple[Condition, ...], parts: tuple[_Bundle, ...] = ()
 ) -> _Bundle:
     """Return these deletions as one bundle, which is committed in one write.
 
@@ -425,16 +644,18 @@ def _make_single_bundles(
     )
 
 
-BUNDLE_FINDERS: Final[dict[CollectionKind, Callable[[Replica, _RetentionPeriod], _Bundles]]] = {
+BUNDLE_FINDERS: Final[dict[CollectionKind, Callable[[Replica, _Retention], _Bundles]]] = {
     CollectionKind.EVALUATIONS: _iter_service_evaluations,
     CollectionKind.BATCH_EVALUATIONS: _iter_batch_evaluations,
     CollectionKind.JOBS: _iter_dead_jobs,
+    CollectionKind.JOB_RESULTS: _iter_job_results,
     CollectionKind.DEPLOYMENTS: _iter_deployments,
     CollectionKind.ONE_TIME_TOKENS: _iter_one_time_tokens,
+    CollectionKind.PAGE_SESSIONS: _iter_page_sessions,
     CollectionKind.TOKENS: _iter_tokens,
     CollectionKind.NODES: _iter_down_nodes,
 }
 """By kind of record, the function that yields what may be deleted.
 
-It takes the snapshot and a time in Unix nanoseconds.
+It takes the snapshot and which records are retained.
 """

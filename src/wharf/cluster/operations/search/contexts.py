@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.cluster.access import Caller, Rights
+from wharf.cluster.access import Caller, Rights, build_denial, describe_denial
 from wharf.cluster.state import Table
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
@@ -25,7 +25,7 @@ from wharf.contract.model.acl import permissions
 from wharf.contract.model.acl.capabilities import NodePoolCapability, VariableCapability
 from wharf.contract.model.acl.permissions import Permission
 from wharf.contract.model.namespaces import ALL_NAMESPACES
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.model.refusal import invalid_request
 
 
 class SearchContext(StrEnum):
@@ -133,7 +133,8 @@ def list_allowed_contexts(name: str, caller: Caller, namespace: str) -> list[Sea
         return [context for context in SearchContext if _is_context_allowed(rights, context, namespace)]
     context = SearchContext(name)
     if not _is_context_allowed(rights, context, namespace):
-        raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
+        target = SEARCH_TARGETS[context]
+        raise build_denial(caller, detail=describe_denial(caller, target.permission, namespace=namespace))
     return [context]
 
 

@@ -15,12 +15,12 @@ from wharf.cluster.scheduling.capacity.reservation import Reservation, find_larg
 from wharf.cluster.scheduling.feasibility.distinct import DistinctConstraints, list_placed_siblings
 from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
 from wharf.cluster.scheduling.fleet.columns import Ints
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_group_demand
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOBS, NODES, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_group_demand
 from wharf.contract.model.times import SECOND
 
 RESERVATION_DELAY_NS: Final = 120 * SECOND
@@ -40,11 +40,12 @@ def can_reserve_node(snapshot: Replica, evaluation: Evaluation) -> bool:
     """Return whether a reserved node would help the blocked evaluation.
 
     It does not help system jobs, all-at-once jobs, or evaluations that wait for a quota, for a slot of their parent
-    job, or after plan conflicts.
+    job or of a lock, or after plan conflicts.
     """
     if (
         evaluation.quota_limit_reached
         or evaluation.waits_behind
+        or evaluation.waits_only_for_locks
         or evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS
     ):
         return False

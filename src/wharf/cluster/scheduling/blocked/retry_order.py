@@ -18,10 +18,10 @@ import msgspec
 
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.fair_share import compute_dominant_share
-from wharf.cluster.scheduling.resources.usage import Usage, get_group_demand
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOBS, NAMESPACES
 from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.resource_usage import Usage, get_group_demand
 
 
 class BlockedEntry(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class RetryOrder:
         """Return up to `limit` of these blocked evaluations, in the order in which they are retried."""
         by_id = {evaluation.id: evaluation for evaluation in waiting}
         fleet_total = self._sum_fleet()
-        entries = [self._build_entry(evaluation, fleet_total) for evaluation in by_id.values()]
+        entries = [build_blocked_entry(self._snapshot, evaluation, fleet_total) for evaluation in by_id.values()]
         namespace_shares = {
             name: self._get_namespace_share(name, fleet_total)
             for name in {evaluation.namespace: None for evaluation in by_id.values()}
@@ -114,20 +114,21 @@ class RetryOrder:
         used_share = compute_dominant_share(self._cache.namespace_usage.get_usage(namespace), fleet_total)
         return NamespaceShare(used_share, 1 if record is None else record.weight)
 
-    def _build_entry(self, evaluation: Evaluation, fleet_total: Usage) -> BlockedEntry:
-        """Return the evaluation with the share of `fleet_total` that its missing allocations request."""
-        job = self._snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
-        requested = Usage()
-        for name, metric in (evaluation.failed_tg_allocs or {}).items():
-            group = job.find_group(name) if job is not None else None
-            if group is not None:
-                demand, count = get_group_demand(group), metric.coalesced_failures + 1
-                requested = requested + Usage(demand.cpu * count, demand.memory_mb * count)
-        return BlockedEntry(
-            evaluation.id,
-            evaluation.namespace,
-            evaluation.priority,
-            evaluation.waiting_since_ns,
-            compute_dominant_share(requested, fleet_total),
-            evaluation.create_index,
-        )
+
+def build_blocked_entry(snapshot: Replica, evaluation: Evaluation, fleet_total: Usage) -> BlockedEntry:
+    """Return a blocked evaluation with the share of `fleet_total` that its missing allocations request."""
+    job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
+    requested = Usage()
+    for name, metric in (evaluation.failed_tg_allocs or {}).items():
+        group = job.find_group(name) if job is not None else None
+        if group is not None:
+            demand, count = get_group_demand(group), metric.coalesced_failures + 1
+            requested = requested + Usage(demand.cpu * count, demand.memory_mb * count)
+    return BlockedEntry(
+        evaluation.id,
+        evaluation.namespace,
+        evaluation.priority,
+        evaluation.waiting_since_ns,
+        compute_dominant_share(requested, fleet_total),
+        evaluation.create_index,
+    )

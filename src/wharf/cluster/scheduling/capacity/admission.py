@@ -1,8 +1,12 @@
-"""Decides whether the quota of the namespace and the child limit of the parent job allow more placements of a job."""
+"""Decides whether quota, child limit and locks allow more placements of a job.
 
-from collections.abc import Iterable
+The quota is that of the namespace, the child limit that of the parent job, and locks are those of steps.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
 
 from wharf.cluster.scheduling.capacity.child_limits import explain_child_limit
+from wharf.cluster.scheduling.capacity.locks import LockAdmission
 from wharf.cluster.scheduling.capacity.quotas import (
     QuotaUsageTracker,
     get_remaining_quota,
@@ -15,12 +19,13 @@ from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.lock_waits import LockWait
 
 
 class PlacementAdmission:
-    """Decides for each placement of one evaluation whether the quota and the child limit of the job allow it.
+    """Decides for each placement of one evaluation whether quota, child limit and locks of the job allow it.
 
-    What is placed must be reported with `consume_quota`, so that it counts for the next placement.
+    What is placed must be reported with `consume_quota` and `take_slot`, so that it counts for the next placement.
     """
 
     def __init__(
@@ -36,6 +41,11 @@ class PlacementAdmission:
 
         The child limit is the number of children of a parent job that may run at the same time.
         """
+        self._locks = (
+            LockAdmission(snapshot, job) if job is not None and any(group.lock for group in job.groups) else None
+        )
+        self._last_locked: dict[str, bool] = {}
+        """By group name, whether a lock refused the last placement of the group."""
         self._reasons: dict[str, tuple[str, ...]] = {}
         """By group name, why the first refused placement of the group was refused."""
         self._refusal_counts: dict[str, int] = {}
@@ -49,24 +59,31 @@ class PlacementAdmission:
         return self._remaining_quota is not None or bool(self.child_limit_reason)
 
     def list_reasons(self, group: TaskGroup, *, released: AllocatedResources | None = None) -> tuple[str, ...]:
-        """Return why the quota or the child limit refuses one more allocation of the group. Empty: it is admitted.
+        """Return why quota, child limit or lock refuse one more allocation of the group. Empty: it is admitted.
 
-        `released` are the resources of an allocation that the new one replaces. The child limit does not apply then.
+        `released` are the resources of an allocation that the new one replaces. Only the quota applies then.
         """
         if self.child_limit_reason and released is None:
             return (self.child_limit_reason,)
+        if released is None and (lock_reason := self._explain_lock(group)):
+            return (lock_reason,)
         if self._remaining_quota is None:
             return ()
         released_amounts = None if released is None else measure_amounts(released)
         return self._remaining_quota.list_exceeded_limits(sum_requested_amounts(group), released=released_amounts)
 
+    def _explain_lock(self, group: TaskGroup) -> str:
+        """Return why the lock of a step refuses one more allocation; empty if it does not."""
+        return self._locks.explain_refusal(group) if self._locks is not None else ""
+
     def try_admit(self, group: TaskGroup) -> bool:
-        """Return whether quota and child limit allow one more allocation of the group.
+        """Return whether quota, child limit and lock allow one more allocation of the group.
 
         A refusal is counted for `build_refusal_metric`. An admission consumes nothing.
         """
         reasons = self.list_reasons(group)
         self._last_refused[group.name] = bool(reasons)
+        self._last_locked[group.name] = bool(reasons) and bool(self._explain_lock(group))
         if reasons:
             self._reasons.setdefault(group.name, reasons)
             self._refusal_counts[group.name] = self._refusal_counts.get(group.name, 0) + 1
@@ -80,6 +97,26 @@ class PlacementAdmission:
         """Count the resources of a new allocation as used in the quota, if there is one."""
         if self._remaining_quota is not None:
             self._remaining_quota.consume_amounts(measure_amounts(resources))
+
+    def take_slot(self, group: TaskGroup) -> None:
+        """Count a new allocation of the group as a holder of its lock, if it has one."""
+        if self._locks is not None:
+            self._locks.take_slot(group)
+
+    def list_lock_waits(
+        self, job: Job, queued_counts: Mapping[str, int], failed: Collection[str]
+    ) -> tuple[LockWait, ...]:
+        """Return the failed steps of the job that have a lock, with the number of their elements that wait."""
+        if self._locks is None or self.child_limit_reason:
+            return ()
+        waits = (
+            self._locks.make_wait(
+                group, queued_counts.get(group.name, 0), lacks_capacity=not self._last_locked.get(group.name, False)
+            )
+            for group in job.groups
+            if group.name in failed
+        )
+        return tuple(wait for wait in waits if wait is not None)
 
     def build_refusal_metric(self, job: Job, group: TaskGroup) -> AllocMetric | None:
         """Return the metric that says why placements of the group were refused, and how many.

@@ -6,9 +6,9 @@ This module only counts.
 
 from collections.abc import Callable
 
-from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.resources import AllocatedResources
+from wharf.contract.model.resource_usage import Usage
 
 UsageMeasure = Callable[[AllocatedResources], Usage]
 """Returns the CPU, memory and disk that a resource record uses."""

@@ -5,10 +5,10 @@ Which node to reserve is decided in `blocked.reservation_policy`.
 
 import msgspec
 
-from wharf.cluster.scheduling.resources.usage import Usage, get_group_demand
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.resource_usage import Usage, get_group_demand
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -52,9 +52,14 @@ def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | 
 def find_largest_waiting_group(job: Job, evaluation: Evaluation) -> TaskGroup | None:
     """Return the group that could not be placed and whose allocations need the most memory, then the most CPU.
 
-    The evaluation records which groups could not be placed. Return `None` if the job has none of them any more.
+    The evaluation records which groups could not be placed. Those that wait for a lock are left out. Return `None` if the job
+    has none of the others any more.
     """
-    groups = [group for name in evaluation.failed_tg_allocs or {} if (group := job.find_group(name)) is not None]
+    groups = [
+        group
+        for name in evaluation.failed_tg_allocs or {}
+        if (group := job.find_group(name)) is not None and evaluation.find_lock_wait(name) is None
+    ]
     return max(groups, key=_get_demand_key, default=None)
 
 

@@ -28,7 +28,8 @@ class CapacityReport(msgspec.Struct, frozen=True):
     fitting: int  # How many of them could take one more allocation.
     served_nodes: int = 0  # Of a system or sysbatch job: nodes that have their allocation and so were not considered.
     unserved_nodes: int = 0  # Of a system or sysbatch job: feasible nodes without their allocation.
-    excluded: tuple[Exclusion, ...] = ()  # Nodes that a rule excludes, by rule.
+    excluded: tuple[Exclusion, ...] = ()  # Nodes that a rule excludes, by rule. The first are those of `unconsidered`.
+    unconsidered: tuple[Exclusion, ...] = ()  # Nodes that accept no placements or are in another datacenter, by reason.
     exhausted: tuple[Shortage, ...] = ()  # Nodes that lack a resource, by resource.
     smallest_change: str = ""  # What would help; empty if nothing has to change.
 
@@ -49,16 +50,18 @@ def report_capacity(
     contain.
     """
     examined = ExaminedNodes(cache, snapshot, job, group, allocations, started=started, stopped=stopped)
+    unconsidered = tuple(_iter_unconsidered(examined))
     return CapacityReport(
         nodes=int(examined.is_considered.sum()),
         fitting=int(examined.mask_fitting().sum()),
         served_nodes=examined.served_count,
         unserved_nodes=len(examined.rows) if job.runs_on_every_node else 0,
         excluded=(
-            *_iter_unconsidered(examined),
+            *unconsidered,
             *examined.iter_infeasible(),
             *_iter_distinct_exclusions(examined),
         ),
+        unconsidered=unconsidered,
         exhausted=tuple(_iter_shortages(examined)),
         smallest_change=ChangeSuggester(examined).suggest_change(),
     )

@@ -5,12 +5,14 @@ Computed from the current fleet. It places nothing.
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.constraints import CROSS_ALLOCATION_OPERANDS, list_group_constraints
 from wharf.cluster.scheduling.feasibility.checker import (
     FEASIBLE,
     MISSING_DRIVERS,
@@ -18,6 +20,7 @@ from wharf.cluster.scheduling.feasibility.checker import (
     has_healthy_driver,
 )
 from wharf.cluster.scheduling.feasibility.distinct import DistinctConstraints, list_placed_siblings
+from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacenter
 from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
 from wharf.cluster.scheduling.fleet.columns import Ints, Mask
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
@@ -25,21 +28,26 @@ from wharf.cluster.scheduling.ranking.candidates import Candidates
 from wharf.cluster.scheduling.ranking.rules import get_placement_rules
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
 from wharf.cluster.scheduling.resources.assignment import InsufficientResources, ResourceAssigner, list_usable_cores
-from wharf.cluster.scheduling.resources.usage import get_group_demand
 from wharf.cluster.scheduling.unreported_nodes import is_full_report_due
 from wharf.cluster.state import Replica
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.explanations import Exclusion
+from wharf.contract.model.jobs.constraints import Constraint
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.nodes.node import Node, NodeStatus
+from wharf.contract.model.resource_usage import get_group_demand
 
 MAX_EXAMPLES: Final = 3
 """How many node names are listed as examples."""
 MAX_DRIVER_REASONS: Final = 3
 """How many reasons are given why nodes lack drivers; keeps the text readable."""
+MAX_CLOSED_NODES: Final = 50
+"""Limits the time of a report: each of these nodes is checked alone."""
 FINISHED_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
 """Client statuses of an allocation whose tasks have ended."""
+MAX_SEPARATE_CONSTRAINTS: Final = 20
+"""Limits the time of a report: each constraint is checked alone on all kinds of nodes."""
 MAX_PROBED_NODES: Final = 1_000
 """Limits the time of a report: ports, cores and devices are checked on this many nodes only."""
 
@@ -97,7 +105,7 @@ class ExaminedNodes:
         self.distinct_exclusions = self._find_distinct_exclusions(self.rows)
         """By position, why a constraint `distinct_hosts` or `distinct_property` excludes the node."""
         if not self.assigner.has_only_amounts:
-            self._probe_exclusive_resources()
+            self._probe_exclusive_resources(self.candidates, self.rows)
         self.missing_masks = self.candidates.list_shortages()  # By resource, which of these nodes lack it.
 
     def _exclude_served_nodes(self, allocations: Iterable[Allocation]) -> None:
@@ -122,6 +130,28 @@ class ExaminedNodes:
         rows: Ints = np.flatnonzero(screened.feasible)
         return rows
 
+    def list_closed_nodes(self) -> list[Node]:
+        """Return the nodes that operators have closed for new allocations, and that could take this one otherwise."""
+        closed = np.zeros(len(self.is_considered), dtype=np.bool_)
+        for row, node in self.fleet.iter_nodes():
+            closed[row] = (
+                node.status is NodeStatus.READY
+                and not node.is_ready_for_placements
+                and is_in_pool_and_datacenter(self.job, node)
+                and not self.is_full_report_due(node)
+            )
+        if not closed.any() or self.job.runs_on_every_node:
+            return []
+        find_volume = NamespaceVolumes(self._snapshot, self.job.namespace)
+        screened = self._cache.feasibility.screen_nodes(closed, self.job, self.group, find_volume)
+        feasible = np.flatnonzero(screened.feasible)
+        # Those that would fit are counted one by one, because counting says only how many there are.
+        return [
+            self.fleet.get_node(int(row))
+            for row in feasible[:MAX_CLOSED_NODES]
+            if self.count_fitting_rows(self.group, np.array([row], dtype=np.int64))
+        ]
+
     def build_candidates(self, group: TaskGroup, rows: Ints) -> Candidates:
         """Return capacity and use of the nodes in these rows after one more allocation of this group."""
         return Candidates(self._make_draft(), rows, self.assigner, get_group_demand(group))
@@ -139,16 +169,16 @@ class ExaminedNodes:
                 draft.restore_allocation(row, allocation.allocated_resources)
         return draft
 
-    def _probe_exclusive_resources(self) -> None:
+    def _probe_exclusive_resources(self, candidates: Candidates, rows: Ints) -> None:
         """Try to assign ports, cores and devices on each node that has enough CPU, memory and disk.
 
         Store what is missing first on a node in `missing_dimensions` of the candidates. At most `MAX_PROBED_NODES`
         nodes are tried.
         """
-        candidates, draft = self.candidates, self._make_draft()
+        draft = self._make_draft()
         random = SeededRandom(self.job.id, self._snapshot.index)
         for position in np.flatnonzero(candidates.has_capacity)[:MAX_PROBED_NODES]:
-            row = int(self.rows[position])
+            row = int(rows[position])
             try:
                 self.assigner.assign_resources(
                     self.fleet.get_node(row), draft.get_exclusive_resources(row), random.draw_below
@@ -181,10 +211,26 @@ class ExaminedNodes:
         fits[list(self.distinct_exclusions)] = False
         return fits
 
+    def count_fitting_rows(self, group: TaskGroup, rows: Ints) -> int:
+        """Return how many nodes in these rows, which may be infeasible now, could take an allocation of the group."""
+        candidates = self.build_candidates(group, rows)
+        if not self.assigner.has_only_amounts:
+            self._probe_exclusive_resources(candidates, rows)
+        fits: Mask = np.ones(len(rows), dtype=np.bool_)
+        for _, is_short in candidates.list_shortages():
+            fits &= ~is_short
+        fits[list(self._find_distinct_exclusions(rows))] = False
+        return int(fits.sum())
+
     def iter_infeasible(self) -> Iterator[Exclusion]:
-        """Yield the considered nodes that are not feasible, by reason."""
+        """Yield the considered nodes that are not feasible, by reason. A node with several unmet constraints counts for each."""
+        for job, group in _separate_constraints(self.job, self.group):
+            yield from self._iter_infeasible(job, group)
+
+    def _iter_infeasible(self, job: Job, group: TaskGroup) -> Iterator[Exclusion]:
+        """Yield the considered nodes that are not feasible, by the first reason of each."""
         find_volume = NamespaceVolumes(self._snapshot, self.job.namespace)
-        screened = self._cache.feasibility.screen_nodes(self.is_considered, self.job, self.group, find_volume)
+        screened = self._cache.feasibility.screen_nodes(self.is_considered, job, group, find_volume)
         for code, reason in enumerate(screened.reasons.values):
             rows = np.flatnonzero(screened.reason_codes == code) if code > FEASIBLE else np.zeros(0, dtype=np.int64)
             if len(rows):
@@ -245,6 +291,43 @@ class ExaminedNodes:
             in_use = draft.get_exclusive_resources(row).cores
             free[position] = sum(core not in in_use for core in list_usable_cores(self.fleet.get_node(row)))
         return free
+
+
+def without_constraints(
+    job: Job, group: TaskGroup, dropped: Collection[Constraint] | None = None
+) -> tuple[Job, TaskGroup]:
+    """Return copies of job and group without these constraints, or without any. Tasks have constraints, too."""
+
+    def keep(constraints: Sequence[Constraint] | None) -> tuple[Constraint, ...]:
+        return tuple(each for each in constraints or () if dropped is not None and each not in dropped)
+
+    tasks = tuple(replace(task, constraints=keep(task.constraints)) for task in group.tasks or ())
+    return (
+        replace(job, constraints=keep(job.constraints)),
+        replace(group, constraints=keep(group.constraints), tasks=tasks),
+    )
+
+
+def list_node_constraints(job: Job, group: TaskGroup) -> list[Constraint]:
+    """Return the constraints of job, group and tasks that depend on the node alone, each once."""
+    constraints = (*(job.constraints or ()), *list_group_constraints(group))
+    return list(dict.fromkeys(each for each in constraints if each.operand not in CROSS_ALLOCATION_OPERANDS))
+
+
+def _separate_constraints(job: Job, group: TaskGroup) -> Iterator[tuple[Job, TaskGroup]]:
+    """Yield job and group without constraints, and with each constraint alone, so that each unmet requirement is found.
+
+    Yield them unchanged if they have no constraint or too many. Then each node has its first unmet requirement only.
+    """
+    constraints = list_node_constraints(job, group)
+    if not 0 < len(constraints) <= MAX_SEPARATE_CONSTRAINTS:
+        yield job, group
+        return
+    bare_job, bare_group = without_constraints(job, group)
+    empty_group = TaskGroup(name=group.name)
+    for constraint in constraints:
+        yield replace(bare_job, constraints=(constraint,)), empty_group
+    yield bare_job, bare_group
 
 
 def get_node_state(node: Node) -> str:

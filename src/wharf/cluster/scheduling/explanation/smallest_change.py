@@ -1,17 +1,18 @@
 """Finds the smallest change after which one more allocation of a group could be placed, as a text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
-from wharf.cluster.scheduling.constraints import CROSS_ALLOCATION_OPERANDS
 from wharf.cluster.scheduling.explanation.examination import (
     MAX_EXAMPLES,
     ExaminedNodes,
     format_nodes,
     get_node_state,
+    list_node_constraints,
+    without_constraints,
 )
 from wharf.cluster.scheduling.explanation.suggestions import (
     suggest_devices,
@@ -22,17 +23,17 @@ from wharf.cluster.scheduling.explanation.suggestions import (
 )
 from wharf.cluster.scheduling.feasibility import checker
 from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacenter
-from wharf.cluster.scheduling.fleet.columns import Ints, Mask
+from wharf.cluster.scheduling.fleet.columns import Floats, Ints, Mask
 from wharf.cluster.scheduling.ranking.candidates import CORES_DIMENSION
 from wharf.cluster.scheduling.resources.assignment import list_usable_cores
-from wharf.cluster.scheduling.resources.usage import get_group_demand
 from wharf.contract.model.jobs.constraints import Constraint
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.resources import MIN_CPU_MHZ, MIN_MEMORY_MB
+from wharf.contract.model.resource_usage import get_group_demand
 
 DIMENSION_UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
 """The units of the resources that have amounts."""
+DIMENSION_LABELS: Final = {"cpu": "CPU", "memory": "memory", "disk": "disk"}
 
 
 class ChangeSuggester:
@@ -52,6 +53,13 @@ class ChangeSuggester:
             return ""
         if not self._examined.is_considered.any():
             return self._suggest_reachable_node()
+        suggestions = [self._suggest_closed_node(), self._suggest_on_open_nodes()]
+        if len(self._examined.rows):
+            suggestions.reverse()  # Open nodes lack only resources. An operator may have a reason to close others.
+        return ", or ".join(text for text in suggestions if text)
+
+    def _suggest_on_open_nodes(self) -> str:
+        """Return what would help on the nodes that accept placements."""
         if not len(self._examined.rows):
             return self._suggest_feasible_node()
         return (
@@ -61,6 +69,19 @@ class ChangeSuggester:
             or self._suggest_distinct()
         )
 
+    def _suggest_closed_node(self) -> str:
+        """Return the command that lets a node take allocations again, if one could take this allocation.
+
+        Such a node is draining or not eligible, because an operator has changed it. Return an empty text if there is none.
+        """
+        nodes = sorted((node.name or node.id, node.id, node) for node in self._examined.list_closed_nodes())
+        if not nodes:
+            return ""
+        name, _, node = nodes[0]
+        command = "drain --disable" if node.drain_strategy is not None else "eligibility --enable"
+        text = f"let {name} take allocations again: it is {get_node_state(node)}, and `wharf node {command} {name}` ends that"
+        return text + (f" (the same is true of {format_nodes(len(nodes) - 1)} more)" if len(nodes) > 1 else "")
+
     def _suggest_reachable_node(self) -> str:
         """Return how to get a node that is ready and in the job's pool and datacenters, if there is none."""
         matching_nodes = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
@@ -69,6 +90,8 @@ class ChangeSuggester:
             return f"wait until {', '.join(unreported[:MAX_EXAMPLES])} has reported its allocations"
         if matching_nodes:
             names = ", ".join(sorted(node.name or node.id for node in matching_nodes)[:MAX_EXAMPLES])
+            if closed := self._suggest_closed_node():
+                return closed
             return f"make a node of the job's pool and datacenters ready: {names} ({get_node_state(matching_nodes[0])})"
         pools = sorted({node.node_pool for _, node in self._fleet.iter_nodes()})
         datacenters = sorted({node.datacenter for _, node in self._fleet.iter_nodes()})
@@ -103,11 +126,31 @@ class ChangeSuggester:
             share += missing / max(1, self._get_requested(dimension)) + (missing > 0)
         share[~is_amount] = np.inf
         best = int(share.argmin())
-        best_missing = [(dimension, int(missing[best])) for dimension, missing in amounts if missing[best] > 0]
-        is_enough = is_amount.copy()
+        lowered = self._suggest_lower_request(_list_missing(amounts, best))
+        freed = self._suggest_freeing(amounts, is_amount, share)
+        return ", or ".join(text for text in (lowered, freed) if text)
+
+    def _suggest_freeing(self, amounts: Sequence[tuple[str, Ints]], is_amount: Mask, share: Floats) -> str:
+        """Return how much to free, on the node with the smallest shortage or on any node where that is enough.
+
+        A node that is too small even without any other allocation is not suggested. If all are, return what a suitable
+        node must have. `is_amount` has the nodes that lack nothing else, and `share` how much each one lacks.
+        """
+        is_possible = is_amount.copy()
+        for dimension, _ in amounts:
+            is_possible &= self._get_capacity(dimension) >= self._get_requested(dimension)
+        if not is_possible.any():
+            needed = " and ".join(
+                f"{self._get_requested(dimension)} {DIMENSION_UNITS[dimension]} of {DIMENSION_LABELS[dimension]}"
+                for dimension, missing in amounts
+                if missing.any()
+            )
+            return "" if self._job.runs_on_every_node else f"add a node with at least {needed}"
+        best = int(np.where(is_possible, share, np.inf).argmin())
+        best_missing = _list_missing(amounts, best)
         for dimension, missing in amounts:
-            is_enough &= missing <= dict(best_missing).get(dimension, 0)
-        node_count = int(is_enough.sum())
+            is_possible &= missing <= dict(best_missing).get(dimension, 0)
+        node_count = int(is_possible.sum())
         freed_amounts = " and ".join(
             f"{amount} {DIMENSION_UNITS[dimension]}{_format_dimension(dimension)}" for dimension, amount in best_missing
         )
@@ -116,8 +159,12 @@ class ChangeSuggester:
             if node_count == 1
             else f"on any of {node_count} nodes"
         )
-        lowered = self._suggest_lower_request(best_missing)
-        return f"{lowered}, or free {freed_amounts} {location}" if lowered else f"free {freed_amounts} {location}"
+        return f"free {freed_amounts} {location}"
+
+    def _get_capacity(self, dimension: str) -> Ints:
+        """Return how much of CPU (MHz), memory or disk (MB) each feasible node has in total for allocations."""
+        candidates = self._examined.candidates
+        return {"cpu": candidates.cpu, "memory": candidates.memory}.get(dimension, candidates.disk)
 
     def _get_requested(self, dimension: str) -> int:
         """Return how much one allocation requests of CPU (MHz), memory or disk (MB)."""
@@ -140,26 +187,25 @@ class ChangeSuggester:
         return f"lower {' and '.join(changes)}" if changes and bool(has_capacity.any()) else ""
 
     def _suggest_feasible_node(self) -> str:
-        """Return the suggestion to drop a constraint, or else to provide what the fewest nodes lack.
+        """Return the suggestion to drop constraints, or else to provide what the fewest nodes lack.
 
-        Return an empty text if dropping one constraint does not help and some node is feasible.
+        Return an empty text if dropping constraints does not help and some node is feasible.
         """
-        best: tuple[int, str] = (0, "")
-        for constraint, job, group in _iter_without_constraint(self._job, self._group):
-            if constraint.operand in CROSS_ALLOCATION_OPERANDS:
-                continue
-            rows = self._examined.find_feasible_rows(job, group)
-            node_count = int(self._examined.build_candidates(group, rows).has_capacity.sum())
-            if node_count > best[0]:
-                best = (
-                    node_count,
-                    f"drop the constraint {constraint}: {format_nodes(node_count)} could then take the allocation",
-                )
-        if best[1]:
-            return best[1]
-        rules = list(self._examined.iter_infeasible())
-        if not rules or len(self._examined.rows):
+        constraints = list_node_constraints(self._job, self._group)
+        dropped, node_count = self._find_dropped_constraints(constraints)
+        if dropped:
+            names = " and ".join(map(str, dropped))
+            plural = "s" if len(dropped) > 1 else ""
+            return f"drop the constraint{plural} {names}: {format_nodes(node_count)} could then take the allocation"
+        excluded = list(self._examined.iter_infeasible())
+        if not excluded or len(self._examined.rows):
             return ""
+        by_rule = {str(constraint).rstrip(): constraint for constraint in constraints}
+        rules = [each for each in excluded if each.rule not in by_rule]
+        if not rules:
+            names = " and ".join(each.rule for each in excluded)
+            these = "these constraints" if len(excluded) > 1 else "this constraint"
+            return f"add a node that meets {names} and has enough free resources, or change {these}"
         fewest = min(rules, key=lambda rule: rule.nodes)
         nodes = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
         match fewest.rule:
@@ -179,6 +225,31 @@ class ChangeSuggester:
                 "use `wharf volume create`"
             )
         return f'fix "{fewest.rule}" {location}'
+
+    def _find_dropped_constraints(self, constraints: Sequence[Constraint]) -> tuple[list[Constraint], int]:
+        """Return the constraints without which further nodes could take an allocation, and the number of these nodes.
+
+        It is a single constraint if one is enough, that which excludes the most nodes; else as few as possible.
+        """
+        counts = [(self._count_nodes_without([constraint]), constraint) for constraint in constraints]
+        best = max(counts, key=lambda each: each[0], default=None)
+        if best is not None and best[0]:
+            return [best[1]], best[0]
+        dropped = list(constraints)
+        node_count = self._count_nodes_without(dropped) if len(constraints) > 1 else 0
+        if not node_count:
+            return [], 0
+        for constraint in constraints:
+            rest = [each for each in dropped if each is not constraint]
+            if rest and (count := self._count_nodes_without(rest)):
+                dropped, node_count = rest, count
+        return dropped, node_count
+
+    def _count_nodes_without(self, constraints: Collection[Constraint]) -> int:
+        """Return how many nodes that are infeasible now could take an allocation without these constraints."""
+        job, group = without_constraints(self._job, self._group, constraints)
+        rows = np.setdiff1d(self._examined.find_feasible_rows(job, group), self._examined.rows, assume_unique=True)
+        return self._examined.count_fitting_rows(group, rows) if len(rows) else 0
 
     def _suggest_freeing_exclusive(self) -> str:
         """Return how to free ports, cores, devices or allocation slots, or an empty text if no node lacks them."""
@@ -228,6 +299,11 @@ class ChangeSuggester:
         return suggest_distinct_node(self._job, self._group, next(iter(self._examined.distinct_exclusions.values())))
 
 
+def _list_missing(amounts: Sequence[tuple[str, Ints]], position: int) -> list[tuple[str, int]]:
+    """Return the amounts that the node at this position lacks, by dimension."""
+    return [(dimension, int(missing[position])) for dimension, missing in amounts if missing[position] > 0]
+
+
 def _format_dimension(dimension: str) -> str:
     """Return " of disk" for disk, because "free 100 MB" alone means memory; else an empty text."""
     return " of disk" if dimension == "disk" else ""
@@ -271,16 +347,3 @@ def _lower_largest_task(group: TaskGroup, dimension: str, amount: int) -> tuple[
         f"{label} of {group.name}/{tasks[position].name} from {requested[position]} to {requested[position] - amount}"
     )
     return replace(group, tasks=tuple(tasks)), text
-
-
-def _iter_without_constraint(job: Job, group: TaskGroup) -> Iterator[tuple[Constraint, Job, TaskGroup]]:
-    """Yield each constraint of job, group and tasks with copies of the job and the group that lack this constraint."""
-    for constraint in job.constraints or ():
-        yield constraint, replace(job, constraints=tuple(c for c in job.constraints or () if c != constraint)), group
-    for constraint in group.constraints or ():
-        yield constraint, job, replace(group, constraints=tuple(c for c in group.constraints or () if c != constraint))
-    for task in group.tasks or ():
-        for constraint in task.constraints or ():
-            changed_task = replace(task, constraints=tuple(c for c in task.constraints or () if c != constraint))
-            tasks = tuple(changed_task if other is task else other for other in group.tasks or ())
-            yield constraint, job, replace(group, tasks=tasks)

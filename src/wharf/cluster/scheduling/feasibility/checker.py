@@ -28,7 +28,7 @@ from wharf.cluster.scheduling.fleet.columns import Codes, Mask, ValueCodes
 from wharf.cluster.scheduling.fleet.fleet import MISSING_CODE, Fleet
 from wharf.cluster.scheduling.resources.devices import has_enough_devices, list_device_requests
 from wharf.contract.model.allocations.metrics import AllocMetric
-from wharf.contract.model.jobs.constraints import Constraint
+from wharf.contract.model.jobs.constraints import Affinity, Constraint
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK
@@ -135,8 +135,8 @@ class ScreeningResult(msgspec.Struct, eq=False):
     """The counts of this result, as `ranking.metrics` builds them on first use."""
 
 
-def has_unique_target(constraint: Constraint) -> bool:
-    """Return whether the constraint refers to an attribute that differs from node to node, such as the name."""
+def has_unique_target(constraint: Constraint | Affinity) -> bool:
+    """Return whether the constraint or affinity refers to an attribute that differs from node to node, such as the name."""
     return is_unique_target(constraint.l_target) or is_unique_target(constraint.r_target)
 
 

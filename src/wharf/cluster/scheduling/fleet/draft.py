@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.fleet.fleet import Fleet
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources, has_exclusive_resources, iter_ports
-from wharf.cluster.scheduling.resources.usage import Usage, get_resources_usage
 from wharf.contract.model.allocations.resources import AllocatedResources
+from wharf.contract.model.resource_usage import Usage, get_resources_usage
 
 
 class FleetDraft:

@@ -22,12 +22,12 @@ from wharf.cluster.scheduling.resources.exclusive import (
     has_exclusive_resources,
     iter_ports,
 )
-from wharf.cluster.scheduling.resources.usage import Usage, get_node_capacity, get_resources_usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, NODES
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.resource_usage import Usage, get_node_capacity, get_resources_usage
 
 MISSING_CODE: Final = -1
 """The code of a value that a node does not have, and of rows without a node."""

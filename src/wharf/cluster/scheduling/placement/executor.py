@@ -78,6 +78,7 @@ class PlacementExecutor:
         for stop in outcome.stops:  # This includes reconnected allocations that are surplus.
             self._stop_allocation(stop)
         result.follow_ups += outcome.follow_ups
+        result.has_more_elements = result.has_more_elements or outcome.has_more_elements
         if job is None:
             return
         for allocation in outcome.in_place_updates:
@@ -143,19 +144,23 @@ class PlacementExecutor:
         else:
             for allocation in placed:
                 self.result.add_placement(allocation)
-        for request in batch[len(placed) :]:
-            self._place_request(request)
+        for number, request in enumerate(batch[len(placed) :], start=len(placed) + 1):
+            if not self._place_request(request) and request.array_attempt:
+                # The other elements would fail for the same reason, and may be a thousand.
+                self.result.queued_counts[request.group.name] += len(batch) - number
+                break
 
     # -- one placement -----------------------------------------------------------------------------------------------
 
-    def _place_request(self, request: PlacementRequest) -> None:
-        """Place one allocation. If no node can take it, try preemption and record the failure."""
+    def _place_request(self, request: PlacementRequest) -> bool:
+        """Place one allocation, and return whether a node takes it. If none does, try preemption and record the failure."""
         allocation = self._placer.place_allocation(request)
         if allocation is None:
             self._preempt(request)
             self._record_failure(request)
-        else:
-            self._accept_placement(request, allocation)
+            return False
+        self._accept_placement(request, allocation)
+        return True
 
     def _replace_allocation(self, request: PlacementRequest) -> None:
         """Replace an allocation by one of the new version: place the new one, then stop the old one.

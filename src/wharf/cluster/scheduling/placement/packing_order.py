@@ -14,8 +14,8 @@ import numpy as np
 
 from wharf.cluster.scheduling.fleet.columns import Mask
 from wharf.cluster.scheduling.fleet.fleet import Fleet
-from wharf.cluster.scheduling.resources.usage import get_group_demand
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.resource_usage import get_group_demand
 
 SHARE_TOLERANCE: Final = 1e-9
 """Shares that differ by less than this count as equal, because sums of shares have rounding errors."""

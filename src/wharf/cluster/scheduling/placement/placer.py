@@ -36,6 +36,7 @@ from wharf.cluster.scheduling.ranking.selector import (
 )
 from wharf.cluster.scheduling.reconcile.outcome import PlacementRequest
 from wharf.cluster.scheduling.reconcile.rescheduling import build_tracker, list_avoided_nodes
+from wharf.cluster.scheduling.reconcile.step_retry import EMPTY_TRACKER
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOBS, KEYRING_KEYS_BY_STATE, NODES
 from wharf.contract.model.allocations.allocation import (
@@ -139,7 +140,7 @@ class Placer:
     def find_victims(self, request: PlacementRequest) -> tuple[Allocation, ...]:
         """Return the allocations to preempt for this failed request (its victims).
 
-        Empty: preemption is not allowed for the job, does not help, or a quota or child limit caused the failure.
+        Empty: preemption is not allowed for the job, does not help, or a quota, child limit or lock caused the failure.
         """
         if self._preemption is None or self.admission.list_reasons(request.group):
             return ()
@@ -280,7 +281,7 @@ class Placer:
         that has them. Otherwise it is the node with the best score. Nodes where the allocation failed before get a
         lower score; the node with its ephemeral disk, or the one that a move requires, is preferred.
 
-        Return `None` if a quota or child limit refuses the placement, or no node can take the allocation.
+        Return `None` if a quota, child limit or lock refuses the placement, or no node can take the allocation.
         `get_failure_metric` then says why.
         """
         if not self.admission.try_admit(request.group):
@@ -319,7 +320,8 @@ class Placer:
         all allocations.
         """
         first = requests[0]
-        if self._usable_capacity or self.admission.has_limits or has_sticky_volumes(first.group):
+        is_limited = self.admission.has_limits or first.group.lock is not None
+        if self._usable_capacity or is_limited or has_sticky_volumes(first.group):
             return []
         selector = self.get_selector(first.job, first.group)
         choices = selector.choose_nodes(len(requests))
@@ -334,6 +336,8 @@ class Placer:
         for request, choice in zip(requests, choices, strict=False):
             node = choice.node
             allocation = replace(template, id=new_id(), name=request.name, node_id=node.id, node_name=node.name)
+            if request.array_attempt:
+                allocation = replace(allocation, array_attempt=request.array_attempt, array_item=request.array_item)
             sibling = PlacedSibling(rows[node.id], allocation.task_group)
             siblings.add(allocation.id, sibling)
             for other_selector in other_selectors:
@@ -359,7 +363,7 @@ class Placer:
     def get_failure_metric(self, request: PlacementRequest) -> AllocMetric | None:
         """Return why the request, which `place_allocation` could not place, failed, or `None` if no failure is known.
 
-        If some placements of the group found no node and others were refused by the quota or the child limit, the
+        If some placements of the group found no node and others were refused by quota, child limit or lock, the
         metric has both reasons. If the request names a node, the failure of this node is added to the failures of
         earlier nodes of the group, and their sum is returned.
         """
@@ -477,6 +481,10 @@ class Placer:
             client_status=ClientStatus.PENDING,
             deployment_id=request.deployment_id,
             signing_key_id=self._signing_key_id,
+            reschedule_tracker=EMPTY_TRACKER if request.group.retry is not None else None,
+            array_attempt=request.array_attempt,
+            array_item=request.array_item,
+            lock_key=request.group.lock.key if request.group.lock is not None else "",
             create_index=WRITE_INDEX,
             alloc_modify_index=WRITE_INDEX,
             create_time=now_ns,
@@ -486,13 +494,14 @@ class Placer:
     def _build_allocation(self, request: PlacementRequest, choice: NodeChoice) -> Allocation:
         """Build the allocation record for the chosen node, with deployment status, predecessor and reschedule history.
 
-        The allocation is counted as placed: on its node, in the siblings and node selectors, and in the quota.
+        The allocation is counted as placed: on its node, in the siblings and node selectors, in the quota, and in its lock.
         """
         now_ns, previous = self._context.now_ns, request.previous
         allocation = self._use_promised_id(self._build_record(request, choice, self._context.new_id()))
         self._placed_on.setdefault(allocation.node_id, []).append(allocation)
         self._count_sibling(allocation, request)
         self.admission.consume_quota(choice.resources)
+        self.admission.take_slot(request.group)
         if request.is_canary:
             allocation = replace(
                 allocation, deployment_status=AllocDeploymentStatus(canary=True, modify_index=WRITE_INDEX)

@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import JOBS, SCHEDULER_CONFIGURATION, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 
 MIN_PRIORITY_GAP: Final = 10
 """A job can only preempt jobs whose priority is lower by at least this much."""

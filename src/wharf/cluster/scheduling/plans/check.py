@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.capacity.locks import LockCheck
 from wharf.cluster.scheduling.capacity.quotas import get_remaining_quota, try_consume_quota
 from wharf.cluster.scheduling.feasibility.volumes import find_requested_volumes, has_requested_volumes
 from wharf.cluster.scheduling.plans import capacity_versions
@@ -20,12 +21,12 @@ from wharf.cluster.scheduling.resources.exclusive import (
     iter_devices,
     iter_ports,
 )
-from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_VERSIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.volumes import VolumeRequest
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
+from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 
 NO_PLACEMENTS: Final[Mapping[str, tuple[Allocation, ...]]] = MappingProxyType({})
 PLAN_WRITE_KIND: Final = "plan"
@@ -255,8 +256,8 @@ def _add_placements(
 
     Return those that remain, by node id, and the ids of dropped nodes.
 
-    A node is dropped if it cannot take its allocations, if it lacks a host volume, if the quota does not allow them, or
-    if one exists already. A node with more allocations than fit in one part is split over several parts. The part
+    A node is dropped if it cannot take its allocations, if it lacks a host volume, if the quota or a lock does not allow
+    them, or if one exists already. A node with more allocations than fit in one part is split over several parts. The part
     writes the cluster version and requires an unchanged version of each node.
     """
     if not plan.placements:
@@ -266,6 +267,7 @@ def _add_placements(
     remaining_quota = None
     if job is not None and plan.placements:
         remaining_quota = get_remaining_quota(snapshot, job.namespace, job.region, cache.quota_usage.get_quota_usage)
+    locks = LockCheck(snapshot, job, earlier.values())
     checked_placements = islice(plan.placements.items(), part.count_free_changes() + 1)
     fitting_nodes = _find_fitting_nodes(
         cache, ((node_id, (*earlier.get(node_id, ()), *placed)) for node_id, placed in checked_placements)
@@ -296,6 +298,7 @@ def _add_placements(
             not fits
             or already_exists
             or not has_volumes(node_id, fitting)
+            or not locks.try_take_slots(fitting)
             or not (remaining_quota is None or try_consume_quota(remaining_quota, fitting))
         ):
             dropped.append(node_id)

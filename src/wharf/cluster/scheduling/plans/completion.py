@@ -13,7 +13,8 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, EVALUATIONS_OF_JOB, JOB_SUMMARIES, JOBS, NAMESPACES
 from wharf.contract.model.allocations.allocation import Allocation, AllocationStub, ClientStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
-from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger
+from wharf.contract.model.evaluations import ELEMENT_TRIGGERS, Evaluation, EvaluationStatus, EvaluationTrigger
+from wharf.contract.model.jobs.lock_waits import LockWait
 from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.times import SECOND, DecisionContext, to_datetime, to_ns
@@ -25,6 +26,7 @@ SUCCESSFUL_TEXT: Final = 'evaluation "{}" successful'
 SUPERSEDED_TEXT: Final = "canceled after more recent eval was processed"
 RECONNECTED_TEXT: Final = "canceled because the allocations that it waited for are no longer disconnected"
 UNPLACED_TEXT: Final = "created to place remaining allocations"
+MORE_ELEMENTS_TEXT: Final = "created to begin further elements of an array"
 FOLLOW_UP_TEXTS: Final = {
     EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "created for delayed disconnect timeout",
     EvaluationTrigger.ALLOC_RESCHEDULE: "created for delayed rescheduling",
@@ -58,10 +60,14 @@ class EvaluationResult(msgspec.Struct):
     """Preempted allocations of other jobs as they will be written."""
     follow_ups: list[FollowUp] = []  # Evaluations that must be created for a later time.
     deployment_id: str = ""  # The job's deployment; empty if it has none.
+    has_more_elements: bool = False
+    """Further elements of an array may begin, which another evaluation requests."""
     has_unique_constraints: bool = False
     """A constraint uses a value that differs from node to node, so node classes do not help."""
     waits_behind: str = ""
     """The parent job whose child limit refuses placements."""
+    lock_waits: tuple[LockWait, ...] = ()
+    """The failed groups that have a lock."""
     class_eligibility: dict[str, bool] | None = None
     """By computed node class, whether nodes of the class could run what is still missing.
 
@@ -109,13 +115,16 @@ class EvaluationCompletion:
             next_eval=delayed[0].id if delayed else evaluation.next_eval,
             class_eligibility=result.class_eligibility,
             escaped_computed_class=result.has_unique_constraints,
-            quota_limit_reached="" if result.waits_behind else self._get_reached_quota(failed),
+            quota_limit_reached="" if result.waits_behind else self._get_reached_quota(result),
             waits_behind=result.waits_behind if failed else "",
+            lock_waits=result.lock_waits or None,
             snapshot_index=self._snapshot.index,
             # A reserved node stays reserved until it is used or no longer needed.
             reserved_node_id=evaluation.reserved_node_id if failed and not result.placements else "",
             modify_time=max(self._context.now_ns, evaluation.create_time + 1),
         )
+        if finished.waits_only_for_locks:
+            finished = replace(finished, reserved_node_id="")  # A step that waits for others must not keep a node free.
         follow_ups: tuple[Evaluation, ...] = ()
         if failed and not was_blocked:
             blocked = self._new_evaluation(EvaluationTrigger.QUEUED_ALLOCS, EvaluationStatus.BLOCKED, UNPLACED_TEXT)
@@ -126,6 +135,7 @@ class EvaluationCompletion:
                 escaped_computed_class=result.has_unique_constraints,
                 quota_limit_reached=finished.quota_limit_reached,
                 waits_behind=finished.waits_behind,
+                lock_waits=finished.lock_waits,
                 snapshot_index=self._snapshot.index,
                 waiting_since=self._get_waiting_since(),
             )
@@ -136,9 +146,22 @@ class EvaluationCompletion:
             )
         elif not failed:
             follow_ups = self._cancel_others(EvaluationStatus.BLOCKED, SUCCESSFUL_TEXT.format(evaluation.id))
+        if result.has_more_elements and not failed:
+            follow_ups = (*self._request_more_elements(), *follow_ups)
         redundant = self._cancel_others(EvaluationStatus.PENDING, SUPERSEDED_TEXT)
         obsolete_timeouts = self._cancel_obsolete_timeouts([follow_up.id for follow_up in (*follow_ups, *redundant)])
         return finished, (*delayed, *follow_ups, *redundant, *obsolete_timeouts)
+
+    def _request_more_elements(self) -> tuple[Evaluation, ...]:
+        """Return the evaluation that begins the next elements of arrays; none if one is pending already."""
+        if any(
+            evaluation.triggered_by in ELEMENT_TRIGGERS
+            and evaluation.status is EvaluationStatus.PENDING
+            and evaluation.id != self._evaluation.id
+            for evaluation in self._job_evaluations
+        ):
+            return ()
+        return (self._new_evaluation(EvaluationTrigger.ARRAY_ELEMENT, EvaluationStatus.PENDING, MORE_ELEMENTS_TEXT),)
 
     def _get_waiting_since(self) -> int:
         """Return since when the job waits for resources, in Unix nanoseconds.
@@ -154,9 +177,10 @@ class EvaluationCompletion:
         ]
         return min(waiting_times, default=self._context.now_ns)
 
-    def _get_reached_quota(self, failed: dict[str, AllocMetric]) -> str:
+    def _get_reached_quota(self, result: EvaluationResult) -> str:
         """Return the name of the quota that refused a placement, or an empty text."""
-        if not any(metric.quota_exhausted for metric in failed.values()):
+        locked = {wait.step for wait in result.lock_waits if not wait.lacks_capacity}
+        if not any(metric.quota_exhausted and name not in locked for name, metric in result.failed_groups.items()):
             return ""
         namespace = self._snapshot.get(NAMESPACES, self._evaluation.namespace)
         return namespace.quota if namespace is not None else ""
@@ -215,6 +239,8 @@ class EvaluationCompletion:
             if evaluation.status is status
             and evaluation.id != self._evaluation.id
             and not self._is_due_later(evaluation)
+            # It may have been created for an element that ended after the state of this evaluation (record 0296).
+            and evaluation.triggered_by not in ELEMENT_TRIGGERS
         )
         return self._cancel(others, description)
 

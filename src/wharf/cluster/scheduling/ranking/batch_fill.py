@@ -13,7 +13,7 @@ from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.ranking.candidates import Candidates
 from wharf.cluster.scheduling.ranking.score_columns import ScoreColumns
 from wharf.cluster.scheduling.ranking.scoring import UNAVAILABLE_SCORE, find_best_positions, score_node_packing
-from wharf.cluster.scheduling.resources.usage import Usage
+from wharf.contract.model.resource_usage import Usage
 
 
 class NodeFill:

@@ -13,8 +13,8 @@ from wharf.cluster.scheduling.fleet.columns import Ints, Mask
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
 from wharf.cluster.scheduling.resources.assignment import ResourceAssigner, get_core_mhz, list_usable_cores
 from wharf.cluster.scheduling.resources.ports import list_static_ports
-from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.contract.model.jobs.networks import NetworkResource
+from wharf.contract.model.resource_usage import Usage
 
 UNLIMITED_COUNT: Final = np.iinfo(np.int64).max
 """The `allocations_left` of a node whose number of allocations is not limited."""

@@ -32,7 +32,7 @@ class ScoreColumns:
     def __init__(self, fleet: Fleet, candidates: Candidates, job: Job, group: TaskGroup, rules: PlacementRules) -> None:
         self._candidates = candidates
         self.algorithm = rules.algorithm
-        self.group_count = max(1, group.count)
+        self.group_count = max(1, group.parallel_count)
         self.has_anti_affinity = has_job_anti_affinity(job, rules)
         """Whether siblings (allocations of the same group) on a node lower its score."""
         size = len(candidates)

@@ -26,13 +26,13 @@ from wharf.cluster.scheduling.ranking.scoring import PENALTY, SPREAD, UNAVAILABL
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
 from wharf.cluster.scheduling.ranking.spread import SpreadClasses, SpreadCount, build_spread_counts
 from wharf.cluster.scheduling.resources.assignment import InsufficientResources, ResourceAssigner
-from wharf.cluster.scheduling.resources.usage import Usage, get_group_demand, get_resources_usage
 from wharf.contract.model.allocations.metrics import AllocMetric, NodeScore
 from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.resource_usage import Usage, get_group_demand, get_resources_usage
 
 MAX_SINGLE_RESCORES: Final = 4
 """If more spread classes than this change their boost, all nodes are rescored at once instead of class by class."""

@@ -248,7 +248,7 @@ def build_spread_counts(job: Job, group: TaskGroup, fleet: Fleet) -> list[Spread
         SpreadCount(
             spread,
             fleet.get_property_column(spread.attribute),
-            count=group.count,
+            count=group.parallel_count,
             weight_share=spread.weight / weights if weights else 0.0,
         )
         for spread in spreads

@@ -34,6 +34,9 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     """The stop of the previous allocation. It applies only if the placement succeeds."""
     deployment_id: str = ""
     """If an older version is placed: the deployment of that version."""
+    array_attempt: int = 0
+    """The attempt of the array of which the allocation runs an element; 0: its group has no array."""
+    array_item: str = ""  # The item of that element.
     node: Node | None = None
     """The only node that may be chosen, for jobs that run on every node."""
 
@@ -72,5 +75,7 @@ class GroupOutcome(msgspec.Struct):
     deployment: DeploymentGroup | None = None
     """The state of the group in its deployment. `None`: the group has none."""
     is_new_deployment: bool = False  # A deployment must start for this group.
+    has_more_elements: bool = False
+    """Further elements of an array may begin, but another evaluation requests them, so that plans stay small."""
     infeasible_count: int = 0
     """Missing allocations of a system job on nodes that can never run the group. They do not count as required."""

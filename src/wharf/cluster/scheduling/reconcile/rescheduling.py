@@ -4,7 +4,9 @@ from typing import Final
 
 from wharf.cluster.scheduling.reconcile.group_state import AllocationsById, GroupState
 from wharf.cluster.scheduling.reconcile.input import ReconcileInput
+from wharf.cluster.scheduling.reconcile.interruption import was_interrupted
 from wharf.cluster.scheduling.reconcile.outcome import FollowUp
+from wharf.cluster.scheduling.reconcile.step_retry import FAILURE_CAUSES, build_step_tracker, decide_step_retry
 from wharf.contract.model.allocations.allocation import (
     Allocation,
     ClientStatus,
@@ -45,6 +47,12 @@ def decide_retry(
     the node cannot report when the allocation failed.
     """
     policy = group.reschedule_policy
+    if group.retry is not None:
+        decision = decide_step_retry(allocation, group.retry)
+        if not decision.is_allowed:
+            return None
+        due_at_ns = min(now_ns, get_failure_time_ns(allocation)) + decision.delay_ns
+        return _choose_retry_time(due_at_ns, now_ns, is_follow_up_due, is_retry_pending)
     if policy is None or not policy.is_enabled:
         return None
     # A failure time in the future comes from another clock, or from before the clock was set back.
@@ -53,7 +61,11 @@ def decide_retry(
     delay = get_next_delay_ns(policy, events, failed_at)
     if not can_retry(policy, events, failed_at, delay):
         return None
-    due_at_ns = failed_at + delay
+    return _choose_retry_time(failed_at + delay, now_ns, is_follow_up_due, is_retry_pending)
+
+
+def _choose_retry_time(due_at_ns: int, now_ns: int, is_follow_up_due: bool, is_retry_pending: bool) -> int | None:
+    """Return when a retry that is due at a time is made, or `None` if another evaluation decides."""
     if is_follow_up_due or due_at_ns - now_ns <= DUE_TOLERANCE_NS:
         return now_ns
     return None if is_retry_pending else due_at_ns
@@ -78,7 +90,11 @@ def _counts(event: RescheduleEvent, policy: ReschedulePolicy, time_ns: int) -> b
 
 
 def can_ever_retry(allocation: Allocation, group: TaskGroup) -> bool:
-    """Return whether the group's reschedule policy allows another attempt for the allocation, now or later."""
+    """Return whether the retry rule or the reschedule policy of the group allows another attempt for the failed allocation,
+    now or later.
+    """
+    if group.retry is not None:
+        return decide_step_retry(allocation, group.retry).is_allowed
     policy = group.reschedule_policy
     if policy is None or not policy.is_enabled:
         return False
@@ -129,6 +145,8 @@ def build_tracker(
 
     `failed_at_ns` is used if the node cannot report when `previous` failed.
     """
+    if group.retry is not None:
+        return build_step_tracker(previous, now_ns)
     policy = group.reschedule_policy
     events = list_reschedule_events(previous)
     delay = 0
@@ -150,7 +168,7 @@ def build_tracker(
 
 def list_avoided_nodes(previous: Allocation) -> tuple[str, ...]:
     """Return the ids of the nodes where this allocation and those that it replaced failed."""
-    avoid = [event.prev_node_id for event in list_reschedule_events(previous)]
+    avoid = [event.prev_node_id for event in list_reschedule_events(previous) if event.cause in FAILURE_CAUSES]
     if previous.client_status == "failed":
         avoid.append(previous.node_id)
     return tuple(dict.fromkeys(avoid))
@@ -166,7 +184,7 @@ def split_retries(state: GroupState) -> None:
     for key, allocation in state.untainted.items():
         if allocation.next_allocation and allocation.is_terminal:
             continue  # It was replaced already.
-        if not _is_retry_candidate(state.input, allocation):
+        if not _is_retry_candidate(state, allocation):
             if not _has_ended(state.input, allocation):
                 remaining[key] = allocation
                 continue
@@ -187,7 +205,7 @@ def split_retries(state: GroupState) -> None:
     state.untainted = remaining
 
 
-def _is_retry_candidate(reconcile_input: ReconcileInput, allocation: Allocation) -> bool:
+def _is_retry_candidate(state: GroupState, allocation: Allocation) -> bool:
     """Return whether the allocation may have to be replaced: it failed, or an operator requests it.
 
     A stopped allocation is one too if the last attempt to replace it found no node.
@@ -197,7 +215,7 @@ def _is_retry_candidate(reconcile_input: ReconcileInput, allocation: Allocation)
     tracker = allocation.reschedule_tracker
     has_failed_to_place = tracker is not None and tracker.last_reschedule is RescheduleOutcome.NO_PLACEMENT
     if allocation.is_server_terminal:
-        return has_failed_to_place and not (reconcile_input.is_batch and has_succeeded(allocation))
+        return has_failed_to_place and not (state.input.is_batch and has_succeeded(allocation, state.group))
     return allocation.client_status is ClientStatus.FAILED
 
 
@@ -272,7 +290,8 @@ def waits_for_watcher(reconcile_input: ReconcileInput, allocation: Allocation) -
     return transition is None or not transition.reschedule
 
 
-def has_succeeded(allocation: Allocation) -> bool:
-    """Return whether all tasks ended successfully."""
+def has_succeeded(allocation: Allocation, group: TaskGroup) -> bool:
+    """Return whether all tasks ended successfully, and the decisive ones by themselves."""
     states = allocation.task_states or {}
-    return bool(states) and all(state.is_successful for state in states.values())
+    is_successful = bool(states) and all(state.is_successful for state in states.values())
+    return is_successful and not was_interrupted(allocation, group)

@@ -121,7 +121,8 @@ def _drop_settled(state: GroupState, allocations: AllocationsById) -> Allocation
         if state.input.is_batch:
             if allocation.is_terminal and not allocation.is_of_version(state.job):
                 continue
-            if allocation.is_server_terminal and not has_succeeded(allocation) and not should_reconnect(allocation):
+            is_ended = allocation.is_server_terminal and not should_reconnect(allocation)
+            if is_ended and not has_succeeded(allocation, state.group):
                 continue
         elif allocation.is_server_terminal and not should_reconnect(allocation):
             continue

@@ -25,6 +25,7 @@ from wharf.cluster.scheduling.reconcile.input import (
     is_replacement_owed,
     mark_unknown,
 )
+from wharf.cluster.scheduling.reconcile.interruption import was_interrupted
 from wharf.cluster.scheduling.reconcile.outcome import AllocationStop, GroupOutcome, PlacementRequest
 from wharf.cluster.scheduling.reconcile.updates import needs_destructive_update
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
@@ -260,9 +261,9 @@ class _SystemGroupReconciler:
     def _is_done(self, allocation: Allocation) -> bool:
         """Return whether an ended allocation is the result of a sysbatch job's current version on its node.
 
-        A lost allocation is not, because its result is unknown.
+        A lost allocation is not, because its result is unknown. One that was stopped before its end has no result.
         """
-        is_known = allocation.client_status is not ClientStatus.LOST
+        is_known = allocation.client_status is not ClientStatus.LOST and not was_interrupted(allocation, self._group)
         return self._input.is_batch and is_known and allocation.is_of_version(self._job)
 
     def _is_obsolete(self, allocation: Allocation) -> bool:

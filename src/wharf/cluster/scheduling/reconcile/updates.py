@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from wharf.cluster.scheduling.reconcile.input import ReconcileInput
-from wharf.cluster.scheduling.resources.usage import get_group_demand
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.services import Service
+from wharf.contract.model.resource_usage import get_group_demand
 
 
 def needs_destructive_update(reconcile_input: ReconcileInput, allocation: Allocation, group: TaskGroup) -> bool:

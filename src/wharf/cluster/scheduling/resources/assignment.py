@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from wharf.cluster.scheduling.resources.devices import DeviceShortage, assign_devices, list_device_requests
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
 from wharf.cluster.scheduling.resources.ports import PortAssigner, PortUnavailable, RandomBelow
-from wharf.cluster.scheduling.resources.usage import get_task_memory_mb, limit_amount
 from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
     AllocatedDevice,
@@ -22,6 +21,7 @@ from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.networks import NetworkResource
 from wharf.contract.model.jobs.resources import UNLIMITED_MEMORY_MB
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.resource_usage import get_task_memory_mb, limit_amount
 
 
 class InsufficientResources(Exception):

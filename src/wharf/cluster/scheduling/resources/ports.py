@@ -80,6 +80,11 @@ class PortAssigner:
         self._only_address = only_address
         self._assigned: set[tuple[str, int]] = set()
         """Address and number of each port that the allocation has been assigned so far."""
+        self._free: dict[tuple[str, frozenset[int]], list[int]] = {}
+        """By address and excluded numbers, the numbers of the dynamic range that were free when random ones were not. They are listed
+        once: a job may request thousands of ports on a node with few free ones."""
+        self._numbers: set[int] | None = None
+        """The numbers of all ports in use or assigned, on any address; `None` until they are needed."""
 
     def assign_ports(self, network: NetworkResource) -> tuple[AllocatedPort, ...]:
         """Assign all ports of the network and return them: first the static ports, then the dynamic ones, in job order.
@@ -107,7 +112,7 @@ class PortAssigner:
             except PortUnavailable as error:
                 last_error = error
                 continue
-            self._assigned = attempt._assigned
+            self._assigned, self._numbers = attempt._assigned, attempt._numbers
             return address, ports
         raise last_error
 
@@ -149,10 +154,22 @@ class PortAssigner:
                 value = low + self._random_below(max(1, high - low + 1))
                 if value not in excluded and self._is_free(address, value):
                     return self._record(port, address, value)
-            free = [value for value in range(low, high + 1) if value not in excluded and self._is_free(address, value)]
-            if free:
-                return self._record(port, address, free[self._random_below(len(free))])
+            free_value = self._draw_free(address, range(low, high + 1), excluded)
+            if free_value is not None:
+                return self._record(port, address, free_value)
         raise PortUnavailable("dynamic port selection failed")
+
+    def _draw_free(self, address: str, numbers: range, excluded: frozenset[int]) -> int | None:
+        """Return one of the free numbers that are not excluded, or `None` if there is none. It is not returned again."""
+        free = self._free.get((address, excluded))
+        if free is None:
+            free = [value for value in numbers if value not in excluded and self._is_free(address, value)]
+            self._free[address, excluded] = free
+        while free:
+            value = free.pop(self._random_below(len(free)))
+            if self._is_free(address, value):  # It may have been assigned since the numbers were listed.
+                return value
+        return None
 
     def _is_free(self, address: str, value: int) -> bool:
         """Return whether the port number is free on the address.
@@ -161,9 +178,9 @@ class PortAssigner:
         """
         ports = self._in_use.ports
         if address in WILDCARD_ADDRESSES:
-            return all(used_port != value for _, used_port in self._assigned) and all(
-                used_port != value for _, used_port in ports
-            )
+            if self._numbers is None:  # Searching all ports for each number would take seconds for a job of many ports.
+                self._numbers = {used_port for used in (ports, self._assigned) for _, used_port in used}
+            return value not in self._numbers
         return all(
             (other_address, value) not in ports and (other_address, value) not in self._assigned
             for other_address in (address, *WILDCARD_ADDRESSES)
@@ -173,6 +190,8 @@ class PortAssigner:
         """Record that the port has this address and number, so that no later port gets them, and return its record."""
         if not port.ignore_collision:
             self._assigned.add((address, value))
+            if self._numbers is not None:
+                self._numbers.add(value)
         to = value if port.to == -1 else port.to  # -1: the port inside the container equals the assigned port
         return AllocatedPort(
             label=port.label, value=value, to=to, host_ip=address, ignore_collision=port.ignore_collision

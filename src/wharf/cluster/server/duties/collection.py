@@ -48,7 +48,12 @@ class CollectionDuty:
         deleted_count = 0
         while step := await self._brain.execute_if_due(
             lambda snapshot, context: collect_garbage(
-                snapshot, collection_pass.kind, context, retention_ns=collection_pass.retention_ns, max_changes=limit
+                snapshot,
+                collection_pass.kind,
+                context,
+                retention_ns=collection_pass.retention_ns,
+                results=collection_pass.results,
+                max_changes=limit,
             ),
             is_long=True,  # It reads a whole table.
         ):

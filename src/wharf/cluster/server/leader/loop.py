@@ -160,6 +160,7 @@ class LeaderLoop:
         """
         broker, blocked = self._queues.broker, self._queues.blocked
         blocked.retry_conflicted(self._world.now_ns())
+        self._queues.mark_freed_locks()
         if not blocked.has_retries or broker.remaining_slots:
             return False
         return self._consecutive_retries < MAX_CONSECUTIVE_RETRIES or not broker.count_queues()[0]

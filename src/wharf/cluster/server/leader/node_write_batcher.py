@@ -21,7 +21,9 @@ from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.writer import Writer
 from wharf.cluster.state import Replica
 from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.jobs.array_attempts import CHUNK_ELEMENTS
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.state_machines.machine import InvalidTransition
@@ -34,6 +36,12 @@ NodeOperation = Callable[[Replica, DecisionContext], Decision[NodeWriteResult]]
 
 CHANGES_PER_DEPLOYMENT: Final = 1
 """Derived changes of a deployment whose allocations change."""
+CHANGES_PER_ATTEMPT: Final = 2
+"""Derived changes of an attempt whose elements end: its cancellation, and the evaluation that begins the next elements."""
+
+
+MAX_OUTPUT_BYTES_PER_WRITE: Final = 512 * 1024
+"""Text outputs of steps in one write. Each is written a second time with the other outputs of its step, and etcd accepts 1.5 MB."""
 
 
 class NodeWriteKind(enum.Enum):
@@ -210,6 +218,7 @@ class _BatchWrite:
         self._derived_changes: dict[object, int] = {}
         """The number of derived changes, such as job summaries, by job and by deployment."""
         self._max_changes = max_changes
+        self._output_bytes = 0
 
     def add(self, request: _PendingNodeWrite, write: Write, decision: Decision[NodeWriteResult]) -> bool:
         """Add the write of a request, unless it evaluates a job that another request already evaluates, or was decided
@@ -219,11 +228,19 @@ class _BatchWrite:
         """
         derived_changes: dict[object, int] = {}
         evaluated_jobs: dict[tuple[str, str], None] = {}
+        output_bytes = self._output_bytes
         for change in write.changes:
             record = change.record if isinstance(change, PutRecord) else None
             if isinstance(record, Allocation | Evaluation):
                 job = (record.namespace, record.job_id)
                 derived_changes["job", job] = CHANGES_PER_JOB
+                if isinstance(record, Allocation) and record.array_attempt:
+                    derived_changes["array", job, record.array_attempt] = CHANGES_PER_ATTEMPT
+                    chunk = parse_index(record.name) // CHUNK_ELEMENTS
+                    derived_changes["results", job, record.array_attempt, record.task_group, chunk] = 1
+                    if record.output_texts:
+                        output_bytes += len(record.output_texts)
+                        derived_changes["outputs", job, record.array_attempt, record.task_group] = 1
                 if record.deployment_id:
                     derived_changes["deployment", record.deployment_id] = CHANGES_PER_DEPLOYMENT
                 if isinstance(record, Evaluation):
@@ -238,6 +255,9 @@ class _BatchWrite:
         all_conditions = {**self._conditions, **conditions}
         if max(len(self._changes) + len(write.changes), len(all_conditions)) + derived_count > self._max_changes:
             return False
+        if self.entries and output_bytes > MAX_OUTPUT_BYTES_PER_WRITE:
+            return False
+        self._output_bytes = output_bytes
         self._derived_changes = all_derived_changes
         self._evaluated_jobs |= evaluated_jobs
         self._changes += write.changes

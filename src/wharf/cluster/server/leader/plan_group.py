@@ -40,7 +40,8 @@ def can_join_group(plan: Plan) -> bool:
     return (
         plan.completed_evaluation is not None
         and plan.job is not None
-        and not any(group.volumes for group in plan.job.groups)  # Jobs may compete for a volume.
+        # Jobs may compete for a volume or a lock.
+        and not any(group.volumes or group.lock for group in plan.job.groups)
         and change_count <= MAX_GROUP_CHANGES
         and all((change.allocation.namespace, change.allocation.job_id) == job_key for change in plan.changes)
     )

@@ -12,6 +12,7 @@ from wharf.cluster.controllers.blocked_queue import BlockedQueue
 from wharf.cluster.controllers.evaluation_broker import EvaluationBroker
 from wharf.cluster.engines.port import Batch
 from wharf.cluster.scheduling.cache import RecordChange, SchedulerCache
+from wharf.cluster.scheduling.capacity.locks import LockName, iter_granted, list_changed_locks
 from wharf.cluster.scheduling.plans.check import PLAN_WRITE_KIND
 from wharf.cluster.server.leader.node_monitor import NodeMonitor
 from wharf.cluster.server.leader.term import LeaderTerm
@@ -32,6 +33,7 @@ from wharf.cluster.state.tables import (
     NODES,
     QUOTAS,
     SCHEDULER_CONFIGURATION,
+    UNFINISHED_ALLOCATIONS_ON_NODE,
 )
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.cluster import Member
@@ -145,6 +147,8 @@ class LeaderQueues:
         """Jobs whose status and summary must be recomputed."""
         self.changed_nodes: dict[str, None] = {}
         """Nodes whose jobs may not all have an evaluation since the node changed."""
+        self._changed_locks: dict[LockName, None] = {}
+        """Locks of which a slot may be free for a step that waits."""
         self.have_members_changed = True
         follower.change_listeners.append(self._on_batch)
         follower.load_finishers.append(self._finish_load)
@@ -181,7 +185,7 @@ class LeaderQueues:
         """Empty all queues."""
         self.broker, self.blocked = EvaluationBroker(), BlockedQueue()
         self.fleet_updater.take_freed_classes()
-        self.unsettled_jobs, self.changed_nodes = {}, {}
+        self.unsettled_jobs, self.changed_nodes, self._changed_locks = {}, {}, {}
         self.have_members_changed = True
 
     def _update_evaluation(self, evaluation: Evaluation) -> None:
@@ -203,9 +207,10 @@ class LeaderQueues:
             return
         is_settled = batch.kind == PLAN_WRITE_KIND
         self.blocked.on_capacity_freed(self.fleet_updater.take_freed_classes(), batch.index)
-        for table, key, _, record in changed_records:
+        for table, key, before, record in changed_records:
             if table not in WATCHED_TABLES:
                 continue
+            self._changed_locks |= dict.fromkeys(sorted(list_changed_locks(table, before, record)))
             match record:
                 case Allocation() | Deployment():
                     if not is_settled:
@@ -231,11 +236,23 @@ class LeaderQueues:
                 case None if table == NODES.name:
                     self._nodes.remove(key)
                     self.changed_nodes[key] = None  # Some of its jobs may still need an evaluation.
+                    self._record_freed_locks(key)
                 case None | Member():
                     self.have_members_changed = self.have_members_changed or table == MEMBERS.name
                 case _:
                     pass
         self.wake_event.set()
+
+    def _record_freed_locks(self, node_id: str) -> None:
+        """Record the locks of lost allocations of a deleted node: they hold them no longer."""
+        unfinished = self._follower.replica.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node_id)
+        self._changed_locks |= {(each.namespace, each.lock_key): None for each in unfinished if each.lock_key}
+
+    def mark_freed_locks(self) -> None:
+        """Mark for a retry the evaluations that may have a free slot of a lock, in the order of its queue."""
+        changed, self._changed_locks = self._changed_locks, {}
+        for lock in changed:
+            self.blocked.mark_for_retry(each.evaluation.id for each in iter_granted(self._follower.replica, lock))
 
 
 WATCHED_TABLES: Final = frozenset({

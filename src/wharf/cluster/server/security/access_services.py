@@ -30,6 +30,8 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The issuer claim of identities; empty if no other service needs to find the public keys."""
     own_node_secret: str = ""
     """With this secret the node of this server's own agent registers; empty if it has none."""
+    page_session_ttl_ns: int = 0
+    """How long a browser stays signed in at pages."""
     authoritative_region: str = ""
     """The region whose tokens, policies and namespaces apply everywhere; empty: this region."""
 

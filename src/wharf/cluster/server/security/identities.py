@@ -37,7 +37,7 @@ from wharf.contract.model.jobs.identities import (
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found, permission_denied
 from wharf.contract.model.times import HOUR, SECOND, DecisionContext
 from wharf.world.jose import describe_jose_error, read_key_id, read_unverified_claims
 
@@ -334,7 +334,7 @@ def build_workload_specs(
     if allocation is None:
         raise not_found(f'Unknown allocation "{alloc_id}"')
     if allocation.node_id != node.id:
-        raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
+        raise permission_denied("the allocation is not assigned to the node that requests its identities")
     if allocation.is_terminal:
         raise invalid_request(f"allocation {alloc_id} has ended: only running allocations receive identities")
     job = find_allocation_job(snapshot, allocation)

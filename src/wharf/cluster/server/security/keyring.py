@@ -17,9 +17,9 @@ from wharf.cluster.state.tables import KEYRING, KEYRING_KEYS_BY_STATE
 from wharf.contract.model.cluster import KeyringKey, KeyState
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.secrets import SealedData
+from wharf.contract.model.wrapping_keys import KEY_BYTES
 from wharf.world import World
 
-KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 MAX_CACHED_KEYS: Final = 64
 """Limits the memory for unwrapped keys."""
@@ -30,9 +30,9 @@ class WrongWrappingKey(Exception):
 
 
 class WrappingKey:
-    """The key that encrypts the keys of the keyring. It is stored in a file, not in the log.
+    """The key that encrypts the keys of the keyring. It is in a file or in the configuration, not in the log.
 
-    `origin`: the path of that file, for messages.
+    `origin`: the path of that file, or the name of the setting, for messages.
     """
 
     def __init__(self, secret: bytes, *, origin: str = "") -> None:
@@ -210,6 +210,6 @@ def _describe_wrong_key(wrapping_key: WrappingKey, key: KeyringKey) -> str:
     own_key_text = f"the key in {wrapping_key.origin}" if wrapping_key.origin else "this server's wrapping key"
     return (
         f"{own_key_text} ({wrapping_key.fingerprint}) is not the one that wraps the keyring in the log ({key.wrapped_with}): "
-        "all servers of a cluster need the same file, and a snapshot needs the file of its cluster; copy that file "
-        "here, or set keyring.file"
+        "all servers of a cluster need the same key, and a snapshot needs the key of its cluster; copy the file keyring.key "
+        "of another server here, or set keyring.file or keyring.secret"
     )

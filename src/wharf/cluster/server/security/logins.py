@@ -7,7 +7,7 @@ of an OIDC login is sent along encrypted, so that any process of any server can 
 import asyncio
 import base64
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final, TypeVar
@@ -29,7 +29,12 @@ from wharf.cluster.server.security.login_providers import (
 )
 from wharf.cluster.server.security.provider_documents import ProviderDocuments
 from wharf.cluster.state import Replica
-from wharf.contract.model.acl.auth_methods import SIGNING_ALGORITHMS, AuthMethod, AuthMethodConfig
+from wharf.contract.model.acl.auth_methods import (
+    LOGIN_REJECTED_PREFIX,
+    SIGNING_ALGORITHMS,
+    AuthMethod,
+    AuthMethodConfig,
+)
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import SECOND, has_passed
@@ -424,7 +429,7 @@ class LoginVerifier:
 
 def build_login_refusal(why: LoginRejected) -> Refusal:
     """Return the refusal for a rejected login."""
-    return Refusal(RefusalCode.UNAUTHENTICATED, f"unable to validate provided token: {why}")
+    return Refusal(RefusalCode.UNAUTHENTICATED, f"{LOGIN_REJECTED_PREFIX}{why}")
 
 
 def _require_config(method: AuthMethod) -> AuthMethodConfig:
@@ -435,17 +440,29 @@ def _require_config(method: AuthMethod) -> AuthMethodConfig:
 
 
 def _check_redirect(config: AuthMethodConfig, redirect_uri: str) -> None:
-    """Raise `Refusal` unless the auth method allows the redirect URI.
+    """Raise `Refusal` unless the auth method allows the redirect URI."""
+    if not is_allowed_redirect(config, redirect_uri):
+        raise invalid_request(f"unauthorized redirect_uri: {redirect_uri}")
+
+
+def is_allowed_redirect(config: AuthMethodConfig, redirect_uri: str) -> bool:
+    """Return whether the auth method allows the redirect URI.
 
     It must equal an allowed one; for `http` URIs of the local machine, the port may differ.
     """
     allowed = config.allowed_redirect_uris or ()
     if redirect_uri in allowed:
-        return
+        return True
     requested = _split_url(redirect_uri)
-    if requested is not None and (requested.scheme, requested.hostname, requested.path) in _list_local_uris(allowed):
-        return
-    raise invalid_request(f"unauthorized redirect_uri: {redirect_uri}")
+    if requested is None:
+        return False
+    return (requested.scheme, requested.hostname, requested.path) in _list_local_uris(allowed)
+
+
+def leads_to_path(uri: str, paths: Sequence[str]) -> bool:
+    """Return whether the path of a URI is one of these."""
+    parts = _split_url(uri)
+    return parts is not None and parts.path in paths
 
 
 @lru_cache(maxsize=MAX_CACHED_URI_LISTS)

@@ -10,9 +10,11 @@ from wharf.contract.client.nouns import (
     deployments,
     evaluations,
     events,
+    flows,
     identities,
     jobs,
     keyring,
+    limits,
     namespaces,
     node_pools,
     nodes,
@@ -21,6 +23,7 @@ from wharf.contract.client.nouns import (
     scaling,
     search,
     services,
+    usage,
     variables,
     volumes,
 )
@@ -31,6 +34,7 @@ class ClientMethods(Generic[M]):
 
     def __init__(self, client: M) -> None:
         self.jobs = jobs.JobMethods(client)
+        self.flows = flows.FlowMethods(client)
         self.evaluations = evaluations.EvaluationMethods(client)
         self.allocations = allocations.AllocationMethods(client)
         self.deployments = deployments.DeploymentMethods(client)
@@ -38,6 +42,7 @@ class ClientMethods(Generic[M]):
         self.scaling = scaling.ScalingMethods(client)
         self.search = search.SearchMethods(client)
         self.nodes = nodes.NodeMethods(client)
+        self.limits = limits.LimitMethods(client)
         self.node_agents = nodes.NodeProtocolMethods(client)
         self.node_pools = node_pools.NodePoolMethods(client)
         self.host_volumes = volumes.VolumeMethods(client)
@@ -53,6 +58,7 @@ class ClientMethods(Generic[M]):
         self.operator = operator.OperatorMethods(client)
         self.system = operator.SystemMethods(client)
         self.events = events.EventMethods(client)
+        self.usage = usage.UsageMethods(client)
         self.metrics = agents.MetricMethods(client)
         self.regions = agents.RegionMethods(client)
         self.documents = agents.DocumentMethods(client)

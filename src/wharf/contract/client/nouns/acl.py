@@ -1,5 +1,6 @@
 """Client methods for access control: policies, tokens, roles, auth methods, binding rules and logins."""
 
+from collections.abc import Sequence
 from typing import Unpack
 
 from wharf.contract.client.calls import CallSpec, ListOptions, ListSpec, ReadOptions, ReadSpec, WriteOptions
@@ -58,9 +59,9 @@ class TokenMethods(MethodGroup[M]):
         return ReadSpec(options)
 
     @call_method("acl.token.one-time")
-    def create_one_time(self, **options: Unpack[WriteOptions]) -> CallSpec[acl.OneTimeTokenReply]:
-        """Create a one-time secret that can be exchanged for the caller's token."""
-        return CallSpec(options)
+    def create_one_time(self, *, ttl: str = "", **options: Unpack[WriteOptions]) -> CallSpec[acl.OneTimeTokenReply]:
+        """Create a one-time secret that can be exchanged for the caller's token, within `ttl`, such as `1m`."""
+        return CallSpec(options, ttl=ttl)
 
     @call_method("acl.token.exchange")
     def exchange_one_time(
@@ -197,9 +198,20 @@ class AclMethods(MethodGroup[M]):
         super().__init__(client)
         self.policies = PolicyMethods(client)
         self.tokens = TokenMethods(client)
+        self.sessions = SessionMethods(client)
         self.roles = RoleMethods(client)
         self.auth_methods = AuthMethodMethods(client)
         self.binding_rules = BindingRuleMethods(client)
+
+    @read_method("acl.check")
+    def check(
+        self, endpoints: Sequence[str], *, path: str = "", **options: Unpack[ReadOptions]
+    ) -> ReadSpec[acl.AccessCheck]:
+        """Check which of these endpoints, such as `job.scale`, the caller may use in the namespace.
+
+        `path` is the path of a variable, or the name of a node pool.
+        """
+        return ReadSpec(options, endpoint=tuple(endpoints), path=path)
 
     @call_method("acl.bootstrap")
     def bootstrap(self, secret: str = "", **options: Unpack[WriteOptions]) -> CallSpec[acl.TokenView]:
@@ -236,3 +248,24 @@ class AclMethods(MethodGroup[M]):
     ) -> CallSpec[messages.IntroductionReply]:
         """Create an introduction token, with which a new node may register."""
         return CallSpec(options, body=request)
+
+
+class SessionMethods(MethodGroup[M]):
+    """The methods of `client.acl.sessions`. Each describes a call, which the client then sends."""
+
+    @list_method("acl.session.list")
+    def list(self, **options: Unpack[ReadOptions]) -> ListSpec[acl.SessionView]:
+        """List the browsers that are signed in with the caller's token, the newest first."""
+        return ListSpec(options)
+
+    @call_method("acl.session.create")
+    def create(
+        self, *, address: str = "", browser: str = "", **options: Unpack[WriteOptions]
+    ) -> CallSpec[acl.SessionCreateReply]:
+        """Sign a browser in with the caller's token. The result contains the secret of its cookie."""
+        return CallSpec(options, body=acl.SessionCreateRequest(address=address, browser=browser))
+
+    @call_method("acl.session.end")
+    def end(self, session_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Sign a browser out."""
+        return CallSpec(options, session_id)

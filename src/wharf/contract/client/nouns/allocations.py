@@ -18,6 +18,7 @@ from wharf.contract.model.allocations.allocation import AllocationStub
 from wharf.contract.model.explanations import AllocationExplanation
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.allocations import messages
+from wharf.contract.wire.allocations.log_search import DEFAULT_SEARCH_LINES, LogSearch
 from wharf.contract.wire.allocations.messages import AllocFileInfo, Measurements
 
 
@@ -171,7 +172,7 @@ class FileMethods(MethodGroup[M]):
         file: str = "",
         **options: Unpack[CallOptions],
     ) -> StreamSpec[LogChunk]:
-        """Read the output of a task (`type`: stdout or stderr); with `follow`, wait for new output.
+        """Read the output of a task (`type`: stdout, stderr or all); with `follow`, wait for new output of one type.
 
         `offset` is a number of bytes, counted from the `start` or the `end` of the output (`origin`). To continue after
         a chunk, pass its `file` and `offset`. A followed log that breaks off is continued where it was, for up to 30 s.
@@ -186,6 +187,23 @@ class FileMethods(MethodGroup[M]):
             follow=follow,
             file=file or None,
         )
+
+    @call_method("client.fs_search")
+    def search_logs(
+        self,
+        alloc_id: str,
+        task: str,
+        text: str,
+        *,
+        type: str = "stdout",
+        limit: int = DEFAULT_SEARCH_LINES,
+        **options: Unpack[CallOptions],
+    ) -> CallSpec[LogSearch]:
+        """Count the lines of the output of a task (`type`: stdout or stderr) that contain a text, and read the last ones.
+
+        Upper and lower case are equal for the letters A to Z. The node searches the last 256 MB.
+        """
+        return CallSpec(options, alloc_id, task=task, text=text, type=type, limit=limit)
 
     @stream_method("client.snapshot")
     def snapshot(self, alloc_id: str, *, migrate_token: str = "", **options: Unpack[CallOptions]) -> StreamSpec[bytes]:

@@ -8,6 +8,7 @@ from wharf.contract.client.methods import M, MethodGroup, call_method, list_meth
 from wharf.contract.model.allocations.allocation import AllocationStub
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.explanations import EvaluationExplanation
+from wharf.contract.model.waiting_queue import JobQueue
 from wharf.contract.wire import evaluations
 
 
@@ -23,6 +24,14 @@ class EvaluationMethods(MethodGroup[M]):
     def count(self, **options: Unpack[ListOptions]) -> ReadSpec[evaluations.EvaluationCount]:
         """Count the evaluations that match the options."""
         return ReadSpec(options)
+
+    @read_method("evaluation.queue")
+    def queue(self, *, place: int = 1, limit: int = 0, **options: Unpack[ReadOptions]) -> ReadSpec[JobQueue]:
+        """List the jobs that wait for capacity, in the order in which they are retried, from this place on.
+
+        `limit`: how many places; 0 selects the server's default.
+        """
+        return ReadSpec(options, place=place, limit=limit or None)
 
     @read_method("evaluation.read")
     def read(self, eval_id: str, *, related: bool = False, **options: Unpack[ReadOptions]) -> ReadSpec[Evaluation]:

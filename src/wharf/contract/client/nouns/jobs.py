@@ -19,9 +19,12 @@ from wharf.contract.model.allocations.allocation import AllocationStub
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.explanations import JobExplanation
+from wharf.contract.model.jobs.array_views import JobArrays
 from wharf.contract.model.jobs.job import Job, JobSummary, Submission
+from wharf.contract.model.jobs.step_outputs import JobOutputs
 from wharf.contract.model.scaling import JobScaleStatus
 from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.model.timelines import JobTimeline
 from wharf.contract.wire.jobs import messages
 
 JobDocument = Job | Mapping[str, Any]
@@ -32,9 +35,9 @@ class JobMethods(MethodGroup[M]):
     """The methods of `client.jobs`. Each describes a call, which the client then sends."""
 
     @list_method("job.list")
-    def list(self, *, meta: bool = False, **options: Unpack[ListOptions]) -> ListSpec[messages.JobStub]:
-        """List jobs. `meta`: include the metadata of each job."""
-        return ListSpec(options, meta=meta)
+    def list(self, *, meta: bool = False, sort: str = "", **options: Unpack[ListOptions]) -> ListSpec[messages.JobStub]:
+        """List jobs. `meta`: include the metadata of each job. `sort`: `changed` lists the last change first."""
+        return ListSpec(options, meta=meta, sort=sort)
 
     @list_method("job.statuses")
     def list_statuses(
@@ -141,10 +144,29 @@ class JobMethods(MethodGroup[M]):
 
     @list_method("job.allocations")
     def allocations(
-        self, job_id: str, *, all: bool = False, **options: Unpack[ReadOptions]
+        self,
+        job_id: str,
+        *,
+        all: bool = False,
+        newest: int | None = None,
+        failed: bool = False,
+        **options: Unpack[ReadOptions],
     ) -> ListSpec[AllocationStub]:
-        """List the allocations of a job. `all`: include those of purged jobs with the same name."""
-        return ListSpec(options, job_id, all=all)
+        """List the allocations of a job. `all`: include those of purged jobs with the same name.
+
+        `newest`: list only this number of the newest allocations, the newest first; with `failed`, only those that failed.
+        """
+        return ListSpec(options, job_id, all=all, newest=newest, failed=failed)
+
+    @read_method("job.timeline")
+    def timeline(
+        self, job_id: str, *, limit: int | None = None, before: str = "", **options: Unpack[ReadOptions]
+    ) -> ReadSpec[JobTimeline]:
+        """Read when the allocations of a job waited, started and ended, the newest first.
+
+        `before`: the `next_token` of the previous page.
+        """
+        return ReadSpec(options, job_id, limit=limit, before=before)
 
     @list_method("job.evaluations")
     def evaluations(self, job_id: str, **options: Unpack[ReadOptions]) -> ListSpec[Evaluation]:
@@ -349,6 +371,44 @@ class JobMethods(MethodGroup[M]):
             meta=dict(meta) if meta is not None else None,
             job_modify_index=enforce_index,
         )
+        return CallSpec(options, job_id, body=body)
+
+    @read_method("job.arrays")
+    def arrays(self, job_id: str, *, attempt: int = 0, **options: Unpack[ReadOptions]) -> ReadSpec[JobArrays]:
+        """Read the state of each element of a job's arrays, and their attempts.
+
+        `attempt`: include the states of the elements in this attempt.
+        """
+        return ReadSpec(options, job_id, attempt=attempt)
+
+    @read_method("job.outputs")
+    def outputs(self, job_id: str, *, group: str = "", **options: Unpack[ReadOptions]) -> ReadSpec[JobOutputs]:
+        """Read the text outputs of the steps of a job that have ended.
+
+        `group`: only those of this step.
+        """
+        return ReadSpec(options, job_id, group=group)
+
+    @call_method("job.rerun")
+    def rerun(
+        self, job_id: str, *, failed: bool = False, indexes: str = "", group: str = "", **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.JobRerunResponse]:
+        """Run elements of a job's arrays again: those that failed or were canceled, or those with these indexes.
+
+        `indexes` is a text such as `3,7-9`. `group`: only elements of this group.
+        """
+        body = messages.JobRerunRequest(job_id=job_id, group=group, failed=failed, indexes=indexes)
+        return CallSpec(options, job_id, body=body)
+
+    @call_method("job.stop-elements")
+    def stop_elements(
+        self, job_id: str, indexes: str, *, group: str = "", **options: Unpack[WriteOptions]
+    ) -> CallSpec[messages.JobStopElementsResponse]:
+        """Stop elements of an array: they are canceled, whether they run or have not begun.
+
+        `indexes` is a text such as `3,7-9`. `group` is needed if the job has several arrays.
+        """
+        body = messages.JobStopElementsRequest(job_id=job_id, group=group, indexes=indexes)
         return CallSpec(options, job_id, body=body)
 
 

@@ -17,6 +17,8 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.wire.allocations import messages as allocation_messages
 from wharf.contract.wire.allocations.messages import Measurements
 from wharf.contract.wire.nodes import messages
+from wharf.contract.wire.nodes.fleet import FleetPicture
+from wharf.contract.wire.nodes.use import NodeUse
 
 
 class NodeMethods(MethodGroup[M]):
@@ -29,6 +31,11 @@ class NodeMethods(MethodGroup[M]):
         """List nodes. `resources` and `os` select whether these fields are included."""
         return ListSpec(options, resources=resources, os=os)
 
+    @read_method("node.fleet")
+    def fleet(self, *, by: str = "", **options: Unpack[ReadOptions]) -> ReadSpec[FleetPicture]:
+        """Read all nodes and their unfinished allocations in few bytes. `by`: state, job or namespace."""
+        return ReadSpec(options, by=by)
+
     @read_method("node.read")
     def read(self, node_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[messages.NodeView]:
         """Read the node with this ID."""
@@ -38,6 +45,11 @@ class NodeMethods(MethodGroup[M]):
     def allocations(self, node_id: str, **options: Unpack[ReadOptions]) -> ListSpec[allocation_messages.AllocationView]:
         """List the allocations on a node, in the namespaces that the caller may read."""
         return ListSpec(options, node_id)
+
+    @read_method("node.use")
+    def use(self, node_id: str, *, limit: int | None = None, **options: Unpack[ReadOptions]) -> ReadSpec[NodeUse]:
+        """Read what the allocations of a node request together, and the newest of them, at most `limit`."""
+        return ReadSpec(options, node_id, limit=limit)
 
     @call_method("node.drain")
     def drain(

@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Bytes that wait for an end that does not read. Messages are sent up to the limit of the transport, 64 KiB, and one message
 more, so a greater number consists of replies to pings."""
-SLICE_BYTES: Final = 2_048
+SLICE_BYTES: Final = 1_024
 """Bytes that are parsed before the event loop runs other callbacks. The library parses all that was received at once: a
 flood of frames without content would hold the loop for 0.8 s."""
 RESERVED_CLOSE_CODES: Final = frozenset((1005, 1006, 1015))

@@ -19,6 +19,11 @@ SIGNING_ALGORITHMS: Final = (
 )  # fmt: skip
 """The algorithms that may sign the tokens of identity providers. Those with a shared secret, and `none`, may not: the keys of
 an auth method are public."""
+PAGE_CALLBACK_PATHS: Final = ("/ui/sign-in/callback", "/ui/settings/tokens")
+"""The pages to which identity providers send browsers back. The second is that of Nomad, so that auth methods and providers that
+were set up for Nomad need no change."""
+LOGIN_REJECTED_PREFIX: Final = "unable to validate provided token: "
+"""Begins the refusal of a login that its identity provider or a check rejects; the reason follows."""
 REDACTED_TEXT = "redacted"
 """What the stored configuration of an auth method holds in place of each secret."""
 

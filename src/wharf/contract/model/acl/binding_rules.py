@@ -2,9 +2,13 @@
 
 import datetime
 import enum
+from typing import Final
 
 from wharf.contract.model.names import list_description_problems
 from wharf.contract.model.record import Record
+
+NO_BINDINGS_TEXT: Final = "no role or policy bindings matched"
+"""The refusal of a login to which no binding rule grants anything."""
 
 
 class BindType(enum.StrEnum):

@@ -58,6 +58,13 @@ class ClientStatus(enum.StrEnum):
         return self in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 
 
+NOT_RETRIED_PREFIX: Final = "not retried: "
+"""The beginning of the description of a failed allocation of a step with `Retry`. The reason why it is not retried follows."""
+OVERDUE_TEXT: Final = "allocation exceeded max_run_duration"
+"""The client description of an allocation that its node stopped because it ran longer than `MaxRunDuration`."""
+INTERRUPTED_TEXT: Final = "alloc was stopped by its node before its end"
+"""The description of an allocation of a finite job that a node stopped although servers wanted it to run."""
+
 REPORTED_END_STATUSES: Final = frozenset((ClientStatus.COMPLETE, ClientStatus.FAILED))
 """The client statuses in which an allocation certainly runs no longer: only a report of its node sets them."""
 REPORT_NUMBERS_PER_INDEX: Final = 65_536
@@ -100,6 +107,18 @@ class AllocDeploymentStatus(Record):
     modify_index: int = 0
 
 
+class RetryCause(enum.StrEnum):
+    """Why a run of an element of a step with `Retry` ended without success."""
+
+    NONE = ""  # The group has no `Retry`.
+    PROGRAM = "program"  # The program failed, or took too long. Only this uses up an attempt.
+    DRIVER = "driver"  # It failed before the program ran, or nothing observed the end of the program.
+    NODE = "node"  # The node was lost, or stopped the allocation at its own end.
+    MIGRATION = "migration"  # It was moved to another node, such as by a drain.
+    PREEMPTION = "preemption"
+    STOP = "stop"  # Servers stopped it for another reason.
+
+
 class RescheduleEvent(Record):
     """One replacement of a failed allocation."""
 
@@ -107,6 +126,8 @@ class RescheduleEvent(Record):
     prev_alloc_id: str = ""  # The failed allocation.
     prev_node_id: str = ""  # Its node.
     delay: int = 0  # ns between the failure and the replacement.
+    cause: RetryCause = RetryCause.NONE  # Why the allocation ended, if its step has `Retry`.
+    detail: str = ""  # A text about the cause, such as `main: Exit Code: 75`.
 
 
 class RescheduleTracker(Record):
@@ -162,6 +183,11 @@ class Allocation(SparseRecord):
     log_tails: bytes = b""  # The last log lines of its tasks, compressed; stored after it has ended.
     signing_key_id: str = ""  # The keyring key that was active when it was placed, and signs its first identity tokens.
     report_number: int = 0  # The number of the node's last report that changed it; 0 if no numbered report did.
+    array_attempt: int = 0  # The attempt of the array of which it runs an element; 0: its group has no array.
+    array_item: str = ""  # The item of its element.
+    array_result: str = ""  # The result of its element, if this allocation decided it: succeeded or failed.
+    output_texts: bytes = b""  # Packed texts of its programs for later steps, until its element has a result.
+    lock_key: str = ""  # The lock of its step, of which it holds a slot until its node has reported its end.
     create_index: int = 0
     modify_index: int = 0
     alloc_modify_index: int = 0  # The log index of the last change by servers; reports of the node do not change it.
@@ -182,6 +208,11 @@ class Allocation(SparseRecord):
     def is_terminal(self) -> bool:
         """Whether it should stop or has ended: its desired status or its client status is terminal."""
         return self.is_server_terminal or self.is_client_terminal
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether its node stopped it before its end, so that its job has to run it again (record 0305)."""
+        return self.client_status is ClientStatus.COMPLETE and self.desired_description == INTERRUPTED_TEXT
 
     @property
     def is_unhealthy(self) -> bool:

@@ -1,9 +1,9 @@
 """Allocation names: `job.group[index]`. Which index an allocation gets is decided by the scheduler."""
 
-import re
 from typing import Final
 
-_INDEX: Final = re.compile(r"\[([0-9]{1,18})\]\Z")
+MAX_INDEX_DIGITS: Final = 18
+"""Limits the size of an index. No job has as many allocations."""
 
 
 def format_name(job_id: str, group: str, index: int) -> str:
@@ -13,5 +13,5 @@ def format_name(job_id: str, group: str, index: int) -> str:
 
 def parse_index(name: str) -> int:
     """Return the index at the end of an allocation's name: 3 for `web.frontend[3]`, 0 if the name has no index."""
-    found = _INDEX.search(name)
-    return int(found[1]) if found is not None else 0
+    digits = name[name.rfind("[") + 1 : -1] if name.endswith("]") else ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= MAX_INDEX_DIGITS else 0

@@ -13,7 +13,7 @@ from wharf.contract.model.allocations.task_states import (
     TaskState,
     TaskStateView,
 )
-from wharf.contract.model.times import format_duration
+from wharf.contract.model.times import SECOND, format_duration
 
 EventDetails = Mapping[str, str]
 
@@ -42,35 +42,6 @@ _DETAIL_OR_SENTENCE: Final[Mapping[str, tuple[str, str]]] = {
     TaskEventType.FAILED_VALIDATION: ("validation_error", "Validation of task failed"),
     TaskEventType.FAILED_ARTIFACT_DOWNLOAD: ("download_error", "Failed to download artifacts"),
 }
-
-
-FAILURE_EVENT_TYPES: Final = frozenset({
-    TaskEventType.TERMINATED, TaskEventType.DRIVER_FAILURE, TaskEventType.SETUP_FAILURE, TaskEventType.FAILED_VALIDATION,
-    TaskEventType.FAILED_ARTIFACT_DOWNLOAD, TaskEventType.DISK_RESOURCES_EXCEEDED, TaskEventType.HOOK_FAILED,
-    TaskEventType.FAILED_RESTORING_TASK,
-})  # fmt: skip
-"""Events that give the reason why a task ended. Other events show what was done about it."""
-
-
-TaskStates = Mapping[str, TaskState] | Mapping[str, TaskStateView] | None
-
-
-def find_last_failure(states: TaskStates) -> tuple[str, TaskEvent | TaskEventView] | None:
-    """Return the name of the task that failed last and the event of its failure, or `None` if no task failed."""
-    events = [(event, name) for name, state in (states or {}).items() for event in state.events or ()]
-    failures = [(event.time, name, event) for event, name in events if event.type in FAILURE_EVENT_TYPES]
-    if not failures:
-        return None
-    _, name, event = max(failures, key=lambda failure: failure[:2])
-    return name, event
-
-
-def describe_last_failure(states: TaskStates) -> str:
-    """Return the last failure of the tasks as text, such as `main: Exit Code: 3`; empty if no task failed."""
-    if (last := find_last_failure(states)) is None:
-        return ""
-    name, event = last
-    return f"{name}: {describe_event(event) or event.type}"
 
 
 def describe_event(event: TaskEvent | TaskEventView) -> str:
@@ -111,7 +82,9 @@ def _render_terminated(details: EventDetails) -> str:
 
 def _render_restarting(details: EventDetails) -> str:
     """Return the message for a task that restarts: the delay, and the reason unless it is the ordinary one."""
-    sentence = f"Task restarting in {format_duration(_parse_int(details, 'start_delay'))}"
+    delay = _parse_int(details, "start_delay")
+    delay -= delay % (SECOND // 10) if delay > SECOND else 0  # Delays have a random part of nanoseconds.
+    sentence = f"Task restarting in {format_duration(delay)}"
     reason = details.get("restart_reason", "")
     return sentence if reason in ("", RESTART_WITHIN_POLICY) else f"{reason} - {sentence}"
 

@@ -16,6 +16,11 @@ DRIVER_CONFIGS: Final[Mapping[str, type[msgspec.Struct]]] = {
 }
 """The type of the options of each built-in driver."""
 
+OPTION_NAMES: Final = frozenset(
+    field.encode_name for config in DRIVER_CONFIGS.values() for field in msgspec.structs.fields(config)
+)
+"""The names of the options of all built-in drivers."""
+
 REQUIRED_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "docker": ("image", "nginx:1.27"),
     "exec": ("command", "/bin/sh"),

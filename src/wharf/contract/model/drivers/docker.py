@@ -2,7 +2,7 @@
 
 import msgspec
 
-from wharf.contract.model.drivers.programs import DurationText
+from wharf.contract.model.drivers.programs import DurationOption
 
 
 class AuthConfig(msgspec.Struct, forbid_unknown_fields=True):
@@ -366,7 +366,7 @@ class DockerConfig(msgspec.Struct):
 
     Otherwise an image that the engine has is used, unless its tag is `latest`.
     """
-    image_pull_timeout: DurationText = DurationText("5m")
+    image_pull_timeout: DurationOption = DurationOption("5m")
     """How long the pull of the image may take.
 
     Type: duration

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from wharf.contract.model.drivers import DRIVER_CONFIGS, REQUIRED_OPTIONS
-from wharf.contract.model.drivers.programs import DurationText
+from wharf.contract.model.drivers.programs import DurationOption
 from wharf.contract.model.times import DurationError, parse_duration_ns
 from wharf.languages.hcl.amounts import find_duration
 from wharf.languages.hcl.diagnostics import is_secret_name
@@ -391,7 +391,7 @@ def _without_none(kind: Any) -> Any:
 
 def _is_duration(kind: Any) -> bool:
     """Return whether the values of an option are durations: texts with a unit, or also numbers of nanoseconds."""
-    return kind is DurationText or kind == str | int
+    return kind is DurationOption or kind == str | int
 
 
 def _get_block_type(kind: Any) -> type[msgspec.Struct] | None:

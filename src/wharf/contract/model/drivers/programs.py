@@ -4,7 +4,7 @@ from typing import NewType
 
 import msgspec
 
-DurationText = NewType("DurationText", str)
+DurationOption = NewType("DurationOption", str)
 """The type of an option that is a duration with a unit, such as `5m`."""
 
 

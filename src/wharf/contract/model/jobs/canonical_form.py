@@ -11,9 +11,10 @@ from typing import Final, TypeVar
 import msgspec
 
 from wharf.contract.model.jobs import defaults
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.constraints import Spread
 from wharf.contract.model.jobs.defaults import JobSettings
-from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReconcileStrategy, UpdatePolicy
+from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReconcileStrategy, RestartPolicy, UpdatePolicy
 from wharf.contract.model.jobs.groups import CSIPluginConfig, Lifecycle, Task, TaskGroup
 from wharf.contract.model.jobs.identities import (
     DEFAULT_AUDIENCE,
@@ -35,6 +36,7 @@ from wharf.contract.model.jobs.job import (
 from wharf.contract.model.jobs.networks import CNI, DEFAULT_HOST_NETWORK, DNS, NetworkResource, Port
 from wharf.contract.model.jobs.resources import NUMA, RequestedDevice, Resources
 from wharf.contract.model.jobs.services import OnUpdate, Service, ServiceCheck, ServiceProvider, ServiceWeights
+from wharf.contract.model.jobs.steps import Outputs
 from wharf.contract.model.jobs.templates import Artifact, ChangeMode, ChangeScript, GetterMode, Template
 from wharf.contract.model.jobs.volumes import MountOptions, VolumeMount, VolumeRequest, VolumeType
 from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
@@ -80,6 +82,7 @@ def _canonicalize_service(service: Service, job: Job, group: str, task: str | No
         tagged_addresses=service.tagged_addresses or None,
         connect=service.connect or None,
         weights=_canonicalize_weights(service.weights),
+        identity=_canonicalize_identity(service.identity) if service.identity is not None else None,
     )
     if service.is_native:
         service = msgspec.structs.replace(service, namespace=job.namespace)
@@ -176,11 +179,13 @@ def canonicalize_job(job: Job, settings: JobSettings) -> Job:
         meta=job.meta or None,
         ui=_canonicalize_ui(job.ui),
         payload=job.payload or None,
+        depends=job.depends or None,
     )
     if job.task_groups is None:
         return job
+    is_run = job.has_steps and job.type == JobType.BATCH
     return _replace_fields(
-        job, task_groups=_apply_to_each(job.task_groups, lambda group: _canonicalize_group(group, job))
+        job, task_groups=_apply_to_each(job.task_groups, lambda group: _canonicalize_group(group, job, is_run=is_run))
     )
 
 
@@ -275,13 +280,13 @@ def _canonicalize_spreads(spreads: tuple[Spread, ...] | None) -> tuple[Spread, .
 # ---- groups
 
 
-def _canonicalize_group(group: TaskGroup, job: Job) -> TaskGroup:
+def _canonicalize_group(group: TaskGroup, job: Job, *, is_run: bool) -> TaskGroup:
     """Return a group and its tasks with every default written out.
 
     Deprecated fields are replaced by the disconnect block.
     """
     disconnect = _build_disconnect(group)
-    restart = group.restart_policy or defaults.get_restart_policy(job.type)
+    restart = _choose_restart_policy(group.restart_policy, job, group)
     group = _replace_fields(
         group,
         update=group.update or defaults.UPDATE_POLICIES.get(job.type),
@@ -300,12 +305,26 @@ def _canonicalize_group(group: TaskGroup, job: Job) -> TaskGroup:
         services=canonicalize_services(group.services, job=job, group=group.name, task=None),
         scaling=_canonicalize_scaling(group.scaling, job, group),
         consul=_canonicalize_consul(group.consul, job),
+        array=_canonicalize_array(group, is_run=is_run),
+        depends=group.depends or None,
+        outputs=_canonicalize_outputs(group.outputs),
         meta=group.meta or None,
         tasks=group.tasks or None,
     )
     if group.tasks is None:
         return group
     return _replace_fields(group, tasks=_apply_to_each(group.tasks, lambda task: _canonicalize_task(task, job, group)))
+
+
+def _choose_restart_policy(policy: RestartPolicy | None, job: Job, group: TaskGroup) -> RestartPolicy:
+    """Return the restart policy of a group or of a task of it. `policy` is its own one.
+
+    Failures of a step with `Retry` are not hidden by restarts. The default counts as not set, because decoding fills it in.
+    """
+    default = defaults.get_restart_policy(job.type)
+    if group.retry is not None and policy in (None, default):
+        return defaults.NO_RESTARTS
+    return policy or default
 
 
 def _build_disconnect(group: TaskGroup) -> DisconnectPolicy | None:
@@ -321,6 +340,21 @@ def _build_disconnect(group: TaskGroup) -> DisconnectPolicy | None:
     return DisconnectPolicy(
         lost_after=lost_after or 0, stop_on_client_after=stop_after, replace=not group.prevent_reschedule_on_lost
     )
+
+
+def _canonicalize_array(group: TaskGroup, *, is_run: bool) -> GroupArray | None:
+    """Return the array of a group with an empty list of items as `None`. A step without one becomes an array of one element.
+
+    A step with another `Count` than 1 has none, so that validation reports it.
+    """
+    if group.array is not None:
+        return _replace_fields(group.array, items=group.array.items or None)
+    return GroupArray(size=1) if is_run and group.count == 1 else None
+
+
+def _canonicalize_outputs(outputs: Outputs | None) -> Outputs | None:
+    """Return the outputs of a step with empty lists as `None`."""
+    return None if outputs is None else _replace_fields(outputs, text=outputs.text or None, keep=outputs.keep or None)
 
 
 def _canonicalize_scaling(scaling: ScalingPolicy | None, job: Job, group: TaskGroup) -> ScalingPolicy | None:
@@ -421,7 +455,7 @@ def _canonicalize_task(task: Task, job: Job, group: TaskGroup) -> Task:
 
     Its restart policy defaults to that of its group, then to that of the job type.
     """
-    restart = task.restart_policy or group.restart_policy or defaults.get_restart_policy(job.type)
+    restart = _choose_restart_policy(task.restart_policy or group.restart_policy, job, group)
     return _replace_fields(
         task,
         config=task.config or None,

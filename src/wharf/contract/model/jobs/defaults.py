@@ -36,6 +36,9 @@ class JobSettings(msgspec.Struct, frozen=True, kw_only=True):
 SERVICE_RESTART_POLICY: Final = RestartPolicy()
 BATCH_RESTART_POLICY: Final = RestartPolicy(attempts=3, interval=24 * HOUR)
 
+NO_RESTARTS: Final = RestartPolicy(attempts=0, interval=24 * HOUR)
+"""The restart policy of a step with `Retry`, whose failures servers count."""
+
 SERVICE_RESCHEDULE_POLICY: Final = ReschedulePolicy()
 BATCH_RESCHEDULE_POLICY: Final = ReschedulePolicy(
     attempts=1,

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.plan import (
@@ -43,9 +44,15 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     "ScalingPolicy": frozenset({"ID", "Target"}),  # Set by the server.
 }
 
+# Values that count as not set, by record type: the canonical form fills them in, and Nomad has no such fields.
+_UNSET: Final[Mapping[str, Mapping[str, object]]] = {
+    "TaskGroup": {"Array": GroupArray(size=1), "MayFail": False, "Final": False},
+}
+
 # The field that identifies a list member, if it is not `name` or `label`. Members without such a field are matched only if
 # they are equal.
 _KEY_FIELD_BY_TYPE: Final[Mapping[str, str]] = {
+    "Need": "on",
     "SpreadTarget": "value",
     "Template": "dest_path",
     "VolumeMount": "destination",
@@ -55,6 +62,7 @@ _IRREGULAR_NAMES: Final[Mapping[str, str]] = {
     "ReservedPorts": "Static Port",
     "DynamicPorts": "Dynamic Port",
     "SpreadTarget": "SpreadTarget",
+    "Depends": "Depends",
     "Identities": "Identity",
 }
 
@@ -244,8 +252,11 @@ def _compare_members(
         return (), ()
     fields: list[FieldDiff] = []
     objects: list[ObjectDiff] = []
+    unset = _UNSET.get(type(present).__name__, {})
     for field in _list_compared_fields(type(present)):
         old_value, new_value = getattr(old, field.attribute, None), getattr(new, field.attribute, None)
+        if field.wire in unset:
+            old_value, new_value = (None if each == unset[field.wire] else each for each in (old_value, new_value))
         inside = _find_hidden(hidden, field.wire)
         match field.kind:
             case _FieldKind.SCALAR:

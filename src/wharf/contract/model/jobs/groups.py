@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
+import msgspec
+
 from wharf.contract.model.jobs import inheritance
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.constraints import Affinity, Constraint, Spread
 from wharf.contract.model.jobs.group_policies import (
     DisconnectPolicy,
@@ -18,6 +21,7 @@ from wharf.contract.model.jobs.identities import Consul, TaskSecret, Vault, Work
 from wharf.contract.model.jobs.networks import NetworkResource
 from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.jobs.services import Service
+from wharf.contract.model.jobs.steps import Gate, Lock, Need, Outputs, StepRetry
 from wharf.contract.model.jobs.templates import Artifact, Template
 from wharf.contract.model.jobs.volumes import VolumeMount, VolumeRequest
 from wharf.contract.model.record import Record
@@ -399,6 +403,56 @@ class TaskGroup(Record):
         setting `server.job_max_count`)
     Example: 3
     """
+    array: GroupArray | None = None
+    """Runs the group once for each element of an array, such as for each of 500 inputs.
+
+    Each element is an allocation with an index of its own. Servers create the allocations while the array runs, not
+    all at once.
+
+    Limits: only for `batch` jobs; not with another `Count` than 1, with `Scaling` or `Disconnect`, or in a job with
+        `AllAtOnce`
+    """
+    depends: tuple[Need, ...] | None = None
+    """The steps that must have ended before this one begins.
+
+    A job with a group that has this field or one of the seven after it is a run, and all of its groups are steps.
+
+    Limits: only for `batch` jobs; at most 100 needs of a step and 1,000 of a job; at most 500 steps
+    """
+    condition: str = msgspec.field(default="", name="If")
+    """A condition in the filter language. If it is false, the step is skipped.
+
+    It is evaluated after all needs hold. It can use the parameters of the run (`meta.NAME`) and the texts that
+    earlier steps left (`steps.GROUP.NAME`).
+
+    Default: none; the step is not skipped
+    Limits: at most 4,096 UTF-8 bytes; 65,536 for all steps of a job together
+    Example: steps.build.version != ""
+    """
+    may_fail: bool = False
+    """Whether the run goes on as if the step had succeeded when it fails."""
+    final: bool = False
+    """Whether the step runs however the steps that it needs ended, also after the run was canceled.
+
+    It is for cleaning up. Without `Depends`, it begins after all steps that are not final. After a cancellation,
+    `Flow.FinalTimeout` limits its time.
+
+    Limits: not with `Gate`, nor with needs that have `When`, `Each`, `AtLeast` or `Optional`
+    """
+    gate: Gate | None = None
+    """A question that a person must approve before the step begins.
+
+    It is asked after all needs hold.
+    """
+    lock: Lock | None = None
+    """Limits how many allocations with the same lock run at the same time, in all jobs of the namespace."""
+    outputs: Outputs | None = None
+    """What the step leaves for later ones: short texts and files."""
+    retry: StepRetry | None = None
+    """Which failures of the program are tried again, and how often.
+
+    It replaces the blocks `Restart` and `Reschedule` of the group.
+    """
     update: UpdatePolicy | None = None
     """How a new version of the group replaces the old one.
 
@@ -529,6 +583,30 @@ class TaskGroup(Record):
 
     Deprecated: use `Disconnect.Replace`
     """
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the group has a field that only steps of a run have. It makes the job a run."""
+        return bool(
+            self.depends
+            or self.condition
+            or self.may_fail
+            or self.final
+            or self.gate is not None
+            or self.lock is not None
+            or self.outputs is not None
+            or self.retry is not None
+        )
+
+    @property
+    def total_count(self) -> int:
+        """How many allocations the group needs in all, without replacements: its count, or the elements of its array."""
+        return self.count if self.array is None else self.array.element_count
+
+    @property
+    def parallel_count(self) -> int:
+        """How many allocations of the group may run at the same time."""
+        return self.count if self.array is None else self.array.running_limit
 
     @classmethod
     def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:

@@ -10,9 +10,11 @@ from typing import ClassVar, Final, TypeAlias
 import msgspec
 
 from wharf.contract.model.jobs import inheritance
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.constraints import Affinity, Constraint, Spread
 from wharf.contract.model.jobs.group_policies import MigratePolicy, ReschedulePolicy, UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.steps import Flow, Need
 from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
 from wharf.contract.model.record import Record
 
@@ -425,6 +427,21 @@ class Job(Record):
     Default: for `service` and `system` jobs, all defaults of the block; none for other types
     Limits: only for `service` and `system` jobs
     """
+    depends: tuple[Need, ...] | None = None
+    """The other jobs that must have ended before this one begins.
+
+    All steps wait for them. Those with `Final` also begin after all other steps were skipped or canceled. The result of a job is
+    known for 30 days after the job was deleted.
+
+    Limits: only for `batch` jobs; at most 100
+    """
+    flow: Flow | None = None
+    """The settings of the runs of a job with steps.
+
+    A periodic or parameterized job with this block is a flow; each launch is a run of it.
+
+    Limits: only for `batch` jobs
+    """
     periodic: Periodic | None = None
     """The times at which the servers launch the job.
 
@@ -620,6 +637,31 @@ class Job(Record):
         """
         return self.periodic is not None and self.periodic.enabled and not self.stop and not self.is_parameterized
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether the job is a run, or a flow whose children are: something decides when its groups begin."""
+        return bool(self.depends) or self.flow is not None or any(group.is_step for group in self.groups)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the job has steps that run. Those of a periodic or parameterized job run in its children."""
+        return self.has_steps and not self.is_periodic and not self.is_parameterized
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether a group of the job has an array."""
+        return any(group.array is not None for group in self.groups)
+
+    def without_array_items(self) -> "Job":
+        """Return the job as a node needs it: an allocation names its own item, and all items may be large."""
+        groups = tuple(
+            msgspec.structs.replace(group, array=GroupArray(size=group.array.element_count))
+            if group.array is not None and group.array.items
+            else group
+            for group in self.groups
+        )
+        return msgspec.structs.replace(self, task_groups=groups)
+
     def find_group(self, name: str) -> TaskGroup | None:
         """Return the group with this name, or `None` if the job has no such group."""
         groups = self.groups
@@ -684,6 +726,17 @@ class ChildrenSummary(Record):
     dead: int = 0
 
 
+class JobEnding(StrEnum):
+    """How all elements, steps and allocations of a job ended together."""
+
+    NONE = ""  # It has not ended, or ended without an allocation.
+    SUCCEEDED = "succeeded"
+    WITH_FAILURES = "succeeded-with-failures"  # A step failed that may fail.
+    FAILED = "failed"
+    CANCELED = "canceled"
+    SKIPPED = "skipped"  # None of its steps ran.
+
+
 class JobSummary(Record):
     """The number of allocations of each group and of children of a job, by status.
 
@@ -694,6 +747,7 @@ class JobSummary(Record):
     namespace: str
     summary: dict[str, GroupSummary] = msgspec.field(default_factory=dict)  # By group name.
     children: ChildrenSummary | None = None  # Null: the job does not create children.
+    outcome: str = ""  # A `JobEnding`: how the job ended; empty while it has not ended.
     create_index: int = 0
     modify_index: int = 0
 
@@ -711,5 +765,7 @@ class JobPurge(Record):
     """Distinguishes the purged job from a new job with the same name, which may be registered during the purge."""
     eval_id: str = ""
     """The evaluation that stops the job's allocations; the purge does not cancel it like the others."""
+    parent_id: str = ""
+    """The flow or other parent of the purged job. Its next run waits until the tasks of the purged one have stopped."""
     create_index: int = 0
     modify_index: int = 0

@@ -10,6 +10,7 @@ from wharf.contract.model.allocations.task_states import TaskState
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.allocations import messages as allocation_messages
+from wharf.contract.wire.allocations.log_search import LogSearch
 from wharf.contract.wire.allocations.messages import AllocationStopResponse, AllocationView
 from wharf.contract.wire.endpoint import (
     SMALL_BODY_BYTES,
@@ -184,16 +185,27 @@ NODE_ANSWERED_ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_local(
         "client.fs_stream", f"{FILES_PATH}/stream/{{alloc_id}}", need=permissions.READ_FILES, scope_source=ScopeSource.OBJECT,
+        has_endless_reply=True,
         summary="Follow a file of an allocation.",
         parameters=(PATH_PARAMETER, OFFSET_PARAMETER, ORIGIN_PARAMETER, flag("follow", "Whether to wait for new data at the end.")),
     ),
     define_local(
         "client.fs_logs", f"{FILES_PATH}/logs/{{alloc_id}}", need=permissions.READ_LOGS, scope_source=ScopeSource.OBJECT,
+        has_endless_reply=True,
         summary="Read or follow the output of a task.",
         parameters=(
-            TASK_PARAMETER, text("type", "`stdout` or `stderr`."), flag("follow", "Whether to wait for new data at the end."),
+            TASK_PARAMETER, text("type", "`stdout`, `stderr`, or without `follow` also `all`: first the one, then the other."), flag("follow", "Whether to wait for new data at the end."),
             OFFSET_PARAMETER, ORIGIN_PARAMETER, flag("plain", "Whether to send raw bytes, without frames."),
             text("file", "The `File` of a frame, to continue after that frame: the offset then counts from the start of this file."),
         ),
+    ),
+    define_local(
+        "client.fs_search", f"{FILES_PATH}/search/{{alloc_id}}", need=permissions.READ_LOGS, scope_source=ScopeSource.OBJECT,
+        summary="Count the lines of a task's output that contain a text, and read the last ones.",
+        parameters=(
+            TASK_PARAMETER, text("type", "`stdout` or `stderr`."), text("text", "The text. Upper and lower case are equal for the letters A to Z."),
+            integer("limit", "How many of the last lines to return; 1,000 by default, 10,000 at most."),
+        ),
+        reply_type=LogSearch,
     ),
 )  # fmt: skip

@@ -1,9 +1,15 @@
 """Messages on the websocket of a command: one JSON object per message, in both directions. An empty one is a heartbeat."""
 
 import base64
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+WEBSOCKET_REQUIRED_TEXT: Final = "commands run over a websocket: send the request with an upgrade"
+"""The refusal of a request for a command that is permitted and possible, but is no websocket."""
+
+EXITED_PREFIX: Final = b'{"exited":true'
+"""The beginning of the last message to the client."""
 
 
 class ExecChunk(msgspec.Struct, omit_defaults=True):
@@ -48,6 +54,16 @@ class ExecExit(msgspec.Struct):
 
     exited: bool
     result: ExecResult
+
+
+def decode_exit_code(message: bytes) -> int | None:
+    """Return the exit code from the last message to the client; `None` for other messages."""
+    if not message.startswith(EXITED_PREFIX):
+        return None
+    try:
+        return msgspec.json.decode(message, type=ExecExit).result.exit_code
+    except msgspec.MsgspecError:  # A node may send anything.
+        return None
 
 
 def encode_output(stream: Literal["stdout", "stderr"], data: bytes) -> bytes:

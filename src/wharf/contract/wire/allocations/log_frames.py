@@ -11,6 +11,10 @@ import msgspec
 
 from wharf.contract.wire.json_objects import JsonObjectSplitter
 
+ALL_LOGS: Final = "all"
+"""The log type that stands for standard output and then standard error, in one reply. Such logs cannot be followed."""
+RETAINED_LOG_FOLDER: Final = "kept-by-servers"
+"""The folder of the file name that is sent with a retained log. Offsets count from the first retained byte."""
 HEARTBEAT_FRAME: Final = b"{}"
 """A frame without content, which only shows that the stream is alive."""
 

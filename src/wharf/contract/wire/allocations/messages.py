@@ -20,8 +20,8 @@ class AllocationStopResponse(Record):
     index: int = 0  # Log index of the write.
 
 
-_HIDDEN_FIELDS: Final = frozenset(("job_version", "job_create_index", "log_tails", "report_number"))
-"""Fields that replies omit: the embedded job has the first two, log endpoints read the third, and the last is internal."""
+_HIDDEN_FIELDS: Final = frozenset(("job_version", "job_create_index", "log_tails", "report_number", "output_texts"))
+"""Fields that replies omit: the embedded job has the first two, log endpoints read the third, and the others are internal."""
 
 _TYPE_BY_VIEW_FIELD: Final[dict[str, Any]] = {
     "allocated_resources": AllocatedResources | None,

@@ -7,9 +7,12 @@ from wharf.contract.model.acl.permissions import DenialDetail
 from wharf.contract.model.allocations.allocation import AllocationStub
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.jobs.array_views import JobArrays
 from wharf.contract.model.jobs.job import Job, JobSummary, Submission
+from wharf.contract.model.jobs.step_outputs import JobOutputs
 from wharf.contract.model.scaling import JobScaleStatus
 from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.model.timelines import JobTimeline
 from wharf.contract.wire.endpoint import (
     JOB_ID_PARAMETER,
     Endpoint,
@@ -40,13 +43,20 @@ JOB_LIST: Final = ListFeatures(
 """Of lists for callers that may list jobs but not read them. They show a `JobStub` of each job."""
 STATUS_LIST: Final = ListFeatures(record=Job)
 INCLUDE_CHILDREN_PARAMETER: Final = flag("include_children", "Show children of periodic and parameterized jobs too.")
+DEFAULT_TIMELINE_LENGTH: Final = 200
+MAX_NEWEST_ALLOCATIONS: Final = 1_000
+MAX_TIMELINE_LENGTH: Final = 1_000
+"""Limits the time to build a timeline: each allocation has up to ten events a task."""
 ALL_INCARNATIONS_PARAMETER: Final = flag("all", "Include earlier jobs with this name that were purged.")
 
 _LISTS: Final = (
     define_read(
         "job.list", "/v1/jobs", need=permissions.LIST_JOBS, summary="List jobs.",
         list_features=JOB_LIST, reply_type=list[messages.JobStub],
-        parameters=(flag("meta", "Show the meta of each job."),),
+        parameters=(
+            flag("meta", "Show the meta of each job."),
+            text("sort", "`changed`: list the jobs that changed last first, instead of by namespace and ID."),
+        ),
     ),
     define_read(
         "job.statuses", "/v1/jobs/statuses", need=permissions.READ_JOB, summary="List the statuses of jobs, the newest change first.",
@@ -95,7 +105,20 @@ _JOB_READS: Final = (
     ),
     define_read(
         "job.allocations", f"{JOB_PATH}/allocations", need=permissions.READ_JOB, summary="List the allocations of a job.",
-        reply_type=list[AllocationStub], parameters=(ALL_INCARNATIONS_PARAMETER,),
+        reply_type=list[AllocationStub],
+        parameters=(
+            ALL_INCARNATIONS_PARAMETER,
+            unsigned("newest", f"List only this number of the newest allocations, the newest first; at most {MAX_NEWEST_ALLOCATIONS}."),
+            flag("failed", "List only allocations that failed."),
+        ),
+    ),
+    define_read(
+        "job.timeline", f"{JOB_PATH}/timeline", need=permissions.READ_JOB,
+        summary="Read when the allocations of a job waited, started and ended, the newest first.", reply_type=JobTimeline,
+        parameters=(
+            unsigned("limit", f"How many allocations to return, at most {MAX_TIMELINE_LENGTH}; {DEFAULT_TIMELINE_LENGTH} by default."),
+            text("before", "The `NextToken` of the previous page."),
+        ),
     ),
     define_read(
         "job.evaluations", f"{JOB_PATH}/evaluations", need=permissions.READ_JOB, summary="List the evaluations of a job.",
@@ -206,6 +229,23 @@ _COMMANDS: Final = (
     define_write(
         "job.scale", f"{JOB_PATH}/scale", need=permissions.SCALE_JOB, scope_source=ScopeSource.OBJECT, summary="Scale a group of a job.",
         body_type=messages.ScalingRequest, reply_type=messages.JobRegisterResponse,
+    ),
+    define_read(
+        "job.arrays", f"{JOB_PATH}/arrays", need=permissions.READ_JOB, summary="Show the state of each element of a job's arrays, and their attempts.",
+        reply_type=JobArrays,
+        parameters=(integer("attempt", "Include the states of the elements in this attempt."),),
+    ),
+    define_read(
+        "job.outputs", f"{JOB_PATH}/outputs", need=permissions.READ_JOB, summary="Show the text outputs of the steps of a job that have ended.",
+        reply_type=JobOutputs, parameters=(text("group", "Only those of this step."),),
+    ),
+    define_write(
+        "job.rerun", f"{JOB_PATH}/rerun", need=permissions.EVALUATE_JOB, summary="Run elements of a job's arrays again.",
+        body_type=messages.JobRerunRequest, reply_type=messages.JobRerunResponse,
+    ),
+    define_write(
+        "job.stop-elements", f"{JOB_PATH}/stop-elements", need=permissions.STOP_JOB, summary="Stop elements of an array of a job.",
+        body_type=messages.JobStopElementsRequest, reply_type=messages.JobStopElementsResponse,
     ),
 )  # fmt: skip
 

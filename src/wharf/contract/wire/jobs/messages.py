@@ -316,6 +316,44 @@ class JobRegisterRequest(Record):
     secret_id: str = ""  # Ignored: the token comes from a header of the request.
 
 
+class JobRerunRequest(Record):
+    """A request to run elements of the arrays of a job again. Either `failed` or `indexes` selects them."""
+
+    job_id: str = ""
+    group: str = ""  # Only elements of this group; empty: of all groups with an array.
+    failed: bool = False  # The elements that failed or were canceled.
+    indexes: str = ""  # These elements, such as `3,7-9`.
+
+
+class JobRerunResponse(Record):
+    """The reply to a rerun."""
+
+    eval_id: str = ""  # The evaluation that the request created; empty if no element matches.
+    eval_create_index: int = 0  # Log index of the evaluation.
+    job_modify_index: int = 0  # Log index of the stored version.
+    attempt: int = 0  # The number of the new attempt; 0 if no element matches.
+    element_count: int = 0  # How many elements run again.
+    index: int = 0  # Log index of the write.
+
+
+class JobStopElementsRequest(Record):
+    """A request to stop elements of an array of a job."""
+
+    job_id: str = ""
+    group: str = ""  # Needed if the job has several arrays.
+    indexes: str = ""  # These elements, such as `3,7-9`.
+
+
+class JobStopElementsResponse(Record):
+    """The reply to a request to stop elements of an array."""
+
+    eval_id: str = ""  # The evaluation that the request created; empty if all of the elements had ended.
+    eval_create_index: int = 0  # Log index of the evaluation.
+    job_modify_index: int = 0  # Log index of the stored version.
+    element_count: int = 0  # How many elements were canceled.
+    index: int = 0  # Log index of the write.
+
+
 class JobRegisterResponse(Record):
     """The reply to a registration of a job."""
 

@@ -18,8 +18,11 @@ from wharf.contract.wire.endpoint import (
     define_local,
     define_read,
     flag,
+    text,
+    unsigned,
 )
 from wharf.contract.wire.nodes import messages
+from wharf.contract.wire.nodes.fleet import FleetGrouping, FleetPicture
 from wharf.contract.wire.nodes.messages import (
     IdentitiesReply,
     IdentitiesRequest,
@@ -29,6 +32,7 @@ from wharf.contract.wire.nodes.messages import (
     NodeListStub,
     NodeView,
 )
+from wharf.contract.wire.nodes.use import DEFAULT_SHOWN_ALLOCATIONS, MAX_SHOWN_ALLOCATIONS, NodeUse
 
 NODE_LIST: Final = ListFeatures(record=Node, hidden_fields=frozenset({"SecretDigest"}), can_reverse=False)
 
@@ -43,11 +47,23 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         "node.list", "/v1/nodes", need=permissions.READ_NODE, summary="List nodes.",
         list_features=NODE_LIST, parameters=NODE_FIELD_PARAMETERS, reply_type=list[NodeListStub],
     ),
+    define_read(
+        "node.fleet", "/v1/fleet", need=permissions.READ_NODE,
+        summary="Read all nodes and their unfinished allocations in few bytes, for pictures.",
+        parameters=(text("by", f"What the letters of allocations stand for: {', '.join(FleetGrouping)}; state by default."),),
+        reply_type=FleetPicture,
+    ),
     define_read("node.read", "/v1/node/{node_id}", need=permissions.READ_NODE, summary="Read a node.", reply_type=NodeView),
     define_read(
         "node.allocations", "/v1/node/{node_id}/allocations", need=permissions.READ_NODE,
         summary="List the allocations on a node in namespaces that the caller may read.",
         reply_type=list[AllocationView],
+    ),
+    define_read(
+        "node.use", "/v1/node/{node_id}/use", need=permissions.READ_NODE,
+        summary="Read what the allocations of a node request together, and the newest of them.",
+        parameters=(unsigned("limit", f"How many allocations to return, at most {MAX_SHOWN_ALLOCATIONS}; {DEFAULT_SHOWN_ALLOCATIONS} by default."),),
+        reply_type=NodeUse,
     ),
     define_leader_write(
         "node.drain", "/v1/node/{node_id}/drain", need=permissions.WRITE_NODE,

@@ -15,6 +15,7 @@ from wharf.contract.model.allocations.allocation import (
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.allocations.task_states import TaskState
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.step_outputs import ReportedOutputs
 from wharf.contract.model.nodes.node import (
     DrainMetadata,
     DriverInfo,
@@ -177,6 +178,11 @@ class AssignedAllocation(Record):
 
     If both are on the same node, it waits until the predecessor has ended.
     """
+    array_attempt: int = 0  # The attempt of the array of which it runs an element; 0: its group has no array.
+    array_item: str = ""  # The item of its element.
+    step_outputs: dict[str, dict[str, str]] | None = (
+        None  # The texts of the steps that its step needs, by step and name.
+    )
 
 
 class Assignment(Record):
@@ -228,6 +234,7 @@ class AllocationUpdate(Record):
     """Its current service registrations, or None if the report does not include them."""
     log_tails: bytes = b""
     """The last log lines of the tasks of an ended allocation, packed by `model.allocations.logs`."""
+    outputs: ReportedOutputs | None = None  # The texts of an ended allocation of a step, if it declares any.
 
 
 class NodeReportRequest(Record):

@@ -103,7 +103,9 @@ def _format_real(number: Number, verb: str, precision: int | None) -> str:
     if verb == "f":
         return format(decimal, f".{6 if precision is None else precision}f")
     if verb in ("e", "E"):
-        return _pad_exponent(format(decimal, f".{6 if precision is None else precision}{verb}"))
+        # The exponent of a zero depends on the precision in `decimal`.
+        value = decimal if decimal else 0.0
+        return _pad_exponent(format(value, f".{6 if precision is None else precision}{verb}"))
     if precision is not None:
         return format(float(decimal), f".{precision}{verb}")
     # Without a precision, as few digits as possible.

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from wharf.contract.model.allocations.allocation import NetworkStatus
 from wharf.contract.model.jobs.groups import Task
-from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.nodes.messages import Assignment
 from wharf.node.agent.allocations.journal import StoredAssignment
@@ -40,6 +40,11 @@ class ManagedAllocation:
         """The job of the allocation."""
         assert self.assignment.job is not None
         return self.assignment.job
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether its job runs to an end; `False` if the job is unknown."""
+        return self.assignment.job is not None and self.assignment.job.type in (JobType.BATCH, JobType.SYSBATCH)
 
     def task(self, name: str) -> Task:
         """Return the task with this name from the job. Raises `StopIteration` if the group has no such task."""

@@ -199,6 +199,7 @@ class LocalAssignmentHandler:
                 AllocDeploymentStatus(healthy=record.is_healthy) if record.is_healthy is not None else None
             ),
             log_tails=self._files.read_log_tails(allocation),
+            outputs=self._files.read_outputs(record),
             services=self._list_services(allocation),
             network_status=self._task_hooks.find_network_status(allocation_id),
         )

@@ -2,21 +2,26 @@
 
 import asyncio
 import logging
+from collections import deque
 from typing import Final
 
 from wharf.contract.model.allocations.logs import pack_log_tails
+from wharf.contract.model.jobs.step_outputs import ReportedOutputs
+from wharf.contract.model.jobs.steps import MAX_OUTPUT_BYTES
 from wharf.node.agent.allocations.allocation import ManagedAllocation
 from wharf.node.agent.allocations.table import AllocationTable
 from wharf.node.core.garbage_collection import (
     CollectionLimits,
-    DiskUsage,
-    EndedAllocation,
-    choose_allocations_to_remove,
+    count_folders_to_remove,
+    order_for_removal,
 )
+from wharf.node.core.record import AllocationRecord
 from wharf.node.files import ReadOnlyFolder
 from wharf.node.files.streams import read_log_tail
 from wharf.node.settings import NodeSettings
 from wharf.node.tasks.folders import AllocationFolders
+from wharf.node.tasks.outputs import read_outputs
+from wharf.world import World
 
 log = logging.getLogger(__name__)
 
@@ -58,23 +63,58 @@ class EndedAllocationFiles:
             )
         return allocation.log_tails
 
+    def read_outputs(self, record: AllocationRecord) -> ReportedOutputs | None:
+        """Return the texts of an ended allocation for later steps; `None` if it declares none.
+
+        After servers have acknowledged its end, they are read from their file again: the servers may have lost them since.
+        """
+        if record.outputs is not None or not record.output_names:
+            return record.outputs
+        return read_outputs(
+            self._folders.get_allocation_folder(record.id) / "alloc", record.output_names, MAX_OUTPUT_BYTES
+        )
+
     def remove_files(self, allocation_id: str) -> None:
         """Remove the allocation's folder, after caching the log tails that servers have not received yet."""
         if (allocation := self._table.find_unsettled(allocation_id)) is not None:
             self.read_log_tails(allocation)  # Servers have not received them yet.
         self._folders.remove_folder(allocation_id)
 
-    def collect_garbage(self, disk_usage: DiskUsage, limits: CollectionLimits) -> list[str]:
-        """Remove folders of ended allocations until the limits are met. Return the ids of the removed allocations."""
-        known = [a for id in self._folders.list_allocations() if (a := self._table.find(id)) is not None]
-        ended = [EndedAllocation(a.record.id, a.record.finished_s) for a in known if a.record.finished_s is not None]
-        chosen = choose_allocations_to_remove(ended, len(self._table.list_live()), disk_usage, limits)
-        for id in chosen:
-            log.info("removing folder of ended allocation to free disk space allocation=%s", id)
-            self.remove_files(id)
-        return chosen
+    async def collect_garbage(self, limits: CollectionLimits, now_ns: int) -> list[str]:
+        """Remove folders of ended allocations until the limits are met. Return the ids of the removed allocations.
 
-    async def run_collection(self, settings: NodeSettings) -> None:
+        The journal's entries are read only if a folder must be removed, and once for the whole pass.
+        """
+        folders = self._folders.list_allocations()
+        usage = self._folders.measure_disk_usage()
+        if not count_folders_to_remove(len(folders), usage, limits):
+            return []
+        ended = (found for id in folders if (found := self._table.find_ended(id)) is not None)
+        waiting, removed, reduced_count = deque(order_for_removal(ended, now_ns)), list[str](), 0
+        first_usage = usage
+        while waiting and (count := count_folders_to_remove(len(folders) - len(removed), usage, limits)):
+            for removal in [waiting.popleft() for _ in range(min(count, len(waiting)))]:
+                if removal.kept_paths:
+                    reduced_count += self._folders.reduce_folder(removal.id, removal.kept_paths)
+                else:
+                    self.remove_files(removal.id)
+                    removed.append(removal.id)
+            await self._folders.wait_until_removed()  # The disk usage shows only then whether that was enough.
+            usage = self._folders.measure_disk_usage()
+        if reduced_count:
+            log.info("removed files of ended allocations except kept ones count=%s", reduced_count)
+        if removed:
+            log.info(
+                "removed folders of ended allocations count=%s first=%s disk_percent=%.0f inodes_percent=%.0f folders=%s",
+                len(removed),
+                removed[0],
+                first_usage.disk_percent,
+                first_usage.inodes_percent,
+                len(folders),
+            )
+        return removed
+
+    async def run_collection(self, settings: NodeSettings, world: World) -> None:
         """Remove folders of ended allocations at intervals, when there are too many or the disk is too full.
 
         Runs until canceled.
@@ -87,8 +127,4 @@ class EndedAllocationFiles:
         )
         while True:
             await asyncio.sleep(settings.gc_interval.seconds)
-            previous: list[str] = []
-            # The same choice again means that the removal failed; it is retried after the next interval.
-            while (chosen := self.collect_garbage(self._folders.measure_disk_usage(), limits)) and chosen != previous:
-                previous = chosen
-                await self._folders.wait_until_removed()  # The disk usage shows only then whether that was enough.
+            await self.collect_garbage(limits, world.now_ns())

@@ -216,6 +216,8 @@ class SettledAllocation(msgspec.Struct, frozen=True, tag="Settled", omit_default
     """The modify index of its latest assignment."""
     client_status: ClientStatus = ClientStatus.PENDING
     """The client status in that assignment."""
+    is_batch: bool = False
+    """Whether its job is a batch or sysbatch job; `False` also if an older version wrote the entry."""
 
 
 class DeletedAllocation(msgspec.Struct, frozen=True, tag="Forgotten"):

@@ -28,6 +28,7 @@ from wharf.node.agent.allocations.task_runner import TaskRunner
 from wharf.node.core import events
 from wharf.node.core.allocation import (
     Transition,
+    add_outputs,
     apply_event,
     find_next_deadline_s,
     list_interrupted_actions,
@@ -42,6 +43,7 @@ from wharf.node.migration.download import MigrationDownloader
 from wharf.node.tasks.environment import TaskHost
 from wharf.node.tasks.folders import AllocationFolders
 from wharf.node.tasks.interpolation import ReferenceValues
+from wharf.node.tasks.outputs import read_outputs
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -152,7 +154,7 @@ class AllocationManager:
 
         Afterwards delete the allocation if servers no longer know it, and release waiting successors, if it has ended.
         """
-        record = transition.record
+        record = self._add_outputs(allocation, transition.record)
         changed = record != allocation.record or self.table.find_unsettled(record.id) is None
         allocation.record = record
         self.table.put(allocation)
@@ -175,6 +177,22 @@ class AllocationManager:
             self.delete_if_ended(allocation)
             if record.is_over:
                 self._predecessors.release_waiting()
+
+    def _add_outputs(self, allocation: ManagedAllocation, record: AllocationRecord) -> AllocationRecord:
+        """Return the record with the outputs of its programs, if the event has ended the allocation.
+
+        One journal entry then has the end and the outputs, so a restart of the agent loses neither alone.
+        """
+        spec = allocation.spec
+        if not record.is_over or allocation.record.is_over or not any(task.has_started for task in record.tasks):
+            return record
+        if spec.kept_paths:
+            record = replace(record, kept_paths=spec.kept_paths)
+        if not spec.output_names:
+            return record
+        folder = self._folders.get_allocation_folder(record.id) / "alloc"
+        outputs = read_outputs(folder, spec.output_names, spec.max_output_bytes)
+        return add_outputs(record, spec, outputs, self._read_clock())
 
     def delete_if_ended(self, allocation: ManagedAllocation) -> None:
         """Delete the allocation, its folder and its journal entries, if it has ended and servers no longer know it."""

@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
 from wharf.node.agent.allocations.allocation import EMPTY_SPEC, ManagedAllocation
 from wharf.node.agent.allocations.journal import NodeJournal, SettledAllocation, StoredAssignment
+from wharf.node.core.garbage_collection import EndedAllocation
 from wharf.node.core.record import TaskRecord
 from wharf.node.core.steps import TaskStep
 from wharf.node.tasks.resources import list_volume_requests
@@ -48,6 +51,17 @@ class AllocationTable:
         return ManagedAllocation(
             StoredAssignment(allocation_id, Assignment(allocation=assigned)), EMPTY_SPEC, settled.record
         )
+
+    def find_ended(self, allocation_id: str) -> EndedAllocation | None:
+        """Return when the allocation ended, and the kind of its job; `None` if it has not ended or is unknown."""
+        if allocation_id in self._settled:
+            settled = self._journal.read_settled(allocation_id)
+            return EndedAllocation(allocation_id, settled.record.ended_ns, settled.is_batch, settled.record.kept_paths)
+        allocation = self._unsettled.get(allocation_id)
+        if allocation is None or not allocation.record.is_over:
+            return None
+        record = allocation.record
+        return EndedAllocation(allocation_id, record.ended_ns, allocation.is_batch, record.kept_paths)
 
     def find_namespace(self, allocation_id: str) -> str:
         """Return the namespace of the allocation; empty if the node has not stored it, as for settled ones."""
@@ -143,7 +157,14 @@ class AllocationTable:
         assigned = allocation.assignment.allocation
         del self._unsettled[id]
         self.store_settled(
-            SettledAllocation(allocation.record, assigned.alloc_modify_index, assigned.client_status), id
+            SettledAllocation(
+                # Many ended allocations are held in memory, but not their texts. Servers have them.
+                replace(allocation.record, outputs=None),
+                assigned.alloc_modify_index,
+                assigned.client_status,
+                is_batch=allocation.is_batch,
+            ),
+            id,
         )
 
     def store_settled(self, settled: SettledAllocation, id: str) -> None:

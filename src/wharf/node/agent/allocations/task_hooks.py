@@ -340,7 +340,7 @@ class LocalTaskHooks:
         """
         task_name = task or allocation.record.tasks[0].name
         environment, _ = self._manager.tasks.build_environment_and_folders(allocation, task_name)
-        return self._manager.tasks.reference_values.with_variables(environment)
+        return self._manager.tasks.get_reference_values(allocation).with_variables(environment)
 
     def _build_task_context(self, allocation: ManagedAllocation, task_name: str) -> TaskContext:
         """Return the input for the preparation of the task: ids, folders, environment, references and payload."""
@@ -354,7 +354,7 @@ class LocalTaskHooks:
             folders=folders,
             view=self._manager.tasks.find_driver(allocation, task_name).view,
             environment=environment,
-            reference_values=self._manager.tasks.reference_values.with_variables(environment),
+            reference_values=self._manager.tasks.get_reference_values(allocation).with_variables(environment),
             payload=allocation.job.payload or b"",
             job_id=allocation.job.parent_id or allocation.job.id,
         )

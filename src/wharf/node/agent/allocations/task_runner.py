@@ -31,6 +31,7 @@ from wharf.node.tasks.interpolation import (
     find_zero_byte,
     resolve_document,
 )
+from wharf.node.tasks.outputs import create_outputs_file
 from wharf.node.tasks.resources import build_granted_resources, build_labels
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks, start_supervised
@@ -125,6 +126,10 @@ class TaskRunner:
         driver_name = allocation.task(task_name).driver
         return self._drivers.get(driver_name) or self._drivers[""]
 
+    def get_reference_values(self, allocation: ManagedAllocation) -> ReferenceValues:
+        """Return what `${...}` references of the allocation mean, besides variables of its tasks."""
+        return self.reference_values.with_step_outputs(allocation.assignment.allocation.step_outputs)
+
     def build_environment_and_folders(
         self, allocation: ManagedAllocation, task_name: str, limit: ResolutionLimit | None = None
     ) -> tuple[dict[str, str], TaskFolders]:
@@ -139,7 +144,7 @@ class TaskRunner:
             task,
             map_task_folders(folders, view),
             self._host,
-            self.reference_values,
+            self.get_reference_values(allocation),
             agent_environment=self._agent_environment if view is not View.OWN else {},
             network=self._task_hooks.find_network_status(id),
             limit=limit,
@@ -235,6 +240,8 @@ class TaskRunner:
         await self.held_starts.wait_until_released(id, is_obsolete=lambda: False)  # Canceled when it is obsolete.
         try:
             self._folders.create_task_folders(id, task_name)
+            if allocation.spec.output_names:
+                create_outputs_file(self._folders.get_allocation_folder(id))
             self._move_predecessor_data(allocation, task_name)
         except OSError as error:
             reason = f"cannot create the task's folders: {error.strerror}"
@@ -350,7 +357,7 @@ class TaskRunner:
         missing: list[str] = []
         limit = ResolutionLimit()
         environment, _ = self.build_environment_and_folders(allocation, task_name, limit)
-        values = self.reference_values.with_variables(environment)
+        values = self.get_reference_values(allocation).with_variables(environment)
         config = resolve_document(allocation.task(task_name).config or {}, values, missing, limit)
         assert isinstance(config, dict)
         problem = (

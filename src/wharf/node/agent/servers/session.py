@@ -70,6 +70,21 @@ TARGET_FETCH_BYTES: Final = 16 << 20
 """How many encoded bytes one request should fetch; limits the memory of decoded jobs until they are shared."""
 
 
+def describe_failure(error: Refusal | Unreachable) -> str:
+    """Return the text of a failed request, and what to check if a server with TLS closed the connection.
+
+    With TLS 1.3, a server that requires a client certificate closes the connection after the request was sent, and the
+    client receives no reason.
+    """
+    is_closed = isinstance(error, Unreachable) and error.is_sent and not error.is_silent and error.tls_failure is None
+    if not is_closed or "https://" not in str(error):
+        return str(error)
+    return (
+        f"{error}; if the server has tls.verify_https_client, set tls.cert_file and tls.key_file of this agent to a "
+        "certificate of an authority in the server's tls.ca_file"
+    )
+
+
 class ServerSession:
     """One node's exchange with servers: registers, sends heartbeats and reports, and fetches assignments."""
 
@@ -160,7 +175,7 @@ class ServerSession:
                 return ttl_s
             except (Refusal, Unreachable) as error:
                 if failures.is_new(error):
-                    log.warning("node registration failed node=%s error=%s", self._log_name, error)
+                    log.warning("node registration failed node=%s error=%s", self._log_name, describe_failure(error))
                 self._handler.on_server_silence(self._contact.get_lost_since_s())
                 await asyncio.sleep(backoff.next_delay_s(get_requested_delay_s(error)))
 

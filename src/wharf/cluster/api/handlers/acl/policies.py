@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.access import CallerKind, InvalidPolicy, build_denial, encode_rules, parse_policy
+from wharf.cluster.access import CallerKind, InvalidPolicy, deny, encode_rules, parse_policy
 from wharf.cluster.api.lists.listing import Listing, list_by_name
 from wharf.cluster.api.replies.pieces import LazyList
 from wharf.cluster.api.requests.parameters import QueryOptions
@@ -28,6 +28,7 @@ from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES, ACL_TOKENS, ROLE
 from wharf.cluster.state.watches import watch_key, watch_table
 from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.roles import Role
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire import acl as acl_wire
 
@@ -56,7 +57,8 @@ def read_policy(replica: Replica, request: Request, _options: QueryOptions) -> R
     """Return the policy of the path, or a missing record. Raises `Refusal` if the caller may not read it."""
     name = request.get_path_value("name")
     if not _can_read_policy(request, name):
-        raise build_denial(request.caller, request.endpoint.denial_detail)
+        needed = f'the policy "{cut_echo(name)}", or the rights of a management token'
+        raise deny(request.caller, needed, request.endpoint.denial_detail)
     policy, index, watched = find_record(replica, ACL_POLICIES, name, missing_text=POLICY_NOT_FOUND_TEXT)
     if isinstance(policy, MissingRecord):
         return ReadResult(policy, index, watched)
@@ -70,7 +72,7 @@ def list_own_policies(replica: Replica, request: Request, _options: QueryOptions
     """
     caller = request.caller
     if caller.kind is CallerKind.ANONYMOUS:
-        raise build_denial(caller)
+        raise deny(caller, "a token with policies")
     index, watched = replica.get_last_change(ACL_POLICIES), [watch_table(ACL_POLICIES)]
     if caller.rights.is_management:
         return ReadResult(None, index, watched)
@@ -97,7 +99,7 @@ def read_role_by_name(replica: Replica, request: Request, _options: QueryOptions
 def _build_role_result(replica: Replica, request: Request, role: Role | None) -> ReadResult:
     """Return the role, or a missing record. Raises `Refusal` if the caller may not read it."""
     if not _can_read_role(request, role.id if role is not None else ""):
-        raise build_denial(request.caller, request.endpoint.denial_detail)
+        raise deny(request.caller, "this role, or the rights of a management token", request.endpoint.denial_detail)
     if role is None:
         return ReadResult(
             MissingRecord(ROLE_NOT_FOUND_TEXT), replica.get_last_change(ACL_ROLES), [watch_table(ACL_ROLES)]

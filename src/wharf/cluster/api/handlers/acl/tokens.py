@@ -1,4 +1,4 @@
-"""Endpoints of tokens.
+"""Endpoints of tokens, and of what a caller may do.
 
 A secret is sent only when it is created, to its owner, and to management tokens that read a token by accessor.
 """
@@ -7,7 +7,7 @@ import datetime
 import logging
 from typing import Final
 
-from wharf.cluster.access import Caller, CallerKind, build_denial
+from wharf.cluster.access import Caller, CallerKind, deny
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -19,7 +19,7 @@ from wharf.cluster.operations.keyring import make_token_context
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ACL_BOOTSTRAP, ACL_ROLES, ACL_TOKENS
+from wharf.cluster.state.tables import ACL_BOOTSTRAP, ACL_POLICIES, ACL_ROLES, ACL_TOKENS
 from wharf.cluster.state.watches import watch_key, watch_table
 from wharf.contract.model.acl.permissions import DenialDetail
 from wharf.contract.model.acl.policies import ANONYMOUS_POLICY
@@ -28,6 +28,7 @@ from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.secrets import NewSecret, SealedData, hash_secret
 from wharf.contract.model.times import DecisionContext
 from wharf.contract.wire import acl as acl_wire
+from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class TokenReads:
         caller = request.caller
         is_own = caller.accessor_id == accessor_id != ""
         if not caller.rights.is_management and not is_own:
-            raise build_denial(caller, DenialDetail.TOKEN)
+            raise deny(caller, "the rights of a management token, to read another token", DenialDetail.TOKEN)
         check_uuid(accessor_id)
         token, index, watched = find_record(replica, ACL_TOKENS, accessor_id, missing_text=TOKEN_NOT_FOUND_TEXT)
         if isinstance(token, MissingRecord):
@@ -115,9 +116,14 @@ class TokenSecrets:
 
     def build_view(self, snapshot: Replica, token: Token) -> acl_wire.TokenView:
         """Return the token as its reader sees it, with its secret decrypted."""
+        return build_token_view(snapshot, token, secret_id=self.open_secret(snapshot, token))
+
+    def open_secret(self, snapshot: Replica, token: Token) -> str:
+        """Return the decrypted secret of a token."""
         sealed = SealedData(token.secret_sealed, token.sealed_with)
-        secret = self._server.access.keyring.open(snapshot, sealed, context=make_token_context(token.accessor_id))
-        return build_token_view(snapshot, token, secret_id=secret.decode())
+        return self._server.access.keyring.open(
+            snapshot, sealed, context=make_token_context(token.accessor_id)
+        ).decode()
 
 
 class TokenActions:
@@ -232,8 +238,11 @@ class TokenActions:
         """Create a one-time token that can be exchanged for the caller's token."""
         secret = self._server.world.new_secret()
         caller: Caller = request.caller
+        ttl_ns = request.get_number("ttl", default=tokens.ONE_TIME_TOKEN_TTL_NS)
         result = await self._server.writer.execute(
-            lambda snapshot, context: tokens.create_one_time_token(snapshot, caller, hash_secret(secret), context)
+            lambda snapshot, context: tokens.create_one_time_token(
+                snapshot, caller, hash_secret(secret), context, ttl_ns=ttl_ns
+            )
         )
         created = result.one_time_token
         view = acl_wire.OneTimeTokenView(
@@ -261,6 +270,27 @@ class TokenActions:
 
     def _build_result(self, result: tokens.TokenWriteResult, secret: str) -> ActionResult:
         return ActionResult(build_token_view(self._server.replica, result.token, secret_id=secret), result.index)
+
+
+def check_access(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
+    """Return which of the named endpoints the caller may use, by the permissions that the endpoints declare.
+
+    An endpoint may still refuse a request because of what it contains. Raises `Refusal` for an unknown endpoint.
+    """
+    names, path = request.get_texts("endpoint"), request.get_text("path")
+    if len(names) > acl_wire.MAX_CHECKED_ENDPOINTS:
+        raise invalid_request(f"endpoint: at most {acl_wire.MAX_CHECKED_ENDPOINTS} can be named, got {len(names)}")
+    for name in names:
+        if name not in ENDPOINT_BY_NAME:
+            raise invalid_request(f'endpoint: no endpoint has the name "{name[:64]}"; the OpenAPI document lists all')
+    allowed = tuple(
+        name
+        for name in dict.fromkeys(names)
+        if request.has_permission(ENDPOINT_BY_NAME[name].need, namespace=options.namespace, path=path, label=path)
+    )
+    return ReadResult(
+        acl_wire.AccessCheck(allowed=allowed), replica.get_last_change(ACL_TOKENS, ACL_POLICIES, ACL_ROLES), []
+    )
 
 
 def build_read_handlers(server: Server) -> dict[str, ReadHandler]:

@@ -21,7 +21,7 @@ from wharf.cluster.server.node_channels.port import NoNodePath
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import NODES
 from wharf.contract.model.body_limits import cut_echo
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found, permission_denied
 from wharf.contract.wire import agents as agents_wire
 from wharf.world.tasks import cancel_tasks
 
@@ -196,7 +196,9 @@ class AgentMonitorActions:
     def _refuse_without_debug(self, request: Request) -> None:
         """Raise a `Refusal` if access control is off and `enable_debug` is not set."""
         if request.caller is UNCHECKED_CALLER and not self._server.agent.info.is_debug_enabled:
-            raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
+            raise permission_denied(
+                "profiles need `enable_debug = true` in the configuration of this agent, or access control"
+            )
 
     async def _relay(self, request: Request, *, both_text: str, unknown_code: RefusalCode) -> ActionResult | None:
         """Return the reply of the server that the request names, or `None` if the request is for this server.

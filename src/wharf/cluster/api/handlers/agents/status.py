@@ -27,7 +27,14 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.cluster import Member, MemberStatus
-from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request, not_found
+from wharf.contract.model.refusal import (
+    Refusal,
+    RefusalCode,
+    RefusalReason,
+    invalid_request,
+    not_found,
+    permission_denied,
+)
 from wharf.contract.wire import agents as agents_wire
 from wharf.contract.wire.credentials import SERVER_SECRET_HEADER
 from wharf.contract.wire.errors import REASON_HEADER
@@ -60,9 +67,11 @@ class AgentActions:
 
     def _build_stats(self) -> dict[str, dict[str, str]]:
         """Return the statistics of this server by section, with Nomad's names where Nomad has them."""
-        server, process = self._server, measure_process()
+        server, process, info = self._server, measure_process(), self._server.agent.info
         is_leader, has_contact = server.is_leader(), server.reader.last_contact_ms() is not None
+        client = {"client": {"node_id": info.node_id}} if info.node_id else {}
         return {
+            **client,
             "wharf": {
                 "server": "true",
                 "leader": "true" if is_leader else "false",
@@ -341,7 +350,9 @@ class ClusterStatusActions:
         presented = request.headers.get(SERVER_SECRET_HEADER, b"")
         secret = self._server.identity.door_secret.encode()
         if not secret or not compare_digest(presented, secret):
-            raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
+            raise permission_denied(
+                "only servers of this cluster may call this endpoint: the secret of the server is wrong"
+            )
         reply = await self._server.brain_transport.call(request.get_path_value("subject"), request.body)
         return ActionResult(EncodedBody(msgspec.msgpack.encode(reply)))
 

@@ -4,14 +4,18 @@ The websocket is accepted first and closed with a code and a reason if access is
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from typing import Final
 
 import msgspec
 
+from wharf.cluster.api.access_control import RequestAuthorizer
+from wharf.cluster.api.audit import AuditWriter
+from wharf.cluster.api.browser_gate import build_page_refusal
 from wharf.cluster.api.caller_slots import CallerSlots
 from wharf.cluster.api.continued_access import AccessWatcher
+from wharf.cluster.api.handlers.allocations.command_audit import CommandAudit
 from wharf.cluster.api.handlers.allocations.node_calls import (
     NodeCaller,
     build_node_call,
@@ -39,6 +43,7 @@ from wharf.contract.model.acl.permissions import EXEC_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.wire.allocations.exec import WEBSOCKET_REQUIRED_TEXT, decode_exit_code
 from wharf.contract.wire.credentials import TOKEN_HEADER, read_credentials, read_token
 from wharf.world.tasks import run_until_first
 
@@ -68,13 +73,21 @@ class ExecActions:
         self._server = server
         self._nodes = NodeCaller(server)
 
-    async def find_exec_allocation(self, request: Request) -> Allocation:
-        """Return the allocation to run the command in. Raises `Refusal` if the request is invalid or not allowed."""
+    async def find_exec_allocation(self, request: Request, audit: CommandAudit | None = None) -> Allocation:
+        """Return the allocation to run the command in. Raises `Refusal` if the request is invalid or not allowed.
+
+        `audit` gets the command before the access check, so that the record of a denial has it.
+        """
         task = request.get_text("task")
         if not task:
             raise invalid_request("must provide task name")
-        if not _parse_command(request.get_text("command")):
+        command = _parse_command(request.get_text("command"))
+        if not command:
             raise invalid_request("command is not present")
+        if audit is not None and (
+            allocation := self._server.replica.get(ALLOCATIONS, request.get_path_value("alloc_id"))
+        ):
+            audit.set_command(allocation, task, command)
 
         def check(allocation: Allocation, job: Job | None) -> None:
             check_task(allocation, job, task)
@@ -98,7 +111,7 @@ class ExecActions:
             self._server.node_channels.channel_to(allocation.node_id)
         except NoNodePath:
             await find_node_holder(self._server, allocation.node_id)
-        raise invalid_request("commands run over a websocket: send the request with an upgrade")
+        raise invalid_request(WEBSOCKET_REQUIRED_TEXT)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
@@ -113,13 +126,10 @@ class ExecHandshake(msgspec.Struct):
 
 
 class ExecWebSocketHandlers:
-    """Handles exec requests over websockets.
-
-    `authorize` adds the caller to a request, and raises `Refusal` without access. Sessions end when `access` is lost.
-    """
+    """Handles exec requests over websockets. Sessions end when `access` is lost. `audit` gets a record of each command."""
 
     def __init__(
-        self, server: Server, authorize: Callable[[Request], Awaitable[Request]], access: AccessWatcher
+        self, server: Server, authorizer: RequestAuthorizer, access: AccessWatcher, audit: AuditWriter
     ) -> None:
         self._server = server
         self._access = access
@@ -131,22 +141,38 @@ class ExecWebSocketHandlers:
         )
         self._exec = ExecActions(server)
         self._job_actions = JobActionResolver(server)
-        self._authorize = authorize
+        self._authorizer = authorizer
+        self._audit = audit
 
     async def serve_exec(self, request: Request, socket: CallerSocket) -> None:
-        authorized = await self._accept(request, socket)
-        with self._sessions.take(authorized.caller):
-            await self._run_command(authorized, socket)
+        """Run a command in a running task."""
+        await self._serve(request, socket)
 
     async def serve_action(self, request: Request, socket: CallerSocket) -> None:
         """Run the command of a job action in a running allocation of the job."""
-        authorized = await self._accept(request, socket)
-        with self._sessions.take(authorized.caller):
-            await self._server.reader.catch_up()
-            await self._run_command(await self._job_actions.build_exec_request(authorized), socket)
+        await self._serve(request, socket, is_action=True)
 
-    async def _accept(self, request: Request, socket: CallerSocket) -> Request:
-        """Accept the websocket and return the request with its caller. Raises `Refusal` without access."""
+    async def _serve(self, request: Request, socket: CallerSocket, *, is_action: bool = False) -> None:
+        """Check the caller and run its command, and write the audit records."""
+        audit = CommandAudit(self._server, self._audit, request, path=socket.path, source=socket.source)
+        try:
+            await self._accept(request, socket, audit)
+            authorized = audit.request
+            with self._sessions.take(authorized.caller):
+                if is_action:
+                    await self._server.reader.catch_up()
+                    authorized = await self._job_actions.build_exec_request(authorized)
+                await self._run_command(authorized, socket, audit)
+        except Refusal as refusal:
+            audit.record_refusal(refusal)
+            raise
+        except BaseException:
+            audit.record_failure()
+            raise
+        audit.record_end()
+
+    async def _accept(self, request: Request, socket: CallerSocket, audit: CommandAudit) -> None:
+        """Accept the websocket and set the request with its caller in `audit`. Raises `Refusal` without access."""
         await socket.accept()
         if request.get_flag("ws_handshake"):
             try:
@@ -157,23 +183,28 @@ class ExecWebSocketHandlers:
                     f"the handshake message did not arrive within {HANDSHAKE_TIMEOUT_S:g} s"
                 ) from None
             request = _add_handshake_token(request, first_message)
-        return await self._authorize(request)
+        if socket.needs_token and not read_token(request.headers):
+            raise build_page_refusal(request.headers)
+        audit.request = await self._authorizer.add_caller(request)
+        self._authorizer.check(audit.request)
 
-    async def _run_command(self, request: Request, socket: CallerSocket) -> None:
+    async def _run_command(self, request: Request, socket: CallerSocket, audit: CommandAudit) -> None:
         """Run the command on the node and forward its streams, through another server process if that holds the node's
         connection.
         """
-        allocation = await self._exec.find_exec_allocation(request)
+        allocation = await self._exec.find_exec_allocation(request, audit)
         try:
             async with AsyncExitStack() as exit_stack:
                 try:
                     stream = await self._exec.open_exec(request, allocation)
                     exit_stack.push_async_callback(stream.parts.aclose)
+                    audit.record_begin()
                     await socket.send(BEGIN_MESSAGE)
                 except NoNodePath:
                     stream = _RelayedStream(await self._open_relayed_socket(request, allocation.node_id, exit_stack))
                     exit_stack.push_async_callback(stream.parts.aclose)
-                await self._relay(request, socket, stream)
+                    audit.record_begin()
+                await self._relay(request, socket, stream, audit)
         except Unreachable as error:  # The other process does not reply any more.
             raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
 
@@ -190,7 +221,7 @@ class ExecWebSocketHandlers:
         except HandshakeRefused as error:
             raise Refusal(RefusalCode.UNAVAILABLE, error.body.decode(errors="replace")) from error
 
-    async def _relay(self, request: Request, socket: CallerSocket, stream: NodeStream) -> None:
+    async def _relay(self, request: Request, socket: CallerSocket, stream: NodeStream, audit: CommandAudit) -> None:
         """Forward messages in both directions until the command ends or the client closes.
 
         Also ends when the caller loses access, the allocation ends, or this server stops. Raises `Refusal`.
@@ -198,12 +229,13 @@ class ExecWebSocketHandlers:
         exec_input, exec_output, access, closing, _ = await run_until_first(
             self._server.world,
             exec_input=self._forward_input(socket, stream),
-            exec_output=self._forward_output(socket, stream),
+            exec_output=self._forward_output(socket, stream, audit),
             access=self._access.wait_until_lost(request, lambda: self._check_running(request)),
             closing=socket.closing_event.wait(),
             disconnected=socket.wait_disconnected(),
         )
         if not closing.cancelled():
+            audit.end_text = STOPPING_TEXT
             await socket.close(GOING_AWAY_CODE, STOPPING_TEXT)
         for forwarding in (exec_output, exec_input):
             if not forwarding.cancelled():
@@ -226,8 +258,10 @@ class ExecWebSocketHandlers:
             await stream.send(data)
 
     @staticmethod
-    async def _forward_output(socket: CallerSocket, stream: NodeStream) -> None:
+    async def _forward_output(socket: CallerSocket, stream: NodeStream, audit: CommandAudit) -> None:
         async for part in stream.parts:
+            if (exit_code := decode_exit_code(part)) is not None:
+                audit.exit_code = exit_code
             await socket.send(part.decode())
         await socket.close(NORMAL_CLOSE_CODE)
 
@@ -285,7 +319,7 @@ def _parse_command(text: str) -> list[str]:
 
 
 def build_websocket_handlers(
-    server: Server, authorize: Callable[[Request], Awaitable[Request]], access: AccessWatcher
+    server: Server, authorizer: RequestAuthorizer, access: AccessWatcher, audit: AuditWriter
 ) -> WebSocketHandlers:
-    handlers = ExecWebSocketHandlers(server, authorize, access)
+    handlers = ExecWebSocketHandlers(server, authorizer, access, audit)
     return {"client.exec": handlers.serve_exec, "job.action": handlers.serve_action}

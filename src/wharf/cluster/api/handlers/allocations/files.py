@@ -19,14 +19,13 @@ from wharf.cluster.state.tables import NODES
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.logs import unpack_log_tails
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found, permission_denied
 from wharf.contract.model.secrets import make_migrate_token
 from wharf.contract.wire.allocations.file_offsets import check_file_offset
-from wharf.contract.wire.allocations.log_frames import LogFrame
+from wharf.contract.wire.allocations.log_frames import ALL_LOGS, RETAINED_LOG_FOLDER, LogFrame
+from wharf.contract.wire.allocations.log_search import LineSearch, check_search
 from wharf.contract.wire.credentials import read_token
 
-RETAINED_LOG_FOLDER: Final = "kept-by-servers"
-"""The folder of the file name that is sent with a retained log. Offsets count from the first retained byte."""
 LOG_TYPES: Final = ("stdout", "stderr")
 FILE_ORIGINS: Final = ("", "start", "end")
 LOGS_UNAVAILABLE_CODES: Final = frozenset({RefusalCode.NOT_FOUND, RefusalCode.UNAVAILABLE})
@@ -80,7 +79,7 @@ class FileActions:
         task = request.get_text("task")
         if not task:
             raise invalid_request("must provide task name")
-        if request.get_text("type") not in LOG_TYPES:
+        if request.get_text("type") not in (*LOG_TYPES, *(() if request.get_flag("follow") else (ALL_LOGS,))):
             raise invalid_request('log type must be "stdout" or "stderr"')
         _check_origin(request)
         allocation = await self._nodes.require_allocation(
@@ -100,6 +99,30 @@ class FileActions:
                 raise
             return _make_safe(retained)
 
+    async def search_logs(self, request: Request) -> ActionResult:
+        """Have the node search a log of a task.
+
+        If the node cannot provide the log and the allocation is finished, search the last lines that the servers store.
+        """
+        task, log_type, text = request.get_text("task"), request.get_text("type"), request.get_text("text")
+        if not task:
+            raise invalid_request("must provide task name")
+        if log_type not in LOG_TYPES:
+            raise invalid_request('log type must be "stdout" or "stderr"')
+        max_lines = check_search(text, request.get_number("limit"))
+        allocation = await self._nodes.require_allocation(
+            request, lambda allocation, job: _check_logs_enabled(allocation, job, task)
+        )
+        try:
+            return await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id)
+        except Refusal as refusal:
+            tail = find_retained_log(allocation, task, log_type)
+            if refusal.code not in LOGS_UNAVAILABLE_CODES or tail is None:
+                raise
+            search = LineSearch(text.encode(), max_lines=max_lines)
+            search.search_block(tail, build_retained_file(task, log_type), 0, is_last=True)
+            return ActionResult(search.build_reply())
+
     async def download_allocation_data(self, request: Request) -> ActionResult:
         """Send the data of an allocation to the node of its replacement.
 
@@ -110,7 +133,7 @@ class FileActions:
             node = self._server.replica.get(NODES, allocation.node_id)
             expected = make_migrate_token(allocation.id, node.secret_digest if node is not None else "")
             if not expected or not compare_digest(read_token(request.headers).encode(), expected.encode()):
-                raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
+                raise permission_denied("only the node of the replacement may read the data of this allocation")
         return await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id)
 
 
@@ -123,6 +146,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
         "client.fs_read_at": actions.read_file_part,
         "client.fs_stream": actions.stream_file,
         "client.fs_logs": actions.stream_logs,
+        "client.fs_search": actions.search_logs,
         "client.snapshot": actions.download_allocation_data,
     }
 
@@ -131,17 +155,38 @@ def read_retained_log(request: Request, allocation: Allocation) -> ActionResult 
     """Return the requested part of the log that the servers store, or `None` if they store nothing."""
     if not allocation.is_client_terminal:
         return None
-    task, stream = request.get_text("task"), request.get_text("type")
-    text = unpack_log_tails(allocation.log_tails).get(task, {}).get(stream, b"")
-    if not text:
+    task, log_type = request.get_text("task"), request.get_text("type")
+    tails = unpack_log_tails(allocation.log_tails).get(task, {})
+    chosen = [(each, text) for each in LOG_TYPES if log_type in (each, ALL_LOGS) and (text := tails.get(each))]
+    if not chosen:
         return None
-    offset = request.get_number("offset")
-    begin = max(0, len(text) - offset) if request.get_text("origin") == "end" else min(offset, len(text))
-    data = text[begin:]
+    pieces = [(stream, len(text), _select_part(text, request)) for stream, text in chosen]
     if request.get_flag("plain"):
-        return ActionResult(EncodedBody(data, "text/plain"))
-    frame = LogFrame(len(text), base64.b64encode(data).decode(), f"{RETAINED_LOG_FOLDER}/{task}.{stream}")
-    return ActionResult(EncodedBody(msgspec.json.encode(frame) if data else b"", "application/json"))
+        return ActionResult(EncodedBody(b"".join(data for _, _, data in pieces), "text/plain"))
+    frames = (
+        LogFrame(size, base64.b64encode(data).decode(), build_retained_file(task, stream))
+        for stream, size, data in pieces
+        if data
+    )
+    return ActionResult(EncodedBody(b"".join(map(msgspec.json.encode, frames)), "application/json"))
+
+
+def find_retained_log(allocation: Allocation, task: str, log_type: str) -> bytes | None:
+    """Return the last lines of a log of an ended allocation that the servers store, or `None` if they store none."""
+    if not allocation.is_client_terminal:
+        return None
+    return unpack_log_tails(allocation.log_tails).get(task, {}).get(log_type)
+
+
+def build_retained_file(task: str, log_type: str) -> str:
+    """Return the name that stands for the file of a retained log."""
+    return f"{RETAINED_LOG_FOLDER}/{task}.{log_type}"
+
+
+def _select_part(text: bytes, request: Request) -> bytes:
+    """Return the part of a retained log that begins at the `offset` of the request, counted from its `origin`."""
+    offset = request.get_number("offset")
+    return text[max(0, len(text) - offset) if request.get_text("origin") == "end" else min(offset, len(text)) :]
 
 
 def _make_safe(result: ActionResult) -> ActionResult:

@@ -9,7 +9,9 @@ from wharf.cluster.api.handlers.jobs.versions import resolve_namespace
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest
+from wharf.cluster.operations.jobs.rerun import RerunRequest, rerun_elements
 from wharf.cluster.operations.jobs.scaling import GroupScaling, scale_group
+from wharf.cluster.operations.jobs.stop_elements import StopElementsRequest, stop_elements
 from wharf.cluster.server.rpc.handlers.jobs import (
     DISPATCH_JOB,
     EVALUATE_JOB,
@@ -29,6 +31,10 @@ from wharf.contract.wire.jobs.messages import (
     JobDispatchRequest,
     JobDispatchResponse,
     JobEvaluateRequest,
+    JobRerunRequest,
+    JobRerunResponse,
+    JobStopElementsRequest,
+    JobStopElementsResponse,
     PeriodicForceResponse,
     ScalingRequest,
 )
@@ -166,6 +172,53 @@ class JobControlActions:
         result = hide_warnings(request, result, namespace)
         return ActionResult(build_register_response(result, is_leader_known=True), result.index)
 
+    async def rerun_elements(self, request: Request) -> ActionResult:
+        """Run elements of the arrays of the job again."""
+        body = request.decode_body(JobRerunRequest)
+        job_id = request.get_path_value("job_id")
+        if body.job_id and body.job_id != job_id:
+            raise invalid_request("Job ID does not match")
+        rerun = RerunRequest(
+            namespace=request.namespace,
+            job_id=job_id,
+            group=body.group,
+            failed=body.failed,
+            indexes=body.indexes,
+            is_management=has_management_token(request),
+            cause=request.id,
+        )
+        result = await self._server.writer.execute(
+            lambda snapshot, context: rerun_elements(snapshot, rerun, context, self._settings)
+        )
+        reply = JobRerunResponse(
+            eval_id=result.eval_id,
+            eval_create_index=result.eval_create_index,
+            job_modify_index=result.job_modify_index,
+            attempt=result.attempt,
+            element_count=result.element_count,
+            index=result.index,
+        )
+        return ActionResult(reply, result.index)
+
+    async def stop_elements(self, request: Request) -> ActionResult:
+        """Stop elements of an array of the job."""
+        body = request.decode_body(JobStopElementsRequest)
+        job_id = request.get_path_value("job_id")
+        if body.job_id and body.job_id != job_id:
+            raise invalid_request("Job ID does not match")
+        stop = StopElementsRequest(
+            namespace=request.namespace, job_id=job_id, indexes=body.indexes, group=body.group, cause=request.id
+        )
+        result = await self._server.writer.execute(lambda snapshot, context: stop_elements(snapshot, stop, context))
+        reply = JobStopElementsResponse(
+            eval_id=result.eval_id,
+            eval_create_index=result.eval_create_index,
+            job_modify_index=result.job_modify_index,
+            element_count=result.element_count,
+            index=result.index,
+        )
+        return ActionResult(reply, result.index)
+
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
     actions = JobControlActions(server)
@@ -176,4 +229,6 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
         "job.dispatch": actions.dispatch_job,
         "job.dispatch-payload": actions.dispatch_payload,
         "job.scale": actions.scale_job,
+        "job.rerun": actions.rerun_elements,
+        "job.stop-elements": actions.stop_elements,
     }

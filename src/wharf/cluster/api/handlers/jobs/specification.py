@@ -35,7 +35,7 @@ from wharf.contract.wire.jobs.messages import (
     JobValidateRequest,
     JobValidateResponse,
 )
-from wharf.job_files.hcl import evaluate_hcl_job
+from wharf.job_files.hcl.parsing import evaluate_hcl_job
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DocumentErrors
 from wharf.languages.hcl.documents import list_declared_names, parse_document, parse_values

@@ -51,13 +51,22 @@ MAX_STATUSES_BUILT_TOGETHER: Final = 500
 JOBS_PER_CHECK: Final = 50
 """Jobs whose related records are counted before the CPU time is checked: about a tenth of a millisecond."""
 
+STATUS_TABLES: Final = (JOBS, ALLOCATIONS, DEPLOYMENTS)
+"""The tables that a status overview reads."""
 StatusPosition = tuple[int, str, str]
 """The sort key of a job: its ModifyIndex, then namespace and id, because one write can change several jobs."""
 
 
 def list_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
     """List status overviews of the jobs in the namespace, last changed first. Child jobs need `include_children`."""
-    is_everywhere, has_children = options.namespace == ALL_NAMESPACES, request.get_flag("include_children")
+    return _show_statuses(
+        replica, list_by_change(replica, request, options, has_children=request.get_flag("include_children"))
+    )
+
+
+def list_by_change(replica: Replica, request: Request, options: QueryOptions, *, has_children: bool) -> Listing[Job]:
+    """List the jobs in the namespace, last changed first."""
+    is_everywhere = options.namespace == ALL_NAMESPACES
     key_prefix = "" if is_everywhere else options.namespace + KEY_SEPARATOR + options.prefix
 
     def is_selected(job: Job) -> bool:
@@ -100,15 +109,26 @@ def list_named_job_statuses(replica: Replica, request: Request, options: QueryOp
     named = {(name.namespace or "default", name.id): None for name in body.jobs}
     has_children = body.include_children or request.get_flag("include_children")
     existing = [job for key in named if (job := replica.get(JOBS, *key)) is not None]
-    return _build_listing(
+    listing = _build_listing(
         replica, request, _ChangeOrder(), lambda: (job for job in existing if has_children or not job.parent_id)
+    )
+    return _show_statuses(replica, listing)
+
+
+def _show_statuses(replica: Replica, listing: Listing[Job]) -> Listing[Job]:
+    """Return a listing of jobs that shows their status overviews."""
+    return replace(
+        listing,
+        index=replica.get_last_change(*STATUS_TABLES),
+        watched=[watch_table(table) for table in STATUS_TABLES],
+        prepare_view=partial(_prepare_overviews, replica),
     )
 
 
 def _build_listing(
     replica: Replica, request: Request, order: "_ChangeOrder", iterate_jobs: Callable[[], Iterable[Job]]
 ) -> Listing[Job]:
-    """Return the listing of status overviews of these jobs, last changed first. The jobs are sorted in one step."""
+    """Return the listing of these jobs, last changed first. The jobs are sorted in one step."""
 
     def iterate(token: str, reverse: bool) -> Iterable[Job]:
         """Return the jobs from the position in the page token on."""
@@ -118,10 +138,9 @@ def _build_listing(
     return Listing(
         iterate,
         order.make_token,
-        replica.get_last_change(JOBS, ALLOCATIONS, DEPLOYMENTS),
-        [watch_table(JOBS), watch_table(ALLOCATIONS), watch_table(DEPLOYMENTS)],
-        prepare_view=partial(_prepare_overviews, replica),
-        is_visible=lambda job: request.has_permission(namespace=job.namespace),
+        replica.get_last_change(JOBS),
+        [watch_table(JOBS)],
+        is_visible=request.build_namespace_test(),
     )
 
 
@@ -262,7 +281,7 @@ def _build_overview(job: Job, related: _RelatedRecords) -> JobStatusOverview:
         submit_time=job.submit_time,
         modify_index=job.modify_index,
         allocs=None if is_parent else _build_allocation_statuses(related.allocations, job),
-        group_count_sum=sum(group.count for group in job.groups),
+        group_count_sum=sum(group.total_count for group in job.groups),
         child_statuses=_build_child_statuses(related.children) if is_parent else None,
         parent_id=job.parent_id,
         latest_deployment=_build_latest_deployment(latest) if latest is not None else None,

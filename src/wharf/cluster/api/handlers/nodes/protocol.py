@@ -22,6 +22,7 @@ from wharf.cluster.operations.nodes.introductions import NodeAdmission, check_no
 from wharf.cluster.operations.nodes.registration import check_node_pool_name
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
+from wharf.cluster.operations.step_outputs import collect_step_outputs
 from wharf.cluster.server.rpc.handlers.nodes import (
     DRAIN_NODE,
     RECORD_NODE_REPORT,
@@ -36,6 +37,7 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, NODE_POOLS
 from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, no_leader
 from wharf.contract.model.secrets import hash_secret
@@ -184,6 +186,7 @@ class NodeProtocolActions:
                 network_status=update.network_status,
                 services=_select_valid_services(node, update, problems),
                 log_tails=update.log_tails,
+                outputs=update.outputs,
             )
             for update in body.allocations
         )
@@ -235,9 +238,25 @@ def _build_assignment(
         version = (job.namespace, job.id, job.version, job.create_index)
         if (first_id := first_ids.setdefault(version, allocation.id)) != allocation.id:
             job, job_of = None, first_id
-    fields = {name: getattr(allocation, name) for name in messages.AssignedAllocation.__struct_fields__}
+    if job is not None and job.has_arrays:
+        job = job.without_array_items()
+    fields = {name: getattr(allocation, name) for name in _COPIED_FIELDS}
+    fields["step_outputs"] = _collect_step_outputs(replica, allocation)
     fields["alloc_modify_index"] = get_assignment_index(replica, allocation)
     return messages.Assignment(allocation=messages.AssignedAllocation(**fields), job=job, job_of=job_of)
+
+
+_COPIED_FIELDS: Final = tuple(name for name in messages.AssignedAllocation.__struct_fields__ if name != "step_outputs")
+"""The fields of an assigned allocation that are fields of the allocation itself."""
+
+
+def _collect_step_outputs(replica: Replica, allocation: Allocation) -> dict[str, dict[str, str]] | None:
+    """Return the texts of earlier steps that the allocation of a step receives; `None` if it receives none."""
+    job = find_allocation_job(replica, allocation) if allocation.array_attempt else None
+    group = job.find_group(allocation.task_group) if job is not None else None
+    if job is None or group is None:
+        return None
+    return collect_step_outputs(replica, job, group, parse_index(allocation.name)) or None
 
 
 def _select_valid_services(

@@ -1,4 +1,4 @@
-"""RPC handlers for dry runs, explanations and rebalancing, which compute without writing or before writing.
+"""RPC handlers for dry runs, reports of use and rebalancing, which compute without writing or before writing.
 
 Every server's brain can answer from its own replica once that has reached the caller's index. Computations run in a
 worker process.
@@ -10,19 +10,18 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.controllers.rebalancing import start_moves
-from wharf.cluster.operations.explanations.evaluations import explain_evaluation
-from wharf.cluster.operations.explanations.jobs import explain_job
 from wharf.cluster.operations.jobs.plan import DryRun, dry_run_job
+from wharf.cluster.operations.usage import report_usage
 from wharf.cluster.scheduling.rebalancing import propose_moves
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
 from wharf.cluster.server.worker_process import WorkerProcess
-from wharf.contract.model.explanations import EvaluationExplanation, JobExplanation
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.operator.rebalancing import Rebalancing
 from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.model.times import DecisionContext
+from wharf.contract.model.usage import ClusterUsage, UsageOrder
 
 ComputationOwner = tuple[str, ...]
 """The caller that requested a computation. Owners share the worker fairly. Servers of older versions send none."""
@@ -58,20 +57,14 @@ class DryRunReply(msgspec.Struct, frozen=True, kw_only=True):
     that of a job with 5,000 actions."""
 
 
-class ExplainJobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to explain the state of a job. `index`: the log index that the caller has seen."""
+class ReportUsageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to report the use of the cluster. `index`: the log index that the caller has seen."""
 
     index: int
-    namespace: str
-    job_id: str
-    owner: ComputationOwner = NO_OWNER
-
-
-class ExplainEvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to explain the state of an evaluation. `index`: the log index that the caller has seen."""
-
-    index: int
-    eval_id: str
+    order: UsageOrder
+    limit: int
+    namespaces: tuple[str, ...] | None
+    """The namespaces whose jobs the caller may list; None: all."""
     owner: ComputationOwner = NO_OWNER
 
 
@@ -97,10 +90,7 @@ class WorkerReply(msgspec.Struct, frozen=True):
 
 
 DRY_RUN_JOB: Final = RpcMethod("try-job", DryRunJobRequest, DryRunReply, is_repeatable=True)
-EXPLAIN_JOB: Final = RpcMethod("explain-job", ExplainJobRequest, JobExplanation, is_repeatable=True)
-EXPLAIN_EVALUATION: Final = RpcMethod(
-    "explain-evaluation", ExplainEvaluationRequest, EvaluationExplanation, is_repeatable=True
-)
+REPORT_USAGE: Final = RpcMethod("report-usage", ReportUsageRequest, ClusterUsage, is_repeatable=True)
 REBALANCE: Final = RpcMethod("rebalance", RebalanceRequest, Rebalancing)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -138,21 +128,18 @@ class DryRunHandlers:
             request.owner,
         )
 
-    async def explain_job(self, request: ExplainJobRequest) -> msgspec.Raw:
-        """Return an encoded `JobExplanation`: why the job has its current state."""
-        brain, now_ns = self._brain, self._brain.world.now_ns()
+    async def report_usage(self, request: ReportUsageRequest) -> msgspec.Raw:
+        """Return an encoded `ClusterUsage`: the fullest nodes, the largest jobs, and what waits."""
+        brain = self._brain
         return await self._run_in_worker(
             request.index,
-            lambda: explain_job(brain.replica, request.namespace, request.job_id, lambda: brain.cache, now_ns=now_ns),
-            request.owner,
-        )
-
-    async def explain_evaluation(self, request: ExplainEvaluationRequest) -> msgspec.Raw:
-        """Return an encoded `EvaluationExplanation`: why the evaluation has its current state."""
-        brain, now_ns = self._brain, self._brain.world.now_ns()
-        return await self._run_in_worker(
-            request.index,
-            lambda: explain_evaluation(brain.replica, request.eval_id, lambda: brain.cache, now_ns=now_ns),
+            lambda: report_usage(
+                brain.replica,
+                brain.cache.fleet,
+                order=request.order,
+                limit=request.limit,
+                namespaces=request.namespaces,
+            ),
             request.owner,
         )
 
@@ -204,11 +191,10 @@ def _compute_reply(compute: Callable[[], object]) -> bytes:
 
 
 def build_routes(brain: Brain, worker: WorkerProcess) -> tuple[RpcRoute, ...]:
-    """Return the RPC methods of dry runs and explanations with their handlers."""
+    """Return the RPC methods of dry runs, reports and rebalancing with their handlers."""
     handlers = DryRunHandlers(brain, worker)
     return (
         (DRY_RUN_JOB, handlers.dry_run_job),
-        (EXPLAIN_JOB, handlers.explain_job),
-        (EXPLAIN_EVALUATION, handlers.explain_evaluation),
+        (REPORT_USAGE, handlers.report_usage),
         (REBALANCE, handlers.rebalance),
     )

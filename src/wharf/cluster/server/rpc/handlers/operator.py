@@ -78,21 +78,31 @@ class OperatorHandlers:
         """Recompute all job summaries and rewrite those that are wrong, in as many writes as needed."""
         next_key, written_count, index = "", 0, 0
         limit = max(1, self._brain.max_changes // CHANGES_PER_SUMMARY)
+        scanned_key = ""
 
         def reconcile_some(snapshot: Replica, _context: DecisionContext) -> Decision[SummaryReconciliation]:
-            return reconcile_summaries(
+            nonlocal scanned_key
+            decision = reconcile_summaries(
                 snapshot,
                 after_key=next_key,
                 max_summaries=limit,
                 max_scanned_jobs=SCANNED_JOBS_PER_STEP,
                 cause=request.cause,
             )
+            scanned_key = decision.build_reply(0).next_key
+            return decision
 
         while True:
-            step = await self._brain.execute(reconcile_some)
-            written_count, index, next_key = written_count + step.written_count, step.index, step.next_key
+            # Long, because a job may have 50,000 allocations.
+            step = await self._brain.execute_if_due(reconcile_some, is_long=True)
+            next_key = scanned_key
+            if step is not None:
+                written_count, index = written_count + step.written_count, step.index
             if not next_key:
-                return MaintenanceResult(index, written_count)
+                break
+        if not self._brain.is_leading:
+            raise no_leader()  # What this server found in its replica may be outdated.
+        return MaintenanceResult(index, written_count)
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:

@@ -1,5 +1,6 @@
 """Rules for constraints, affinities and spreads (jobs.md 2.5)."""
 
+import re
 from typing import Final
 
 from wharf.contract.model.jobs.constraints import Affinity, Constraint, Operand, Spread
@@ -8,6 +9,8 @@ from wharf.contract.model.jobs.version_constraints import VersionDialect, Versio
 from wharf.languages.patterns import PatternError, compile_pattern
 from wharf.languages.suggestions import find_nearest_name
 
+_BARE_TARGET: Final = re.compile(r"(?:attr|meta|node|device)\.\w")
+"""The start of a reference without `${` around it."""
 NODE_TARGETS: Final = frozenset(
     {"${node.unique.id}", "${node.unique.name}", "${node.datacenter}", "${node.class}", "${node.pool}"}
 )
@@ -106,6 +109,12 @@ def _check_left_value(left_value: str, path: str, report: ValidationReport) -> N
     """Add an error to the report if the left value of a constraint is missing or an unknown kind of node attribute."""
     if not left_value:
         report.add_error(f"{path}.LTarget", "No LTarget provided but is required by constraint")
+    elif _BARE_TARGET.match(left_value):
+        report.add_warning(
+            f"{path}.LTarget",
+            f'"{left_value[:80]}" is a plain text, which is the same on each node',
+            f"did you forget ${{ }}? Write ${{{left_value[:80]}}}",
+        )
     elif left_value.startswith("$") and not _is_known_target(left_value):
         nearest = find_nearest_name(left_value, NODE_TARGETS, min_similarity=MIN_TARGET_SIMILARITY)
         fix = f'did you mean "{nearest}"?' if nearest else "use ${attr...}, ${meta...}, ${device...} or ${node...}"

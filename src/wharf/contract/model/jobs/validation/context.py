@@ -96,6 +96,20 @@ def check_known_drivers(job: Job, *, announced: Collection[str]) -> Findings:
     return report.build_findings()
 
 
+def check_missing_drivers(job: Job, *, missing: Collection[str]) -> Findings:
+    """Return a warning for each task with one of the built-in drivers that no node has ready."""
+    report = ValidationReport()
+    for position, group in enumerate(job.groups):
+        for number, task in enumerate(group.tasks or ()):
+            if task.driver in missing:
+                report.add_warning(
+                    f"TaskGroups[{position}].Tasks[{number}].Driver",
+                    f'no node has the driver "{task.driver}" ready',
+                    "the job waits for such a node; `wharf node status --verbose NODE` shows why a node lacks it",
+                )
+    return report.build_findings()
+
+
 def check_existing_volumes(job: Job, *, exists: Callable[[VolumeRequest], bool]) -> Findings:
     """Return a warning for each request for a host volume that no node has. `exists` finds the volume."""
     report = ValidationReport()

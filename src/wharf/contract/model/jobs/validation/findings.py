@@ -115,6 +115,11 @@ class ValidationReport:
         self._entries: list[ValidationProblem | ValidationReport] = []
         self._warnings: list[ValidationProblem] = [] if root is None else root._warnings
 
+    @property
+    def is_full(self) -> bool:
+        """Whether further problems are dropped."""
+        return self._root._problem_count >= MAX_REPORTED_PROBLEMS
+
     def add_error(self, path: str, message: str, fix: str = "") -> None:
         """Add a problem of the field at `path`. `fix` describes how to fix it.
 

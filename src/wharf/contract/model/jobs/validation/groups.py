@@ -6,11 +6,13 @@ from wharf.contract.model.body_limits import MAX_TASK_NAME_BYTES
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.services import Service
+from wharf.contract.model.jobs.validation.arrays import check_array
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints, check_spreads
 from wharf.contract.model.jobs.validation.findings import ValidationReport
 from wharf.contract.model.jobs.validation.group_policies import check_policies
 from wharf.contract.model.jobs.validation.networks import check_networks, list_port_labels
 from wharf.contract.model.jobs.validation.services import ServiceContext, check_service
+from wharf.contract.model.jobs.validation.steps import check_step
 from wharf.contract.model.jobs.validation.tasks import RESERVED_TASK_NAMES, TaskValidationContext, check_task
 from wharf.contract.model.jobs.validation.volumes import check_volumes
 
@@ -22,10 +24,12 @@ def check_group(group: TaskGroup, path: str, report: ValidationReport, *, job_ty
     if group.count < 0:
         report.add_error(f"{path}.Count", "Task group count can't be negative")
     if not group.tasks:
-        report.add_error(f"{path}.Tasks", "Missing tasks for task group")
+        report.add_error(f"{path}.Tasks", "Missing tasks for task group", "add a task")
     check_constraints(group.constraints, path, report)
     check_affinities(group.affinities, path, report, job_type=job_type)
     check_spreads(group.spreads, path, report, job_type=job_type)
+    check_array(group, path, report, job_type=job_type)
+    check_step(group, path, report, job_type=job_type)
     check_policies(group, path, report, job_type=job_type)
     check_networks(group.networks, f"{path}.Networks", report)
     if group.consul is not None:

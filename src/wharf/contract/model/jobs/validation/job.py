@@ -16,9 +16,12 @@ from wharf.contract.model.jobs.job import Job, JobType, MissedLaunchPolicy, Para
 from wharf.contract.model.jobs.periodic import MAX_SCHEDULES
 from wharf.contract.model.jobs.sensitive_fields import list_masked_fields
 from wharf.contract.model.jobs.services import Service, ServiceProvider
+from wharf.contract.model.jobs.validation.arrays import check_arrays_of_job
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints, check_spreads
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationProblem, ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.validation.groups import check_group
+from wharf.contract.model.jobs.validation.step_outputs import check_step_outputs
+from wharf.contract.model.jobs.validation.steps import check_run, has_checkable_conditions
 from wharf.contract.model.times import format_duration
 from wharf.languages.hcl.diagnostics import HIDDEN
 
@@ -193,7 +196,7 @@ def _check_identity(job: Job, report: ValidationReport) -> None:
     if not job.id:
         report.add_error("ID", "Missing job ID")
     if " " in job.id:
-        report.add_error("ID", "Job ID contains a space")
+        report.add_error("ID", "Job ID contains a space", f'write "{job.id.replace(" ", "-")}"')
     if "\x00" in job.id:
         report.add_error("ID", "Job ID contains a null character")
     if not job.name:
@@ -277,6 +280,10 @@ def _check_groups(job: Job, report: ValidationReport, settings: JobSettings) -> 
         report.add_error(
             "TaskGroups", f"total count was greater than configured job_max_count: {total} > {settings.max_count}"
         )
+    check_arrays_of_job(job, report)
+    check_run(job, report)
+    if job.has_steps and has_checkable_conditions(job):
+        check_step_outputs(job, report)
     _check_auto_promote(job, report)
 
 

@@ -132,6 +132,8 @@ def _check_check(
         fix = suggest_one_of(types, check.type)
         if check.type in CHECK_TYPES:
             fix = f'write provider = "{ServiceProvider.WHARF}" in the service, which has such checks'
+        elif check.type == "https":
+            fix = 'write the type "http" and the protocol "https"'
         report.add_error(f"{path}.Type", f'Invalid check type "{check.type}"', fix)
     if check.type == "http":
         _check_http(check, path, report)
@@ -189,9 +191,9 @@ def _check_http(check: ServiceCheck, path: str, report: ValidationReport) -> Non
 
 def _check_times(check: ServiceCheck, path: str, report: ValidationReport) -> None:
     """Add an error to the report for each of interval and timeout of a health check that is too short."""
-    for name, value in (("Interval", check.interval), ("Timeout", check.timeout)):
+    for article, name, value in (("an", "Interval", check.interval), ("a", "Timeout", check.timeout)):
         if value == 0:
-            report.add_error(f"{path}.{name}", f"check must have a {name.lower()} greater than zero")
+            report.add_error(f"{path}.{name}", f"check must have {article} {name.lower()} greater than zero")
         elif value < MIN_CHECK_INTERVAL_NS:
             report.add_error(
                 f"{path}.{name}",

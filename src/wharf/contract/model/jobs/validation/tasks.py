@@ -12,16 +12,24 @@ from wharf.contract.model.jobs.validation.constraints import check_affinities, c
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
 from wharf.contract.model.jobs.validation.group_policies import check_restart
 from wharf.contract.model.jobs.validation.identities import check_identities, check_secrets, check_vault
+from wharf.contract.model.jobs.validation.networks import list_port_labels
 from wharf.contract.model.jobs.validation.resources import check_resources
 from wharf.contract.model.jobs.validation.services import ServiceContext, check_service
 from wharf.contract.model.jobs.validation.templates import check_artifacts, check_templates, is_outside_folder
 from wharf.contract.model.jobs.validation.volumes import check_mounts
 from wharf.contract.model.jobs.volumes import NO_PLUGINS_TEXT
 from wharf.contract.model.times import format_duration
+from wharf.languages.suggestions import find_nearest_name
 
 LIFECYCLE_HOOKS: Final = tuple(str(word) for word in LifecycleHook)
+HOST_VIEW_DRIVERS: Final = frozenset({"raw_exec"})
+"""Drivers whose tasks see the folders of the node. For all others, `/` is the folder of the task."""
 # The shared folder of an allocation has this name, next to the folders of its tasks.
 RESERVED_TASK_NAMES: Final = frozenset({"alloc"})
+SHELL_NAME_END: Final = "sh"
+"""The end of the name of each usual shell: sh, bash, dash, zsh, ksh, fish."""
+_SHELL_VARIABLE: Final = re.compile(r"\$((?:WHARF|NOMAD)_\w+)")
+"""A variable of a task as only a shell replaces it; the node replaces `${NAME}`."""
 _ACTION_NAME = re.compile(r"[^\s\x00]{1,128}\Z")
 
 
@@ -37,7 +45,7 @@ class TaskValidationContext(msgspec.Struct, frozen=True):
 def check_task(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
     """Add each problem of a task to the report. The name of the task is not checked here."""
     if not task.driver:
-        report.add_error(f"{path}.Driver", "Missing task driver")
+        report.add_error(f"{path}.Driver", "Missing task driver", "set one, such as docker, exec or raw_exec")
     for problem in find_option_problems(task.driver, task.config or {}):
         if not problem.is_unknown:  # An unknown option is a warning about the submitted job.
             option_path = format_path(["Config", *problem.path])
@@ -56,10 +64,13 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
     if task.restart_policy != context.group.restart_policy:
         # A problem in an inherited policy is reported once, for the group.
         check_restart(task.restart_policy, f"{path}.RestartPolicy", report)
+    _warn_of_shell_variable(task, path, report)
     _check_logs(task, context.group, path, report)
     _check_lifecycle(task, path, report)
     _check_services(task, context, path, report)
     check_templates(task.templates, path, report)
+    _check_destinations(task, path, report)
+    _check_ports(task, context, path, report)
     check_artifacts(task.artifacts, path, report)
     _check_payload(task, path, report)
     check_mounts(task.volume_mounts, context.group.volumes or (), path, report)
@@ -77,6 +88,29 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
         report.add_warning(f"{path}.Consul", "Consul is not supported; the block has no effect")
     if task.schedule:
         report.add_warning(f"{path}.Schedule", "Schedules of tasks are not supported; the block has no effect")
+
+
+def _warn_of_shell_variable(task: Task, path: str, report: ValidationReport) -> None:
+    """Add a warning for the first argument with a variable that a shell would replace, if no shell runs it."""
+    config = task.config or {}
+    command, arguments = config.get("command"), config.get("args")
+    if not isinstance(command, str) or not command:
+        return  # The program is that of the image, which may be a shell.
+    words: list[tuple[str, object]] = [(f"{path}.Config.command", command)]
+    if isinstance(arguments, list | tuple):
+        words += [(f"{path}.Config.args[{position}]", word) for position, word in enumerate(arguments)]
+    for word_path, word in words:
+        if not isinstance(word, str):
+            return
+        if found := _SHELL_VARIABLE.search(word):
+            report.add_warning(
+                word_path,
+                f'"{found[0][:80]}" reaches the program as this text, because no shell runs it',
+                f"write ${{{found[1][:80]}}}, which the node replaces",
+            )
+            return
+        if word.endswith(SHELL_NAME_END):
+            return
 
 
 def _check_kill_timeout(task: Task, group: TaskGroup, path: str, report: ValidationReport) -> None:
@@ -136,6 +170,39 @@ def _check_services(task: Task, context: TaskValidationContext, path: str, repor
     for position, service in enumerate(services):
         section = report.add_section(f'Service "{service.name}" validation failed')
         check_service(service, service_context, f"{path}.Services[{position}]", section)
+
+
+def _check_destinations(task: Task, path: str, report: ValidationReport) -> None:
+    """Add an error for each absolute destination of a template if the task sees the folders of the node, not its own `/`."""
+    for position, template in enumerate(task.templates or ()):
+        if task.driver in HOST_VIEW_DRIVERS and template.dest_path.startswith("/"):
+            report.add_error(
+                f"{path}.Templates[{position}].DestPath",
+                f'template destination "{template.dest_path}" is outside of the task\'s folder',
+                f"use a path in the task's folder, such as local/{template.dest_path.rpartition('/')[2] or 'app.conf'}",
+            )
+
+
+def _check_ports(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
+    """Add an error for each port of a container that the group does not have. A network of its own needs no such ports."""
+    ports = (task.config or {}).get("ports")
+    mode = context.group.networks[0].mode if context.group.networks else ""
+    if task.driver != "docker" or not isinstance(ports, list) or mode == "bridge" or mode.startswith("cni/"):
+        return
+    labels = list_port_labels(context.group.networks) | list_port_labels(task.resources.networks)
+    for position, label in enumerate(ports):
+        if isinstance(label, str) and label not in labels and "${" not in label:
+            nearest = find_nearest_name(label, sorted(labels))
+            port = label.rpartition(":")[2]
+            report.add_error(
+                f"{path}.Config.ports[{position}]",
+                f'Port label "{label[:80]}" does not exist in the group\'s network',
+                f'did you mean "{nearest}"?'
+                if nearest
+                else f"add a port to the network of the group with to = {port}, and write its label here"
+                if port.isdecimal()
+                else "add the port to the network of the group, or fix its name",
+            )
 
 
 def _check_payload(task: Task, path: str, report: ValidationReport) -> None:

@@ -77,7 +77,9 @@ def check_mounts(
         field_path = f"{path}.VolumeMounts[{position}]"
         if mount.volume not in volumes:
             report.add_error(
-                f"{field_path}.Volume", f'Volume Mount ({position}) references undefined volume "{mount.volume}"'
+                f"{field_path}.Volume",
+                f'Volume Mount ({position}) references undefined volume "{mount.volume}"',
+                "add a volume of this name to the group, or fix the name",
             )
         if mount.propagation_mode not in PROPAGATION_MODES:
             report.add_error(

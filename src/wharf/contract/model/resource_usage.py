@@ -14,6 +14,7 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.resources import AllocatedResources, AllocatedTaskResources
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.nodes.resources import NodeResources, ReservedResources
 
 MAX_AMOUNT: Final = 2**40
 """The largest amount of one node or allocation, in MHz or MB. A larger one counts as this one.
@@ -113,9 +114,13 @@ def get_node_capacity(node: Node) -> Usage:
 
     All are 0 if the node reports no resources.
     """
-    if node.node_resources is None:
+    return get_capacity(node.node_resources, node.reserved_resources)
+
+
+def get_capacity(total: NodeResources | None, reserved: ReservedResources | None) -> Usage:
+    """Return the CPU, memory and disk of a node for allocations: its resources minus what it reserves."""
+    if total is None:
         return Usage()
-    total, reserved = node.node_resources, node.reserved_resources
     if reserved is None:
         return _build_usage(total.cpu.cpu_shares, total.memory.memory_mb, total.disk.disk_mb)
     return _build_usage(

@@ -1,0 +1,1 @@
+"""`wharf flow`: flows and their runs, which are jobs with steps."""

@@ -1,0 +1,1 @@
+"""`wharf top`: the use of the cluster, live on a terminal."""

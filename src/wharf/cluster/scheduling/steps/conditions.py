@@ -1,0 +1,96 @@
+"""Evaluates the condition `If` of a step. A condition that cannot be evaluated is an error, never true.
+
+It is evaluated in the write that ends the last need of the step, so it may take only a few milliseconds.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from wharf.cluster.scheduling.steps.decider import ConditionEvaluator, ConditionResult
+from wharf.contract.model.jobs.conditions import (
+    ConditionValues,
+    compile_condition,
+    find_condition_problem,
+    list_condition_names,
+    list_metadata_names,
+)
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.step_outputs import list_needed_steps, list_output_names
+from wharf.languages.filters import FilterError
+
+MAX_CONDITION_STEPS: Final = 2_000
+"""Steps of the filter language that one evaluation may take, about 2 ms. A run may decide 500 conditions in one write."""
+MAX_VALUE_BYTES: Final = 100
+MAX_DETAIL_BYTES: Final = 500
+"""UTF-8 bytes of one value, and of the text with all of them, that are stored with the state of a step. A write has at most
+1.4 MB, and the states of 500 steps of a run are one record."""
+
+FindTexts = Callable[[str], Mapping[str, str]]
+"""Returns the outputs of a step that has ended, by name. A declared output that its program did not write is missing."""
+
+
+def make_condition_evaluator(job: Job, find_texts: FindTexts) -> ConditionEvaluator:
+    """Return the function that evaluates the conditions of the steps of a job."""
+
+    def evaluate(group: TaskGroup) -> ConditionResult:
+        return evaluate_condition(job, group, find_texts)
+
+    return evaluate
+
+
+def evaluate_condition(job: Job, group: TaskGroup, find_texts: FindTexts) -> ConditionResult:
+    """Return whether the condition of a step holds, with the values that decided, or why it cannot be evaluated."""
+    try:
+        condition = compile_condition(group.condition)
+        names = list_condition_names(condition)
+        needed = (
+            frozenset(list_needed_steps(job, group)) if any(parts[0] == "steps" for parts in names) else frozenset()
+        )
+        if problem := find_condition_problem(job, group, names, needed.__contains__):
+            return _make_error(problem)
+        values = _read_values(job, group, names, find_texts)
+        is_true = condition.accepts_within(values, MAX_CONDITION_STEPS)
+    except FilterError as error:
+        return _make_error(error.text)
+    return ConditionResult(is_true, _describe_values(values, names))
+
+
+def _make_error(problem: str) -> ConditionResult:
+    return ConditionResult(False, _cut_text(f"If cannot be evaluated: {problem}", MAX_DETAIL_BYTES), is_error=True)
+
+
+def _cut_text(text: str, max_bytes: int) -> str:
+    """Return the text, or its beginning with an ellipsis, in at most this number of UTF-8 bytes."""
+    encoded = text.encode("utf-8", "surrogatepass")
+    if len(encoded) <= max_bytes:
+        return text
+    ellipsis = "…"
+    return encoded[: max_bytes - len(ellipsis.encode())].decode("utf-8", "ignore") + ellipsis
+
+
+def _read_values(job: Job, group: TaskGroup, names: list[tuple[str, ...]], find_texts: FindTexts) -> ConditionValues:
+    """Return the record that the condition tests. Outputs of steps that it does not name are not read."""
+    steps: dict[str, Mapping[str, str]] = {}
+    reads_all = any(parts == ("steps",) for parts in names)
+    named = {parts[1] for parts in names if parts[0] == "steps" and len(parts) > 1}
+    for name in list_needed_steps(job, group):
+        needed = job.find_group(name)
+        is_single = needed is not None and (needed.array is None or needed.array.element_count == 1)
+        if is_single and (reads_all or name in named):
+            steps[name] = dict.fromkeys(list_output_names(needed), "") | dict(find_texts(name))
+    return ConditionValues(meta=dict.fromkeys(list_metadata_names(job), "") | (job.meta or {}), steps=steps)
+
+
+def _describe_values(values: ConditionValues, names: list[tuple[str, ...]]) -> str:
+    """Return the values that the condition read, such as `steps.build.version = "1.2", meta.env = "prod"`."""
+    texts = []
+    for parts in names:
+        value: object = values.meta if parts[0] == "meta" else values.steps
+        for part in parts[1:]:
+            value = value.get(part, {}) if isinstance(value, Mapping) else value
+        if isinstance(value, str):
+            texts.append(f'{".".join(parts)} = "{_cut_text(value, MAX_VALUE_BYTES)}"')
+        elif isinstance(value, Mapping):
+            texts.append(f"{'.'.join(parts)} has {len(value)} entries")
+    return _cut_text(", ".join(texts), MAX_DETAIL_BYTES)

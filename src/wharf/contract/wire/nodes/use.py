@@ -1,0 +1,31 @@
+"""How full one node is, and what runs on it, in a reply of limited size."""
+
+from typing import Final
+
+from wharf.contract.model.allocations.allocation import AllocationStub
+from wharf.contract.model.record import Record
+
+DEFAULT_SHOWN_ALLOCATIONS: Final = 100
+MAX_SHOWN_ALLOCATIONS: Final = 1_000
+"""Limits the size of the reply: a node can have 100,000 allocations that have ended."""
+
+
+class DeviceUse(Record):
+    """How many instances of a model of devices are assigned to allocations."""
+
+    vendor: str
+    type: str
+    name: str
+    in_use: int
+
+
+class NodeUse(Record):
+    """What the allocations of a node request together, and the newest of them."""
+
+    cpu: int = 0  # In MHz. All allocations count that use the node, also those that the caller may not read.
+    memory_mb: int = 0
+    devices: tuple[DeviceUse, ...] = ()
+    allocation_count: int = 0  # The allocations that the caller may read, also those that have ended.
+    allocations: tuple[
+        AllocationStub, ...
+    ] = ()  # The first of them: those that use the node, then the others, newest first.

@@ -1,0 +1,79 @@
+"""What a person can do with a job: scale, dispatch, launch, evaluate, restart, stop and start it."""
+
+import msgspec
+
+from wharf.contract.model.jobs.job import Job, JobStatus, PayloadRequirement
+
+
+class ScaledGroup(msgspec.Struct, frozen=True):
+    """A group with its count."""
+
+    name: str
+    count: int
+
+
+class MetaField(msgspec.Struct, frozen=True):
+    """A key of metadata that a dispatch must or may set."""
+
+    key: str
+    is_required: bool
+
+
+class DispatchForm(msgspec.Struct, frozen=True):
+    """What a dispatch of a parameterized job takes."""
+
+    fields: tuple[MetaField, ...]
+    takes_payload: bool
+    needs_payload: bool
+
+
+class ActionsView(msgspec.Struct, frozen=True):
+    """The actions of a job."""
+
+    job_id: str
+    namespace: str
+    index: int
+    """The index of the job that the page shows: a form is refused if the job has changed since."""
+    is_stopped: bool
+    is_ended: bool
+    """Whether it has ended by itself, so that there is nothing to stop."""
+    groups: tuple[ScaledGroup, ...]
+    """Those that can be scaled: not those of a system job, which runs on each node, or of a template, which runs nothing itself,
+    and no arrays."""
+    dispatch: DispatchForm | None
+    launches: tuple[str, ...]
+    """The times of a periodic job, as cron expressions."""
+    can_restart: bool
+    once: str
+    """Makes the second submission of the same form no second dispatch."""
+
+
+def build_actions_view(job: Job, once: str) -> ActionsView:
+    """Return the actions that make sense for a job."""
+    template = job.parameterized_job
+    is_template = template is not None or job.periodic is not None
+    specs = () if job.periodic is None else (*(job.periodic.specs or ()), job.periodic.spec)
+    return ActionsView(
+        job_id=job.id,
+        namespace=job.namespace,
+        index=job.job_modify_index,
+        is_stopped=job.stop,
+        is_ended=job.status is JobStatus.DEAD,
+        groups=()
+        if is_template or job.type in ("system", "sysbatch")
+        else tuple(ScaledGroup(group.name, group.count) for group in job.groups if group.array is None),
+        dispatch=None
+        if template is None
+        else DispatchForm(
+            tuple(
+                MetaField(key, is_required)
+                for keys, is_required in ((template.meta_required, True), (template.meta_optional, False))
+                for key in keys or ()
+            ),
+            takes_payload=template.payload != PayloadRequirement.FORBIDDEN,
+            needs_payload=template.payload == PayloadRequirement.REQUIRED,
+        ),
+        launches=tuple(dict.fromkeys(spec for spec in specs if spec)),
+        can_restart=not is_template and not job.stop and job.status is not JobStatus.DEAD,
+        once=once,
+    )
