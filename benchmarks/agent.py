@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.agent_process import list_children
 from benchmarks.figures import Figure, Figures
 
 ROUND_COUNT = 5
@@ -74,7 +75,7 @@ class DevProcess:
     def measure_idle(self, idle_s: float) -> Figures:
         """Measure CPU time and memory of all processes while nothing happens."""
         time.sleep(SETTLE_S)
-        pids = [self._process.pid, *_list_children(self._process.pid)]
+        pids = [self._process.pid, *list_children(self._process.pid)]
         before = sum(map(_read_cpu_s, pids))
         time.sleep(idle_s)
         used = sum(map(_read_cpu_s, pids)) - before
@@ -91,10 +92,6 @@ class DevProcess:
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=60)
         return time.monotonic() - started_s
-
-
-def _list_children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _read_cpu_s(pid: int) -> float:

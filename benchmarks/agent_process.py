@@ -13,6 +13,8 @@ from typing import Final
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 60.0
+DEFAULT_MAX_COUNT: Final = 50_000
+"""The default of `job_max_count`."""
 
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _READY: Final = re.compile(r"ready after [\d.]+ s|\bready\b.*after")
@@ -26,6 +28,7 @@ log_level = "warn"
 enabled = true
 min_heartbeat_ttl = "{heartbeat_ttl}"
 max_heartbeats_per_second = {max_heartbeats_per_second}
+job_max_count = {max_count}
 
 [client]
 enabled = {has_node}
@@ -54,6 +57,7 @@ class AgentProcess:
         heartbeat_ttl: str = "10s",
         max_heartbeats_per_second: float = 50.0,
         fake_nodes: int = 0,
+        max_count: int = DEFAULT_MAX_COUNT,
     ) -> None:
         config, out = folder / "agent.toml", folder / "out.txt"
         text = CONFIG.format(
@@ -64,6 +68,7 @@ class AgentProcess:
             max_heartbeats_per_second=float(max_heartbeats_per_second),
             has_node=str(bool(fake_nodes)).lower(),
             fake_nodes=fake_nodes,
+            max_count=max_count,
         )
         config.write_text(text, "utf-8")
         with out.open("wb") as opened, (folder / "err.txt").open("wb") as errors:
@@ -89,7 +94,7 @@ class AgentProcess:
         return [self._process.pid, *list_children(self._process.pid)]
 
     def list_pids_of_role(self, role: str) -> list[int]:
-        return [pid for pid in self.list_pids() if _read_role(pid).partition("-")[0] == role]
+        return [pid for pid in self.list_pids() if read_role(pid).partition("-")[0] == role]
 
     def stop(self) -> None:
         self._process.terminate()
@@ -103,8 +108,9 @@ def run_agent(
     acl: bool = False,
     heartbeat_ttl: str = "10s",
     max_heartbeats_per_second: float = 50.0,
+    max_count: int = DEFAULT_MAX_COUNT,
 ) -> Iterator[AgentProcess]:
-    """Run an agent. `heartbeat_ttl` is the time after which nodes without heartbeats are down; it grows with the fleet, so
+    """Run an agent. A job may have `max_count` allocations. `heartbeat_ttl` is the time after which nodes without heartbeats are down; it grows with the fleet, so
     that at most `max_heartbeats_per_second` arrive.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -114,6 +120,7 @@ def run_agent(
             acl=acl,
             heartbeat_ttl=heartbeat_ttl,
             max_heartbeats_per_second=max_heartbeats_per_second,
+            max_count=max_count,
         )
         try:
             yield process
@@ -125,12 +132,12 @@ def list_children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def measure_cpu_s(pids: Sequence[int]) -> float:
-    """Return the CPU seconds that these processes have used since their start."""
+def measure_cpu_s(pids: Sequence[int], *, with_children: bool = False) -> float:
+    """Return the CPU seconds that these processes have used since their start; `with_children`, also their children that have ended."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+        ticks += sum(map(int, fields[11 : 15 if with_children else 13]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -144,6 +151,7 @@ def _read_memory_kb(pid: int) -> int:
     return int(line.split()[1])
 
 
-def _read_role(pid: int) -> str:
-    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return arguments[-2].decode() if len(arguments) > 2 and b"wharf.agent.child" in arguments else ""
+def read_role(pid: int) -> str:
+    """Return the role of a child process of an agent, or "" for another process."""
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    return arguments[-1].decode() if len(arguments) > 1 and b"wharf.agent.child" in arguments else ""

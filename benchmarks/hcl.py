@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from benchmarks.figures import Figure, Figures
-from wharf.job_files.hcl import parse_hcl_job
+from wharf.job_files.hcl.parsing import parse_hcl_job
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DocumentErrors
 from wharf.languages.hcl.documents import evaluate_document, parse_document

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.agent_process import list_children, measure_cpu_s, measure_memory_mb
+from benchmarks.agent_process import list_children, measure_cpu_s, measure_memory_mb, read_role
 from benchmarks.figures import Figure, Figures, print_table
 
 CONFIG: Final = """
@@ -91,19 +91,19 @@ class NodeBenchmarkCluster:
 
     def find_role_pid(self, name: str) -> int:
         """Return the child process of the agent with this role. Raises `LookupError` if there is none."""
-        for pid in list_children(self.process.pid):
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if len(arguments) > 2 and arguments[-2].decode().partition("-")[0] == name:
+        for role, pid in self._list_child_roles():
+            if role.partition("-")[0] == name:
                 return pid
         raise LookupError(name)
 
     def list_roles(self) -> dict[str, int]:
         """Return the process id of each role, including the agent and the supervisor."""
-        pids = {"agent": self.process.pid}
-        for pid in list_children(self.process.pid):
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            pids[arguments[-2].decode() if len(arguments) > 2 else str(pid)] = pid
-        return pids | {"supervisor": self.list_pids(SUPERVISOR)[0]}
+        children = dict(self._list_child_roles())
+        return {"agent": self.process.pid, **children, "supervisor": self.list_pids(SUPERVISOR)[0]}
+
+    def _list_child_roles(self) -> list[tuple[str, int]]:
+        """Return the role and the process id of each child process of the agent."""
+        return [(read_role(pid), pid) for pid in list_children(self.process.pid)]
 
     def stop(self) -> None:
         """Stop the agent, and kill the supervisors that outlive it."""

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
-from benchmarks.agent_process import AgentProcess, measure_cpu_s, run_agent
+from benchmarks.agent_process import DEFAULT_MAX_COUNT, AgentProcess, measure_cpu_s, run_agent
 
 RACK_COUNT: Final = 50
 PLACEMENT_TIMEOUT_S: Final = 600.0
+MAX_IDLE_S: Final = 2.0
+"""A connection that was idle for longer is replaced."""
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 ROLES: Final = ("brain", "store", "api")
 
@@ -79,9 +81,9 @@ class PlacingCluster:
 
 
 @contextmanager
-def run_placing_cluster(nodes: int) -> Iterator[PlacingCluster]:
-    """Run a server with this number of nodes."""
-    with run_agent(heartbeat_ttl="4h") as server:
+def run_placing_cluster(nodes: int, *, max_count: int = DEFAULT_MAX_COUNT) -> Iterator[PlacingCluster]:
+    """Run a server with this number of nodes. A job may have `max_count` allocations."""
+    with run_agent(heartbeat_ttl="4h", max_count=max_count) as server:
         cluster = PlacingCluster(server)
         cluster.register_nodes(0, nodes)
         yield cluster
@@ -119,6 +121,7 @@ class ServerCaller:
 
     def __init__(self, server: AgentProcess) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        self._last_request_s = time.monotonic()
 
     def put(self, path: str, body: object, headers: Mapping[str, str] = NO_HEADERS) -> Any:
         return self._send("PUT", path, json.dumps(body), headers)
@@ -127,6 +130,9 @@ class ServerCaller:
         return self._send("GET", path, None, NO_HEADERS)
 
     def _send(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Any:
+        if time.monotonic() - self._last_request_s > MAX_IDLE_S:
+            self._connection.close()  # The server may have closed it. The request opens a new one.
+        self._last_request_s = time.monotonic()
         self._connection.request(method, path, body=body, headers=dict(headers))
         reply = self._connection.getresponse()
         text = reply.read().decode()
