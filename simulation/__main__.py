@@ -3,6 +3,7 @@
 python -m simulation --seeds 300               new seeds
 python -m simulation --seed 17                 one seed again, with exactly the same steps
 python -m simulation --seed 17 --story FILE    the same, and write all its events to FILE
+python -m simulation --seeds 300 --batch         only batch jobs with arrays and steps
 python -m simulation --seeds 300 --plant missed-wake
 """
 
@@ -35,8 +36,10 @@ def main(arguments: Sequence[str]) -> int:
         os.execv(sys.executable, [sys.executable, "-m", "simulation", *arguments])
     bug = PlantedBug(options.plant) if options.plant else None
     if options.seed is not None:
-        return _run_one(options.seed, bug, in_order=options.in_order, timeline_file=options.story)
-    return _run_many(options.seeds, options.first, bug)
+        return _run_one(
+            options.seed, bug, only_batch=options.batch, in_order=options.in_order, timeline_file=options.story
+        )
+    return _run_many(options.seeds, options.first, bug, only_batch=options.batch)
 
 
 def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -52,33 +55,34 @@ def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--in-order", action="store_true", help="with --seed: run callbacks in the order of a real event loop"
     )
+    parser.add_argument("--batch", action="store_true", help="use only batch jobs, of which most have arrays or steps")
     parser.add_argument(
         "--plant", choices=[bug.value for bug in PlantedBug], help="plant this bug; a seed must detect it"
     )
     return parser.parse_args(arguments)
 
 
-def _run_one(seed: int, bug: PlantedBug | None, *, in_order: bool, timeline_file: str | None) -> int:
+def _run_one(seed: int, bug: PlantedBug | None, *, only_batch: bool, in_order: bool, timeline_file: str | None) -> int:
     """Run one seed. Return the exit status."""
-    run = SeedRun(seed, bug=bug, is_shuffled=not in_order)
+    run = SeedRun(seed, bug=bug, is_shuffled=not in_order, only_batch=only_batch)
     result = run.run()
     if timeline_file:
         Path(timeline_file).write_text("".join(f"{line}\n" for line in run.timeline.entries), "utf-8")
-    _print_result(result, bug)
+    _print_result(result, bug, only_batch=only_batch)
     return 1 if result.failure is not None else 0
 
 
-def _run_many(count: int, first: int | None, bug: PlantedBug | None) -> int:
+def _run_many(count: int, first: int | None, bug: PlantedBug | None, *, only_batch: bool) -> int:
     """Run consecutive seeds. Return the exit status: 0 if all pass, or if one detects the planted bug."""
     start = RealWorld().random.randrange(MAX_NEW_SEED) if first is None else first
     print(f"running {count} seeds from {start}" + (f" with planted bug {bug}" if bug else ""), flush=True)
     results: list[SeedResult] = []
-    for result in _iterate_results(range(start, start + count), bug):
+    for result in _iterate_results(range(start, start + count), bug, only_batch=only_batch):
         results.append(result)
         if len(results) % SEEDS_PER_PROGRESS_LINE == 0:
             print(f"{len(results)} of {count} seeds done", flush=True)
         if result.failure is not None or count < SEEDS_PER_PROGRESS_LINE:
-            _print_result(result, bug)
+            _print_result(result, bug, only_batch=only_batch)
         if result.failure is not None and bug is not None:
             print(f"seed {result.seed} detected {bug} (seeds run: {len(results)})")
             return 0
@@ -88,17 +92,17 @@ def _run_many(count: int, first: int | None, bug: PlantedBug | None) -> int:
     return _print_summary(results, measure_coverage(results))
 
 
-def _iterate_results(seeds: Sequence[int], bug: PlantedBug | None) -> Iterator[SeedResult]:
+def _iterate_results(seeds: Sequence[int], bug: PlantedBug | None, *, only_batch: bool) -> Iterator[SeedResult]:
     """Run the seeds in two processes, and yield the results in order.
 
     Objects from before the first seed are excluded from garbage collection. `concurrent.futures` is not used, because it
     hangs in Python 3.11 when it replaces its processes.
     """
     with get_context("spawn").Pool(PROCESS_COUNT, gc.freeze, maxtasksperchild=SEEDS_PER_PROCESS) as pool:
-        yield from pool.imap(partial(run_seed, bug=bug), seeds)
+        yield from pool.imap(partial(run_seed, bug=bug, only_batch=only_batch), seeds)
 
 
-def _print_result(result: SeedResult, bug: PlantedBug | None) -> None:
+def _print_result(result: SeedResult, bug: PlantedBug | None, *, only_batch: bool) -> None:
     """Print the result of a seed. For a failure, print its timeline, its error and the command that repeats it."""
     if result.failure is None:
         print(f"seed {result.seed}: {result.events} events, {sum(result.faults.values())} faults, no violations")
@@ -110,7 +114,7 @@ def _print_result(result: SeedResult, bug: PlantedBug | None) -> None:
     print(f"\nseed {result.seed} FAILED after {result.events} events\n")
     print("\n".join(result.failure.timeline))
     print(f"\n{result.failure.text}\n")
-    planted = f" --plant {bug}" if bug else ""
+    planted = (" --batch" if only_batch else "") + (f" --plant {bug}" if bug else "")
     print(f"Repeat with: python -m simulation --seed {result.seed}{planted} --story story.txt\n", flush=True)
 
 

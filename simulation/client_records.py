@@ -15,6 +15,7 @@ from simulation.rollout_invariants import find_reverted_job
 from simulation.timeline import Timeline
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOBS, NODES
+from wharf.contract.model.jobs.job import JobType
 
 RESTORE_CLIENT: Final = "the restore"
 
@@ -22,7 +23,9 @@ RESTORE_CLIENT: Final = "the restore"
 class ClientRecords:
     """The calls of all clients, and their replies."""
 
-    def __init__(self, cluster: Cluster, read_checker: ReadChecker, timeline: Timeline) -> None:
+    def __init__(
+        self, cluster: Cluster, read_checker: ReadChecker, timeline: Timeline, *, only_batch: bool = False
+    ) -> None:
         self.cluster = cluster
         self.read_checker = read_checker
         self.timeline = timeline
@@ -34,6 +37,8 @@ class ClientRecords:
         """The current write of each client, with its history and key. If the network repeats it, the copy is recorded."""
         random = Random(f"{cluster.seed}/jobs")
         self.jobs = [SimulatedJob(number, random) for number in range(JOB_COUNT)]
+        if only_batch:
+            self.jobs = [job for job in self.jobs if job.type == JobType.BATCH]
         self.dispatched: dict[str, int] = {}
         """The child jobs in the replies to dispatches, with the index of the reply."""
         self.restore_count = 0

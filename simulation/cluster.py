@@ -35,8 +35,12 @@ from wharf.cluster.server.duties.collection import CollectionDuty, VolumeDuty
 from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.isolation import IsolationDuty
+from wharf.cluster.server.duties.job_needs import JobNeedDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
+from wharf.cluster.server.duties.run_queue import RunQueueDuty
+from wharf.cluster.server.duties.runs import RunDuty
+from wharf.cluster.server.duties.step_locks import StepLockDuty
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.http import HttpPeerTransports
 from wharf.cluster.server.rpc.leader_client import LeaderClient
@@ -139,8 +143,12 @@ class ServerProcess:
         DeploymentDuty(server.world, brain, server.job_settings)
         DrainDuty(server.world, brain)
         PeriodicLaunchDuty(server.world, brain, server.job_settings)
+        RunQueueDuty(brain)
+        RunDuty(server.world, brain)
+        JobNeedDuty(brain)
         CollectionDuty(server.world, brain, COLLECTION_SETTINGS)
         QuotaDuty(brain)
+        StepLockDuty(brain)
         IsolationDuty(brain)
         VolumeDuty(brain)
         return brain, election

@@ -7,6 +7,8 @@ never change.
 from random import Random
 from typing import Final
 
+from simulation.runs import make_flow, make_steps
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.group_policies import (
     DisconnectPolicy,
     MigratePolicy,
@@ -31,6 +33,12 @@ MAX_RUNNING_BY_TEMPLATE: Final = {24: 2, 25: 0}
 """The numbers of the parameterized jobs, with the maximum number of running children; 0: no limit."""
 
 
+RUN_JOBS: Final = frozenset({20, 25})
+"""The numbers of the batch jobs that have steps. The second one is parameterized, so its children are runs."""
+ARRAY_JOBS: Final = frozenset({22, 23})
+"""The numbers of the batch jobs that have an array."""
+
+
 class SimulatedJob:
     """One of the jobs, with any value."""
 
@@ -39,17 +47,23 @@ class SimulatedJob:
         self.type = JOB_TYPES[number % len(JOB_TYPES)]
         self.is_parameterized = number % len(JOB_TYPES) in MAX_RUNNING_BY_TEMPLATE
         self.max_running = MAX_RUNNING_BY_TEMPLATE.get(number % len(JOB_TYPES), 0)
+        self.is_run = number % len(JOB_TYPES) in RUN_JOBS
+        self.is_array = number % len(JOB_TYPES) in ARRAY_JOBS
         self.cpu = random.choice([50, 100, 300, 700, 1_500])
 
     def make_job(self, value: int) -> Job:
         """Return the specification of the job for this value."""
         draw = Random(f"{self.id}/{value}")
+        if self.is_run:
+            return self._make_run(value, draw)
         per_node = self.type in (JobType.SYSTEM, JobType.SYSBATCH)
         config: dict[str, object] = {}
         # Failed allocations are replaced at once, without end, so they must not fail too fast.
         if self.type in (JobType.BATCH, JobType.SYSBATCH):
             config["exit_code"] = draw.choice([0, 0, 0, 0, 1])
             config["run_for"] = (draw.randint(20, 60) if config["exit_code"] else draw.randint(1, 40)) * SECOND
+            if self.is_array:
+                config["run_for"] = draw.randint(1, 6) * SECOND
         elif draw.random() < 0.15:
             config["run_for"] = draw.randint(15, 60) * SECOND
             config["exit_code"] = 1
@@ -61,13 +75,21 @@ class SimulatedJob:
             attempts=draw.choice([0, 0, 1, 2]), interval=1_800 * SECOND, delay=draw.randint(1, 3) * SECOND,
         )  # fmt: skip
         group = TaskGroup(
-            name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task, *self._make_side_tasks(draw)),
+            name="group", count=1 if per_node or self.is_array else draw.randint(1, 5), array=self._make_array(draw), tasks=(task, *self._make_side_tasks(draw)),
             restart_policy=restart, update=self._make_update_policy(draw), migrate=self._make_migrate_policy(draw), disconnect=self._make_disconnect_policy(draw),
         )  # fmt: skip
         datacenters = draw.choice([("*",), ("dc1",), ("dc1", "dc2")])
         return Job(
             id=self.id, type=self.type, priority=draw.choice([20, 50, 50, 80]), datacenters=datacenters,
             meta={"value": str(value)}, task_groups=(group,),
+            parameterized_job=Parameterized(max_running=self.max_running) if self.is_parameterized else None,
+        )  # fmt: skip
+
+    def _make_run(self, value: int, draw: Random) -> Job:
+        """Return a job with steps."""
+        return Job(
+            id=self.id, type=self.type, priority=draw.choice([20, 50, 80]), datacenters=("*",), meta={"value": str(value)},
+            task_groups=make_steps(draw), flow=make_flow(draw),
             parameterized_job=Parameterized(max_running=self.max_running) if self.is_parameterized else None,
         )  # fmt: skip
 
@@ -84,6 +106,14 @@ class SimulatedJob:
             )
             for hook, is_sidecar in hooks
         ]  # fmt: skip
+
+    def _make_array(self, draw: Random) -> GroupArray | None:
+        """Return the array of the group; most jobs have none."""
+        if not self.is_array:
+            return None
+        return GroupArray(
+            size=draw.randint(1, 12), max_running=draw.choice([0, 1, 2, 4]), fail_fast=draw.random() < 0.3
+        )
 
     def _make_update_policy(self, draw: Random) -> UpdatePolicy | None:
         """Return a policy that mostly creates deployments, with times that fit a seed."""

@@ -23,6 +23,14 @@ class StopJob(msgspec.Struct, frozen=True):
     """A stop of a job: its value becomes `(value, True)`. The response has its version; 0 if there is no job."""
 
 
+class RerunElements(msgspec.Struct, frozen=True):
+    """A run of elements of an array again. A stopped job starts again: its value becomes `(value, False)`, in a new version.
+
+    The response has the version of the job, which does not change if the job was not stopped. It is `UnchangedRecord` if
+    no element was selected.
+    """
+
+
 class PurgeJob(msgspec.Struct, frozen=True):
     """A deletion of a job. The response is that of `StopJob`."""
 
@@ -55,7 +63,7 @@ class VersionConflict(msgspec.Struct, frozen=True):
     """The response of a conditional write if the record has another version."""
 
 
-RecordRequest = ReadRecord | PutRecordValue | PutIfVersion | StopJob | PurgeJob | RestoreRecord
+RecordRequest = ReadRecord | PutRecordValue | PutIfVersion | StopJob | RerunElements | PurgeJob | RestoreRecord
 RecordResponse = RecordState | UnchangedRecord | VersionConflict
 
 NO_RECORD: Final = RecordState(None, 0)
@@ -76,6 +84,8 @@ class VersionedRecordModel:
                 return self._put_if(state, version, value, response)
             case StopJob():
                 return self._stop(state, response)
+            case RerunElements():
+                return self._rerun(state, response)
             case PurgeJob():
                 return NO_RECORD if response is None or (response == NO_RECORD) == (state == NO_RECORD) else None
             case RestoreRecord():
@@ -108,6 +118,24 @@ class VersionedRecordModel:
         if not isinstance(response, RecordState) or response.version <= state.version:
             return None
         return RecordState(stopped, response.version)
+
+    def _rerun(self, state: RecordState, response: RecordResponse | None) -> RecordState | None:
+        """Return the state after a rerun with this response, or `None` if it cannot have this response."""
+        if state == NO_RECORD:
+            return None  # A rerun of a missing job is refused.
+        assert isinstance(state.value, tuple), "only jobs have elements, and their values are pairs"
+        value, is_stopped = state.value
+        if isinstance(response, UnchangedRecord):
+            return state
+        if response is None:
+            return RecordState((value, False), UNKNOWN_VERSION) if is_stopped else state
+        if not isinstance(response, RecordState):
+            return None
+        if is_stopped:
+            return RecordState((value, False), response.version) if response.version > state.version else None
+        return (
+            RecordState(state.value, response.version) if state.version in (response.version, UNKNOWN_VERSION) else None
+        )
 
     def _put_if(
         self, state: RecordState, version: int, value: Hashable, response: RecordResponse | None

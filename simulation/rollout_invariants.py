@@ -235,7 +235,7 @@ class RolloutInvariants:
         return after is not None and _is_active(after)
 
     def check_batch_runs_once(self, batch: ObservedBatch) -> None:
-        """Completed batch work is not placed again."""
+        """Completed batch work is not placed again, except for elements of an array in a new attempt."""
         for placed in _list_placements(batch):
             job = self._replica.get(JOBS, placed.namespace, placed.job_id)
             if job is None or not job.is_finite:
@@ -243,6 +243,7 @@ class RolloutInvariants:
             for existing in self._replica.list_by_index(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
                 is_same = (existing.name, existing.job_version) == (placed.name, placed.job_version)
                 is_same = is_same and existing.job_create_index == placed.job_create_index
+                is_same = is_same and existing.array_attempt == placed.array_attempt
                 is_same = is_same and (job.type == JobType.BATCH or existing.node_id == placed.node_id)
                 if (
                     is_same

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from simulation.array_invariants import ArrayInvariants
 from simulation.chaos import LEASE_EXPIRED, Chaos
 from simulation.client_records import ClientRecords
 from simulation.cluster import Cluster, make_log
@@ -19,6 +20,7 @@ from simulation.history import CallHistory
 from simulation.invariants import BatchInvariants, Transition, require_consistent_state, require_same_records
 from simulation.jobs import read_value
 from simulation.linearizability import Model, check_all_keys
+from simulation.lock_invariants import LockInvariants
 from simulation.loop import RunFailed, SimulatedLoop, SimulationStuck
 from simulation.models import (
     NO_RECORD,
@@ -35,6 +37,7 @@ from simulation.planted_bugs import PlantedBug, plant_bug
 from simulation.read_checks import ReadChecker
 from simulation.record_history import ObservedBatch, RecordHistory
 from simulation.rollout_invariants import RolloutInvariants
+from simulation.run_invariants import RunInvariants
 from simulation.steady_state import has_reservation_due, require_steady_state
 from simulation.task_invariants import TaskInvariants
 from simulation.task_runs import TaskRunLog
@@ -86,7 +89,10 @@ class SeedResult(msgspec.Struct, frozen=True):
 class SeedRun:
     """A simulated cluster with its clients, faults and checks."""
 
-    def __init__(self, seed: int, *, bug: PlantedBug | None = None, is_shuffled: bool = True) -> None:
+    def __init__(
+        self, seed: int, *, bug: PlantedBug | None = None, is_shuffled: bool = True, only_batch: bool = False
+    ) -> None:
+        """`only_batch`: the clients use only batch jobs, of which most have arrays or steps."""
         self.seed = seed
         self.loop = SimulatedLoop(seed, is_shuffled=is_shuffled, max_steps=MAX_STEPS)
         self.timeline = Timeline(self.loop)
@@ -99,12 +105,15 @@ class SeedRun:
         self.task_invariants = TaskInvariants(self.cluster, self.record_history)
         self.log.observer = self.record_history
         self.batch_invariants = BatchInvariants(self.record_history)
+        self.array_invariants = ArrayInvariants(self.record_history)
+        self.lock_invariants = LockInvariants(self.record_history, self.task_runs)
+        self.run_invariants = RunInvariants(self.record_history)
         self.contact_invariants = ContactInvariants(self.record_history)
         self.rollout_invariants = RolloutInvariants(self.record_history, self.loop.time)
         self.record_history.batch_checks += [self._count_leases, self._check_periodically]
         self.read_checker = ReadChecker(self.record_history)
         self.chaos = Chaos(self.cluster, self.timeline)
-        self.client_records = ClientRecords(self.cluster, self.read_checker, self.timeline)
+        self.client_records = ClientRecords(self.cluster, self.read_checker, self.timeline, only_batch=only_batch)
         self.workload = Workload(self.client_records)
         self.record_history.batch_checks.append(self.client_records.on_batch)
         self.record_history.on_new_epoch.append(lambda: self.client_records.on_restored(self.record_history.replica))
@@ -195,7 +204,9 @@ class SeedRun:
         while True:
             await asyncio.sleep(10.0)
             try:
+                self.lock_invariants.require_free_locks_are_taken()
                 require_steady_state(self.record_history, self._read_leader_clock_ns())
+                self.run_invariants.require_ended()
                 self.task_invariants.check_running_tasks()
                 self._require_caught_up()
                 return
@@ -288,5 +299,7 @@ def _require_linearizable_calls(
             )
 
 
-def run_seed(seed: int, *, bug: PlantedBug | None = None, is_shuffled: bool = True) -> SeedResult:
-    return SeedRun(seed, bug=bug, is_shuffled=is_shuffled).run()
+def run_seed(
+    seed: int, *, bug: PlantedBug | None = None, is_shuffled: bool = True, only_batch: bool = False
+) -> SeedResult:
+    return SeedRun(seed, bug=bug, is_shuffled=is_shuffled, only_batch=only_batch).run()

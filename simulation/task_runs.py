@@ -75,6 +75,8 @@ class TaskRunLog:
         """Allocations that were deleted from the log. A restore may return them, and then they start again."""
         self._power_losses: dict[str, int] = {}
         """The number of power failures, by machine."""
+        self.start_checks: list[Callable[[TaskRun, Mapping[str, Mapping[str, list[TaskRun]]]], None]] = []
+        """Called before a start, with all runs that started until then, by allocation and task."""
         history.batch_checks.append(self.check_node_reports)
         history.on_new_epoch.append(self._on_restored)
 
@@ -90,6 +92,8 @@ class TaskRunLog:
         self._timeline.add_note(f"{task_run.run} of {task_run.task} starts", task_run.allocation_id)
         try:
             self._require_valid_start(task_run)
+            for check in self.start_checks:
+                check(task_run, self._runs)
         except InvariantViolation as violation:
             self._fail(violation)
         self._runs.setdefault(task_run.allocation_id, {}).setdefault(task_run.task, []).append(task_run)

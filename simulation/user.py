@@ -24,6 +24,7 @@ from simulation.models import (
     RecordRequest,
     RecordResponse,
     RecordState,
+    RerunElements,
     StopJob,
     UnchangedRecord,
     VersionConflict,
@@ -67,6 +68,7 @@ class SimulatedUser:
         """The actions of this client, with the relative frequency of each."""
         return (
             (6, self._register), (3, self._register_if), (3, self._stop), (1, self._purge), (2, self._dispatch),
+            (3, self._rerun), (1, self._stop_elements),
             (8, self._read_job), (3, self._read_node), (4, self._read_list),
         )  # fmt: skip
 
@@ -135,6 +137,30 @@ class SimulatedUser:
             return RecordState(None, reply.job_modify_index)
 
         await self._write(job_id, PurgeJob(), purge)
+
+    def _choose_array(self) -> SimulatedJob:
+        return self._random.choice([sketch for sketch in self._records.jobs if sketch.is_array])
+
+    async def _rerun(self) -> None:
+        """Run the failed elements of an array again, or some by their indexes. Elements that have not ended are refused."""
+        job_id = self._choose_array().id
+        first = self._random.randrange(4)
+        indexes = "" if self._random.random() < 0.5 else f"{first}-{first + self._random.randrange(2)}"
+
+        async def rerun() -> RecordResponse:
+            reply = await self._client.jobs.rerun(job_id, failed=not indexes, indexes=indexes)
+            return RecordState(None, reply.job_modify_index) if reply.attempt else UnchangedRecord(None)
+
+        await self._write(job_id, RerunElements(), rerun)
+
+    async def _stop_elements(self) -> None:
+        """Stop one element of an array, or two."""
+        job_id = self._choose_array().id
+        first = self._random.randrange(6)
+        indexes = f"{first}-{first + self._random.randrange(2)}"
+        reply = await self._try_call(self._client.jobs.stop_elements(job_id, indexes))
+        if reply is not None:
+            self._log(f"stop {indexes} of {job_id}: {reply.element_count} at {reply.index}", job_id)
 
     async def _dispatch(self) -> None:
         """Dispatch a job, mostly with an idempotency token. Two dispatches with one token must create one child."""

@@ -4,7 +4,9 @@ import asyncio
 from typing import Final
 
 from simulation.client_records import ClientRecords
+from simulation.lock_runs import LockUser
 from simulation.operator import Operator
+from simulation.run_operator import RunOperator
 from simulation.user import SimulatedUser
 
 USER_COUNT: Final = 8
@@ -27,6 +29,11 @@ class Workload:
         for number in range(OPERATOR_COUNT):
             operator = Operator(self._records, f"operator-{number + 1}")
             self._tasks.append(operator.process.start(operator.run(), name=operator.name))
+        lock_user = LockUser(self._records)
+        world = self._records.cluster.log_world
+        self._tasks.append(world.start_task(lock_user.run(), name=lock_user.name))
+        run_operator = RunOperator(self._records, "run-operator")
+        self._tasks.append(world.start_task(run_operator.run(), name=run_operator.name))
         for number in range(WATCHER_COUNT):
             watcher = SimulatedUser(self._records, f"watcher-{number + 1}")
             self._tasks.append(watcher.process.start(watcher.run_watcher(), name=watcher.name))
