@@ -195,7 +195,7 @@ def test_no_reconciliation_of_summaries_of_many_allocations_holds_the_leader() -
             assert count_running(list_allocations(server)) == COUNTED_ALLOCATIONS
             with measure_holds() as holds:
                 await call(server, RECONCILE_SUMMARIES, MaintenanceRequest())
-            assert holds.longest_s <= MAX_COUNTING_HOLD_S, holds
+            holds.require_short("a count of allocations", MAX_COUNTING_HOLD_S)
 
     scenario()
 
@@ -218,7 +218,7 @@ def test_no_launch_of_a_large_child_holds_the_leader() -> None:
             children = [stored for stored in server.replica.iter_all(JOBS) if stored.parent_id]
             assert sorted(child.parent_id for child in children) == ["dispatched", "periodic"]
             assert {len(child.groups) for child in children} == {1_000}
-            assert holds.longest_s < CHILD_HOLD_S * NOISE_FACTOR, holds.longest_name
+            holds.require_short("a launch", CHILD_HOLD_S * NOISE_FACTOR)
 
     scenario()
 
@@ -639,6 +639,6 @@ def test_no_change_of_a_node_with_many_ended_allocations_holds_the_leader(
                 await change_node(server, first)
                 await settled(server)
             assert count_running(list_allocations(server)) == 20
-            assert holds.longest_s < SMALL_HOLD_S * NOISE_FACTOR, holds.longest_name
+            holds.require_short("a change of a node", SMALL_HOLD_S * NOISE_FACTOR)
 
     scenario()
