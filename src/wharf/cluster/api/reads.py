@@ -315,6 +315,7 @@ class ReadExecutor:
             else:
                 await server.off_loop.loop_slots.begin()
                 if isinstance(value, SlicedValue):
+                    work.restart()
                     value = await value.build(work)
                 elif isinstance(value, BrainQuery):
                     value = await server.leader.call_member(server.identity.member_id, value.method, value.request)
