@@ -68,7 +68,7 @@ class Worker:
     is_stopped: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class WorkerReports:
     """The plugin of a worker process that collects the reports of its current test."""
 

@@ -81,6 +81,16 @@ def test_the_tests_of_a_file_run_in_one_process_and_in_order(pytester: pytest.Py
     assert sorted(files) == [f"test_{number}.py" for number in range(5)]
 
 
+def test_folders_may_have_a_conftest_of_their_own(pytester: pytest.Pytester) -> None:
+    (pytester.path / "inner").mkdir()
+    (pytester.path / "inner/conftest.py").write_text("def pytest_runtest_setup():\n    pass\n")
+    (pytester.path / "inner/test_inner.py").write_text(TWO_TESTS)
+
+    result = run(pytester, test_outer=TWO_TESTS)
+
+    assert (result.parseoutcomes(), result.ret) == ({"passed": 4}, pytest.ExitCode.OK)
+
+
 def test_failures_are_reported_with_their_output_and_the_time_of_their_files(pytester: pytest.Pytester) -> None:
     failing = "def test_fails():\n    print('printed by the test')\n    assert 1 == 2\n"
 

@@ -106,7 +106,8 @@ class SlicedWork:
     """Work of one request that runs in slices on the event loop, and partly off the loop. Its CPU time is counted.
 
     Call `restart` first if other tasks may have run since its creation, and `pause` when `is_slice_over` returns true. Await
-    nothing else between two calls of `pause`: other tasks would be counted. Reading the clock of the thread takes almost a microsecond, so short work leaves it out.
+    nothing else between two calls of `pause`: other tasks would be counted. Reading the clock of the thread takes almost a
+    microsecond, so short work leaves it out.
     """
 
     __slots__ = ("_began_s", "_budget", "_off_loop", "_owner", "_world")
