@@ -314,6 +314,7 @@ class ReadExecutor:
                 body = await encode_deferred(value.build, work, is_pretty=is_pretty)
             else:
                 await server.off_loop.loop_slots.begin()
+                work.restart()
                 if isinstance(value, SlicedValue):
                     value = await value.build(work)
                 elif isinstance(value, BrainQuery):
