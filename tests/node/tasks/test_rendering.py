@@ -158,8 +158,13 @@ def test_templates_define_variables(tmp_path: Path) -> None:
 
 
 def test_a_template_that_needs_too_much_cpu_time_fails_with_the_limit(tmp_path: Path) -> None:
-    # Each step computes much, so that the limit of steps is far away.
-    template = '{{ $x := "%s" }}{{ range loop 100000 }}{{ $y := sha256Hex $x }}{{ end }}' % ("a" * 30_000)
+    # Each step is costly, so that the limit of CPU time is reached long before the limit of steps on any machine.
+    template = (
+        '{{ $x := replaceAll "0" "000000000" (replaceAll "0" "000000000" (printf "%0500d" 1)) }}'
+        + "{{ range loop 100000 }}"
+        + "{{ $y := sha256Hex $x }}" * 4
+        + "{{ end }}"
+    )
     with pytest.raises(TaskSetupError, match="rendering takes more than 1 s of CPU time"):
         render(build_context(tmp_path, template), RenderBudget(cpu_s=1))
 

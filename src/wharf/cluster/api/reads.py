@@ -314,8 +314,8 @@ class ReadExecutor:
                 body = await encode_deferred(value.build, work, is_pretty=is_pretty)
             else:
                 await server.off_loop.loop_slots.begin()
+                work.restart()
                 if isinstance(value, SlicedValue):
-                    work.restart()
                     value = await value.build(work)
                 elif isinstance(value, BrainQuery):
                     value = await server.leader.call_member(server.identity.member_id, value.method, value.request)

@@ -120,6 +120,7 @@ async def _prepare_views(
     """Build the views of jobs in slices. Return the function that returns the view of a job."""
     views = {}
     build_view = start_reading()
+    work.restart()
     for job in jobs:
         if work.is_slice_over():
             await work.pause()

@@ -188,7 +188,6 @@ class ListEncoder:
         records, next_token = page.records, page.next_token
         if listing.prepare_view is not None:
             work = self.make_work(shared.request.caller.owner_key)
-            work.restart()
             listing = replace(listing, build_view=await listing.prepare_view(records, work))
         if listing.build_reply is not None:
             work = self.make_work(shared.request.caller.owner_key)
