@@ -93,10 +93,19 @@ def add_run_attempt(builder: DerivedWriteBuilder, job: Job, attempt: ArrayAttemp
     settle_steps(builder, job, now_ns)
 
 
-def stop_run(builder: WriteBuilder, job: Job, now_ns: int) -> None:
-    """Add to the write that stops a job the end of all of its steps, also of final ones."""
+def stop_run(builder: WriteBuilder, job: Job, now_ns: int, cause: StepCause | None = None) -> None:
+    """Add to the write that stops a job the end of all of its steps, also of final ones.
+
+    `cause`: who stops the run, and why; `None`: the job is stopped without a cancellation of the run.
+    """
     steps = start_builder(builder.snapshot, "run-stopped", Cause(CauseKind.REQUEST, ""))
-    end_steps(steps, job, StepCause(kind=StepCauseKind.STOP), now_ns)
+    of_steps = StepCause(kind=StepCauseKind.STOP)
+    newest = read_stored_run(steps, job).newest_attempt
+    if cause is not None and newest is not None:
+        steps.put_record(ARRAY_ATTEMPTS, replace(newest, stop_cause=cause))
+        # The reason may be a long text. Views take it from the attempt.
+        of_steps = replace(cause, detail="")
+    end_steps(steps, job, of_steps, now_ns)
     write = steps.build_write()
     builder.changes += write.changes
     builder.conditions += write.conditions
