@@ -13,7 +13,14 @@ from wharf.cluster.scheduling.steps.needs import NeededStep
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import list_elements
 from wharf.cluster.state.tables import ARRAY_RESULTS, ATTEMPTS_OF_JOB, ElementPhase
-from wharf.contract.model.jobs.array_attempts import OPEN, ArrayAttempt, AttemptReason, ElementStates, select_attempts
+from wharf.contract.model.jobs.array_attempts import (
+    OPEN,
+    ArrayAttempt,
+    AttemptReason,
+    ElementStates,
+    GroupAttempt,
+    select_attempts,
+)
 from wharf.contract.model.jobs.array_views import ArrayCounts
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -289,11 +296,18 @@ def find_run_creation(job: Job, attempts: Sequence[ArrayAttempt]) -> int:
     return next(iter(submitted[-1:] or oldest), 0) or job.submit_time
 
 
-def read_run_status(snapshot: Replica, job: Job) -> tuple[RunStatus, bool]:
-    """Return the state of a run in one word, and whether a step of it waits for the approval of a person."""
+def has_open_gate(attempts: Sequence[ArrayAttempt]) -> bool:
+    """Return whether a step of a run waits for the approval of a person. `attempts` are those of the run, oldest first."""
+    newest: dict[str, GroupAttempt] = {}
+    for attempt in attempts:
+        newest |= attempt.groups
+    return any(part.step is not None and part.step.phase is StepPhase.GATED for part in newest.values())
+
+
+def read_run_status(snapshot: Replica, job: Job) -> RunStatus:
+    """Return the state of a run in one word."""
     run = read_snapshot_run(snapshot, job)
-    facts = list(run.iter_facts())
-    return find_run_status(facts, run.newest_attempt)[0], any(each.state.phase is StepPhase.GATED for each in facts)
+    return find_run_status(list(run.iter_facts()), run.newest_attempt)[0]
 
 
 def find_run_status(steps: Sequence[StepFacts], newest: ArrayAttempt | None) -> tuple[RunStatus, bool]:

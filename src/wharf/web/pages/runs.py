@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from wharf.contract.client.errors import InvalidRequest, RequestRefused
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import RefusalCode
-from wharf.contract.wire.flows import RunSort
+from wharf.contract.wire.flows import RunSort, RunState
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
 from wharf.web.pages.lists import expand_filter, fetch_list, find_sign_in
 from wharf.web.pages.steps import read_outputs
@@ -27,6 +27,11 @@ from wharf.web.views.runs import (
     build_run_section,
 )
 
+ENDED_STATES: Final = frozenset(
+    {RunState.SUCCEEDED.value, RunState.FAILED.value, RunState.CANCELED.value, RunState.SKIPPED.value}
+)
+SLOW_REFRESH_S: Final = 10
+"""The pause between two updates of a list of runs that ended in one way: the servers read the steps of all runs for it."""
 SEARCHED: Final = ("ID",)
 """The fields in which a filter without an operator is searched."""
 NAME_SORT: Final = "name"
@@ -85,6 +90,7 @@ async def list_all_runs(request: PageRequest) -> Page | Redirect:
         section="jobs",
         namespace=namespace,
         topics=("Job", "Allocation:*rows", "Evaluation:*rows"),
+        refresh_pause_s=SLOW_REFRESH_S if state in ENDED_STATES else 0,
         command=shlex.join(["wharf", "flow", "list", *(word for option in options if option[1] for word in option)]),
         api_path=f"/v1/runs?{urlencode({name: value for name, value in api_query.items() if value}, safe='*')}",
     )

@@ -9,7 +9,7 @@ from typing import Final
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, parse_token_index
 from wharf.cluster.api.lists.sorted_snapshot import RECORDS_PER_CHECK, SortedSnapshot
 from wharf.cluster.api.requests.parameters import QueryOptions
-from wharf.cluster.operations.run_views import find_run_creation, list_run_attempts, read_run_status
+from wharf.cluster.operations.run_views import find_run_creation, has_open_gate, list_run_attempts, read_run_status
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.state import Replica
 from wharf.cluster.state.table_snapshot import TableSnapshot
@@ -23,7 +23,9 @@ from wharf.contract.wire.flows import RunSort, RunState
 RunPosition = tuple[int, str, str]
 """The sort key of a run: when it began or the log index of its last change, then namespace and ID."""
 RunTest = Callable[[Job], bool]
-_ACTIVE_STATES: Final = frozenset({RunState.GATED, RunState.ACTIVE, RunState.WAITING, RunState.RUNNING})
+_ACTIVE_STATES: Final = frozenset(
+    {RunState.GATED, RunState.ACTIVE, RunState.WAITING, RunState.RUNNING, RunState.CANCELING}
+)
 """States of runs whose jobs are not dead. A job that a user has stopped is dead, although its tasks may still stop."""
 
 
@@ -128,16 +130,15 @@ async def _prepare_test(
 
 
 def may_have_state(job: Job, state: RunState) -> bool:
-    """Return whether a run may have a state, as far as its job decides. Most runs of a cluster have ended."""
+    """Return whether a run may have a state, as far as its job decides. Most runs of a cluster have ended, and few have gates."""
+    if state is RunState.GATED and all(group.gate is None for group in job.groups):
+        return False
     return job.status is not JobStatus.DEAD or job.stop or state not in _ACTIVE_STATES
 
 
 def has_run_state(replica: Replica, job: Job, state: RunState) -> bool:
     """Return whether a run has a state. A run whose gate is open also runs or waits."""
-    status, is_gated = read_run_status(replica, job)
-    match state:
-        case RunState.GATED:
-            return is_gated
-        case RunState.ACTIVE:
-            return not status.has_ended
-    return status is RunStatus(state)
+    if state is RunState.GATED:
+        return has_open_gate(list_run_attempts(replica, job))
+    status = read_run_status(replica, job)
+    return not status.has_ended if state is RunState.ACTIVE else status is RunStatus(state)
