@@ -316,6 +316,7 @@ async def test_a_second_cancellation_is_shown_with_the_person() -> None:
         )
         await browser.post("/ui/jobs/shop/cancel", {})
         await pass_time(10)
+        assert "Stop its final steps too" in (await browser.get("/ui/jobs/shop")).text
         await server.client.flows.cancel("shop", text="no time")
         await pass_time(10)
 

@@ -125,6 +125,8 @@ class RunSection(msgspec.Struct, frozen=True):
     questions: tuple[GateQuestion, ...]
     critical_path: str
     has_ended: bool
+    is_canceling: bool
+    """Whether it was canceled, and another cancellation stops its final steps too."""
     can_retry: bool
     retry_url: str
     cancel_url: str
@@ -240,6 +242,7 @@ def build_run_section(
         questions=tuple(_iter_questions(run.steps, now_ns)),
         critical_path=_format_path(run, now_ns),
         has_ended=run.status.has_ended,
+        is_canceling=run.status is RunStatus.CANCELING,
         can_retry=run.status in (RunStatus.FAILED, RunStatus.CANCELED, RunStatus.SKIPPED),
         retry_url=build_link("jobs", run.job_id, "retry", namespace=namespace),
         cancel_url=build_link("jobs", run.job_id, "cancel", namespace=namespace),
