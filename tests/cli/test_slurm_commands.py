@@ -220,6 +220,8 @@ def test_sacct_shows_a_step_whose_gate_was_rejected_as_failed_with_the_answer(
 ) -> None:
     terminal.run_ok("job", "run", "--detach", write_file(tmp_path, ASKING))
     terminal.wait(2)
+    assert terminal.run_ok("sacct", "-n", "-P", "-o", "State,Reason") == "PENDING|waits for approval\n"
+
     terminal.run_ok("flow", "approve", "ask", "ship", "--reject", "--text", "not on Friday")
 
     lines = terminal.run_ok("sacct", "-n", "-P", "-o", "JobID,State,Reason").splitlines()

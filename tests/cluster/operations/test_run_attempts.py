@@ -148,7 +148,7 @@ def test_a_run_that_is_stopped_at_once_names_who_stopped_it() -> None:
     }
 
 
-def test_the_reason_of_a_stop_is_stored_once_with_the_attempt() -> None:
+def test_the_person_and_the_reason_of_a_stop_are_stored_once_with_the_attempt() -> None:
     run = Run(a_step("build"), a_step("tidy", final=True))
     run.cancel(detail="wrong input")
 
@@ -158,7 +158,7 @@ def test_the_reason_of_a_stop_is_stored_once_with_the_attempt() -> None:
     assert attempt.stop_cause == StepCause(kind=StepCauseKind.STOP, actor="bob", detail="no time")
     tidy = attempt.groups["tidy"].step
     assert tidy is not None
-    assert tidy.cause == StepCause(kind=StepCauseKind.STOP, actor="bob")
+    assert tidy.cause == StepCause(kind=StepCauseKind.STOP)
 
 
 def test_an_attempt_of_an_older_version_has_nobody_who_stopped_it() -> None:
@@ -166,3 +166,20 @@ def test_an_attempt_of_an_older_version_has_nobody_who_stopped_it() -> None:
     del stored["StopCause"]
 
     assert msgspec.convert(stored, ArrayAttempt).stop_cause is None
+
+
+def test_a_step_that_a_stop_of_the_job_ended_is_not_said_to_be_stopped_by_a_later_cancellation() -> None:
+    run = Run(a_step("build", may_fail=True), a_step("test"))
+    run.do(deregister_job(run.replica, "default", "shop", run.moment, settings=SETTINGS))
+    run.process_pending()
+    run.kill("build")
+    run.kill("test")
+    run.pass_time(60)
+    run.retry(steps=("build",))
+    run.pass_time(60)
+
+    run.cancel(at_once=True, actor="bob")
+    run.kill("build")
+
+    texts = {each.name: each.text for each in build_run_view(run.replica, run.job()).steps}
+    assert texts == {"build": "stopped by bob", "test": "stopped with its job"}

@@ -44,6 +44,8 @@ _STATE_BY_LETTER: Final = {
 }
 """The letters of elements in the API of arrays; `.` is an element that waits."""
 _NEVER_BEGAN_LETTERS: Final = frozenset("cx")
+_HELD_STATUSES: Final = frozenset({"waiting", "gated"})
+"""States of steps whose elements may not begin yet."""
 _SHORT_STATE: Final = re.compile(r"(\d*)([a-z.-])")
 _OVERDUE_TEXT: Final = "max_run_duration"
 _OUT_OF_MEMORY_TEXT: Final = "out of memory"
@@ -113,7 +115,10 @@ def build_rows(
         states = states_by_group.get(group.name, "")
         own = [each for each in own if not _is_superseded(states, get_index(each))]
         waiting = _find_waiting_row(job, group, base, own, labels, states)
-        rows += [waiting] if waiting is not None else []
+        if waiting is not None:
+            if step is not None and step.status in _HELD_STATUSES:
+                waiting = waiting._replace(reason=step.text)
+            rows.append(waiting)
         known = {get_index(each) for each in own}
         own_rows = [_build_row(job, group, base, each, labels) for each in sorted(own, key=get_natural_order)]
         rows += [_note_deadline(row, step) for row in own_rows]

@@ -99,13 +99,11 @@ def stop_run(builder: WriteBuilder, job: Job, now_ns: int, cause: StepCause | No
     `cause`: who stops the run, and why; `None`: the job is stopped without a cancellation of the run.
     """
     steps = start_builder(builder.snapshot, "run-stopped", Cause(CauseKind.REQUEST, ""))
-    of_steps = StepCause(kind=StepCauseKind.STOP)
     newest = read_stored_run(steps, job).newest_attempt
     if cause is not None and newest is not None:
-        steps.put_record(ARRAY_ATTEMPTS, replace(newest, stop_cause=cause))
-        # The reason may be a long text. Views take it from the attempt.
-        of_steps = replace(cause, detail="")
-    end_steps(steps, job, of_steps, now_ns)
+        # The name and the reason may be long, and the write has the job too. Views take both from the attempt.
+        steps.put_record(ARRAY_ATTEMPTS, replace(newest, stop_cause=cause, stopped_at=now_ns))
+    end_steps(steps, job, StepCause(kind=StepCauseKind.STOP), now_ns)
     write = steps.build_write()
     builder.changes += write.changes
     builder.conditions += write.conditions

@@ -11,7 +11,7 @@ from wharf.cluster.state.tables import ARRAY_RESULTS, ATTEMPTS_OF_JOB, ELEMENTS_
 from wharf.contract.model.jobs.array_attempts import ArrayAttempt, ElementStates, FindResults, GroupAttempt
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.step_states import StepPhase, StepState
+from wharf.contract.model.jobs.step_states import StepCause, StepPhase, StepState
 
 
 class StepRecord(NamedTuple):
@@ -59,12 +59,15 @@ class RunFacts:
 
 
 def add_cancel_reason(facts: StepFacts, attempt: ArrayAttempt | None) -> StepFacts:
-    """Return the facts about a canceled or stopped step with the reason that its attempt has."""
-    if attempt is None or facts.state.phase is not StepPhase.CANCELED:
+    """Return the facts about a canceled or stopped step with the person and the reason that an attempt has."""
+    state = facts.state
+    if attempt is None or state.phase is not StepPhase.CANCELED:
         return facts
-    for cause in (attempt.cancel_cause, attempt.stop_cause):
-        if cause is not None and cause.detail and facts.state.cause == replace(cause, detail=""):
-            return facts._replace(state=replace(facts.state, cause=cause))
+    canceled, stopped = attempt.cancel_cause, attempt.stop_cause
+    if canceled is not None and canceled.detail and state.cause == replace(canceled, detail=""):
+        return facts._replace(state=replace(state, cause=canceled))
+    if stopped is not None and state.cause == StepCause(kind=stopped.kind) and state.since == attempt.stopped_at:
+        return facts._replace(state=replace(state, cause=stopped))
     return facts
 
 
