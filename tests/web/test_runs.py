@@ -318,6 +318,9 @@ async def test_a_second_cancellation_is_shown_with_the_person() -> None:
         await pass_time(10)
         assert "Stop its final steps too" in (await browser.get("/ui/jobs/shop")).text
         await server.client.flows.cancel("shop", text="no time")
+        stopping = await browser.get("/ui/jobs/shop")
+        assert "is being stopped by anonymous" in stopping.text
+        assert 'action="/ui/jobs/shop/cancel"' not in stopping.text
         await pass_time(10)
 
         page = await browser.get("/ui/jobs/shop")

@@ -125,6 +125,8 @@ class RunSection(msgspec.Struct, frozen=True):
     questions: tuple[GateQuestion, ...]
     critical_path: str
     has_ended: bool
+    can_cancel: bool
+    """Whether it has not ended, and its final steps were not stopped yet."""
     is_canceling: bool
     """Whether it was canceled, and another cancellation stops its final steps too."""
     can_retry: bool
@@ -242,6 +244,7 @@ def build_run_section(
         questions=tuple(_iter_questions(run.steps, now_ns)),
         critical_path=_format_path(run, now_ns),
         has_ended=run.status.has_ended,
+        can_cancel=not run.status.has_ended and all(each.stop_cause is None for each in run.attempts[-1:]),
         is_canceling=run.status is RunStatus.CANCELING,
         can_retry=run.status in (RunStatus.FAILED, RunStatus.CANCELED, RunStatus.SKIPPED),
         retry_url=build_link("jobs", run.job_id, "retry", namespace=namespace),
