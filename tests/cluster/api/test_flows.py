@@ -482,7 +482,7 @@ async def test_many_runs_are_sorted_and_selected_in_short_steps() -> None:
         await store_all(server, [JOBS.build_put(a_batch_job(f"run{number}", *steps)) for number in range(500)])
 
         for query in ("sort=newest", "sort=changed", "state=gated", "state=active&sort=newest"):
-            reply, holds = await send(server, f"/v1/runs?{query}&per_page=10")
+            reply, holds = await send(server, "/v1/runs", f"{query}&per_page=10")
 
-            assert reply.status == 200
+            assert (reply.status, len(json.loads(reply.body)) <= 10) == (200, True)
             holds.require_short("flow.runs")
