@@ -35,6 +35,7 @@ from wharf.cluster.state.tables import (
     JOBS,
     NODES,
     SERVICES,
+    STEP_OUTPUTS,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.logs import pack_log_tails
@@ -44,7 +45,8 @@ from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy, RestartPolicy, UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, Parameterized, Periodic
-from wharf.contract.model.jobs.steps import Flow, Gate, Need
+from wharf.contract.model.jobs.step_outputs import ElementOutputs, StepOutputs
+from wharf.contract.model.jobs.steps import Flow, Gate, Need, Outputs
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.nodes.node import DriverInfo, NodeHostVolume, NodeStatus
@@ -94,6 +96,13 @@ VISITS: Final[Mapping[str, Visit]] = {
     "run-retry": Visit("/ui/jobs/import/retry"),
     "flow": Visit("/ui/jobs/report"),
     "runs-of-flow": Visit("/ui/jobs/report/runs"),
+    "runs": Visit("/ui/flows"),
+    "runs-at-gates": Visit("/ui/flows?state=gated&sort=changed"),
+    "runs-of-none": Visit("/ui/flows?state=skipped&filter=release"),
+    "step": Visit("/ui/jobs/release/steps/build"),
+    "step-at-gate": Visit("/ui/jobs/release/steps/ship"),
+    "step-of-array": Visit("/ui/jobs/release/steps/test"),
+    "step-missing": Visit("/ui/jobs/release/steps/paint"),
     "timeline": Visit("/ui/jobs/web/timeline"),
     "versions": Visit("/ui/jobs/web/versions"),
     "revert": Visit("/ui/jobs/web/versions/0/revert"),
@@ -153,7 +162,7 @@ EMPTY_VISITS: Final[Mapping[str, Visit]] = {
     f"empty-{name}": Visit(f"/ui/{path}") for name, path in {"overview": "", "fleet": "fleet", "queue": "queue"}.items()
 } | {
     f"empty-{name}": Visit(f"/ui/{name}")
-    for name in ("jobs", "nodes", "services", "variables", "volumes", "quotas", "activity", "access")
+    for name in ("jobs", "flows", "nodes", "services", "variables", "volumes", "quotas", "activity", "access")
 }
 """Pages of a cluster without nodes and jobs, and without access control."""
 LIMIT_VISITS: Final[Mapping[str, Visit]] = {
@@ -304,9 +313,37 @@ async def fill_cluster(server: OneServer, nodes: list[ANode]) -> dict[str, str]:
     )
     await commit_talking_node(server)
     await commit_belongings(server)
+    await commit_outputs(server)
     await until(lambda: is_waiting(server, "huge") and is_waiting(server, "second", "team"), what="two jobs wait")
     await pass_time(120)
     return {"failed": failed.id, "second": nodes[1].id, "drained": nodes[2].id, "down": nodes[3].id}
+
+
+async def commit_outputs(server: OneServer) -> None:
+    """Store the texts that steps of the run `release` left, because the nodes of this cluster run no program."""
+    texts = {
+        "version": "1.2",
+        "notes": "faster\nsmaller: <b>half</b> of the files are gone, and the other half begins in a moment of the same day\n",
+    }
+    problem = 'the line 7 of the outputs has no "="'
+    build = ElementOutputs(index=0, texts=texts, problem=problem)
+    scores = tuple(ElementOutputs(index=index, texts={"score": f"{index * 7}"}) for index in range(8))
+    await commit(
+        server,
+        *(
+            STEP_OUTPUTS.build_put(
+                StepOutputs(
+                    namespace="default",
+                    job_id="release",
+                    attempt=1,
+                    group=group,
+                    elements=elements,
+                    create_index=WRITE_INDEX,
+                )
+            )
+            for group, elements in (("build", (build,)), ("test", scores))
+        ),
+    )
 
 
 def list_jobs() -> tuple[Job, ...]:
@@ -360,9 +397,9 @@ def a_release() -> Job:
     brief = {"run_for": "2s"}
     return a_job(
         "release",
-        a_step("build", brief),
+        a_step("build", brief, outputs=Outputs(text=("version", "notes", "size"), keep=("data/app.txt",))),
         a_step("lint", {**brief, "exit_code": 1}, may_fail=True),
-        a_step("test", brief, "build", array=GroupArray(size=8, max_running=4)),
+        a_step("test", brief, "build", array=GroupArray(size=8, max_running=4), outputs=Outputs(text=("score",))),
         a_step("alert", brief, Need(on="test", when="failed")),
         a_step("ship", brief, "test", Need(on="lint", when="ended"), gate=Gate(ask="Release to production?")),
         type="batch",
