@@ -24,6 +24,7 @@ async def list_variables(request: PageRequest) -> Page | Redirect:
         request.client.variables.list,
         lambda variable: build_variable_row(variable, request.now_ns),
         namespace=request.listed_namespace,
+        can_go_back=False,
     )
     if isinstance(view, Redirect):
         return view
