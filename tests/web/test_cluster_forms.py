@@ -303,3 +303,30 @@ async def test_a_right_in_one_namespace_is_enough_for_the_form_that_creates_volu
 
         assert "Create a volume" in page.text
         assert "Register a folder" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("rules", "address", "form"),
+    [
+        ('node_pool "team-*" { policy = "write" }', "/ui/pools", "Create a node pool"),
+        (
+            'namespace "default" { variables { path "app/*" { capabilities = ["list", "write"] } } }',
+            "/ui/variables",
+            "Create a variable",
+        ),
+    ],
+)
+@in_virtual_time
+async def test_a_right_for_some_names_is_enough_for_the_form_that_creates_an_object(
+    rules: str, address: str, form: str
+) -> None:
+    async with ACluster() as cluster:
+        server, secret = await a_server_with_access(cluster)
+        browser = a_browser(server)
+        headers = {"x-cluster-token": secret}
+        policy = json.dumps({"Name": "maker", "Rules": rules}).encode()
+        await browser.send("PUT", "/v1/acl/policy/maker", headers=headers, body=policy)
+        token = json.dumps({"Name": "ann", "Type": "client", "Policies": ["maker"]}).encode()
+        created = await browser.send("PUT", "/v1/acl/token", headers=headers, body=token)
+        await sign_in(browser, json.loads(created.text)["SecretID"])
+        assert form in (await browser.get(address)).text

@@ -38,6 +38,7 @@ async def _build_list(request: PageRequest, form: FormView) -> Page | Redirect:
         "Node pools",
         PoolListView(found, form),
         section="cluster",
+        has_rights_anywhere=True,
         status=400 if form.is_refused else 200,
         command="wharf node pool list",
         api_path="/v1/node/pools",

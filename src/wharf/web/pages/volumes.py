@@ -6,7 +6,7 @@ from wharf.contract.client.errors import InvalidRequest, RequestRefused
 from wharf.contract.model.volumes import HostVolume, HostVolumeCapability
 from wharf.contract.wire.volumes import HostVolumeResponse
 from wharf.web.forms import FormRefused, read_number
-from wharf.web.page import ALL_NAMESPACES, DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
+from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
 from wharf.web.pages.confirmation import ask_first, is_confirmed
 from wharf.web.pages.lists import fetch_list, find_sign_in
 from wharf.web.rendering import UUID, build_link, quote_for_filter
@@ -46,9 +46,9 @@ async def _build_list(request: PageRequest, create: FormView, register: FormView
         "Volumes",
         VolumeListView(found, create, register),
         section="cluster",
-        # A form that is being corrected is not updated. The form names its namespace, so a right in any one is enough.
+        # A form that is being corrected is not updated.
         topics=() if is_refused else ("HostVolume",),
-        namespace=ALL_NAMESPACES,
+        has_rights_anywhere=True,
         status=400 if is_refused else 200,
         command="wharf volume status",
         api_path="/v1/volumes?namespace=*",
