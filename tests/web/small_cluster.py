@@ -180,7 +180,7 @@ VISITS: Final[Mapping[str, Visit]] = {
     "volume-refused": Visit("/ui/volumes", REFUSED_VOLUME),
     "volume-question": Visit(f"/ui/volumes/{VOLUME_ID}/delete", {}),
     "service-question": Visit("/ui/services/shop-http/s1/deregister", {}),
-    "audit": Visit("/ui/activity/audit"),
+    "audit": Visit("/ui/activity/audit?q=app/database"),
     "audit-search": Visit("/ui/activity/audit?q=sign&failed=yes"),
 }
 """All pages of the cluster with work, by the name of their golden file."""
