@@ -19,6 +19,8 @@ STATUS_BY_NAME = {
     "sign-in-refused": 400,
     "refused-to-reader": 403,
     "drain-refused": 400,
+    "pool-refused": 400,
+    "volume-refused": 400,
 }
 """All other pages have the status 200."""
 

@@ -39,9 +39,18 @@ def read_page_size(query: Mapping[str, str]) -> int:
 
 
 def build_list_view(
-    path: tuple[str, ...], query: Mapping[str, str], rows: tuple[R, ...], *, next_token: str, error: str = ""
+    path: tuple[str, ...],
+    query: Mapping[str, str],
+    rows: tuple[R, ...],
+    *,
+    next_token: str,
+    error: str = "",
+    can_go_back: bool = True,
 ) -> ListView[R]:
-    """Return the page with these rows. `next_token`: where the next page begins; empty on the last page."""
+    """Return the page with these rows. `next_token`: where the next page begins; empty on the last page.
+
+    `can_go_back`: whether the API can list backwards, to find the previous page.
+    """
     names = ("namespace", "filter", "sort", "state", "rows", "prefix")
     parameters = {name: query[name] for name in names if query.get(name)}
     token = query.get("token", "")
@@ -53,7 +62,7 @@ def build_list_view(
         state=query.get("state", ""),
         error=error,
         next_url=build_link(*path, **parameters, token=next_token) if next_token else "",
-        previous_url=build_link(*path, **parameters, before=token) if token else "",
+        previous_url=build_link(*path, **parameters, before=token) if token and can_go_back else "",
         first_url=build_link(*path, **parameters) if token else "",
     )
 
