@@ -13,6 +13,8 @@ REQUESTS ?= 100000
 JOB_FILES ?= 100000
 # The number of test processes: two for each of two cores, because most tests wait. With JOBS=1, `-s` and a debugger work.
 JOBS ?= 4
+# The tests of a file run in one process and in order, so that a shared service is started once.
+in_processes = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile --no-loadscope-reorder)
 
 # Always store bytecode: a cluster in a test has five processes, and each would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -47,7 +49,7 @@ run: environment ## start a cluster on this machine: one server and one node on 
 	@exec .venv/bin/wharf dev $(ARGS)
 
 test: environment programs ## run the tests in four processes (JOBS=1: in one)
-	@exec $(PYTHON_HERE) -m pytest --processes=$(JOBS) --slowest-files=25 $(ARGS)
+	@exec $(PYTHON_HERE) -m pytest $(in_processes) --slowest-files=25 $(ARGS)
 
 check: environment ## check format, lint, types, import rules and banned calls
 	@exec $(PYTHON_HERE) -m tools.check $(ARGS)

@@ -17,11 +17,9 @@ import tomllib
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.forked_workers import WORKER_OUTPUT
 from wharf.node.networks.namespaces import find_bridge_error
 
 Probe = Callable[[], str | None]  # Returns why the ability is missing, or None if the machine has it.
@@ -224,8 +222,8 @@ def is_ci(environment: Mapping[str, str]) -> bool:
 
 UNAVAILABLE = pytest.StashKey[str]()
 
-PROBE_RESULTS = "abilities"
-"""Key of a worker's output: the results of its probes."""
+# Keys of a worker's output: the results of its probes, and the errors that reject the run.
+PROBE_RESULTS, REFUSALS = "abilities", "refusals"
 
 
 class AbilityRules:
@@ -238,6 +236,7 @@ class AbilityRules:
         self._probe_results: dict[str, str | None] = {}
         self._unavailable: list[tuple[str, str]] = []
         self._skipped: list[str] = []
+        self._refusals: list[str] = []
         for entry in self._allowed:
             if entry.probe not in probes:
                 raise pytest.UsageError(
@@ -255,9 +254,9 @@ class AbilityRules:
         for entry in self._allowed:
             item = collected.get(entry.id)
             if item is None and is_whole:
-                raise pytest.UsageError(f"unavailable.toml names {entry.id}, which does not exist: remove the entry")
+                self._refuse(config, f"unavailable.toml names {entry.id}, which does not exist: remove the entry")
             if item is not None and entry.probe not in _needed(item, "needs"):
-                raise pytest.UsageError(f'unavailable.toml: {entry.id} is not marked as needs("{entry.probe}")')
+                self._refuse(config, f'unavailable.toml: {entry.id} is not marked as needs("{entry.probe}")')
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -311,15 +310,21 @@ class AbilityRules:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._in_ci and self._skipped and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if (output := session.config.stash.get(WORKER_OUTPUT, None)) is not None:
-            output[PROBE_RESULTS] = self._probe_results
+        if (output := _workers_output(session.config)) is not None:
+            output.update({PROBE_RESULTS: self._probe_results, REFUSALS: self._refusals})
+        elif self._refusals:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_worker_finished(self, output: dict[str, Any]) -> None:
-        """Collect the results of a worker process: workers probe, and the main process prints the summary."""
-        self._probe_results.update(output[PROBE_RESULTS])
+    def pytest_testnodedown(self, node: object) -> None:
+        """Collect the results of a pytest-xdist worker: workers probe, and the controller prints the summary."""
+        output = getattr(node, "workeroutput", {})
+        self._probe_results.update(output.get(PROBE_RESULTS, {}))
+        self._refusals.extend(text for text in output.get(REFUSALS, []) if text not in self._refusals)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for text in self._refusals:
+            terminalreporter.write_line(f"ERROR: {text}", red=True)
         for ability, missing_reason in sorted(self._probe_results.items()):
             terminalreporter.write_line(
                 f"ability {ability}: {'there' if missing_reason is None else f'missing, {missing_reason}'}"
@@ -330,6 +335,12 @@ class AbilityRules:
             end = "CI allows none to be skipped, so this run has failed" if self._in_ci else "in CI this would fail"
             terminalreporter.write_line(f"SKIPPED {nodeid}: {end}")
 
+    def _refuse(self, config: pytest.Config, text: str) -> None:
+        """End the run with this error. A worker must run its tests first, so it passes the text to the controller."""
+        if _workers_output(config) is None:
+            raise pytest.UsageError(text)
+        self._refusals.append(text)
+
     def _run_probe(self, ability: str) -> str | None:
         if ability not in self._probe_results:
             self._probe_results[ability] = self._probes[ability]()
@@ -338,6 +349,12 @@ class AbilityRules:
 
 def _needed(item: pytest.Item, marker: str) -> list[str]:
     return [name for mark in item.iter_markers(marker) for name in mark.args]
+
+
+def _workers_output(config: pytest.Config) -> dict[str, object] | None:
+    """Return the output that this process passes to the controller, if it is a pytest-xdist worker."""
+    output: dict[str, object] | None = getattr(config, "workeroutput", None)
+    return output
 
 
 def _plain_id(item: pytest.Item) -> str:

@@ -17,7 +17,6 @@ from tests.attempts import pytest_runtest_call as pytest_runtest_call
 from tests.failures import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.file_durations import FileDurations
 from tests.file_order import pytest_collection_modifyitems as pytest_collection_modifyitems
-from tests.forked_workers import WORKER_OUTPUT, ForkedWorkers
 from tests.mounts import unmount_left_by_test_runs
 from wharf.agent.forks import disable_grpc_fork_support
 from wharf.cluster.state.codec import RecordDecoder
@@ -42,9 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slowest-files", type=int, default=0, metavar="COUNT", help="list this many of the slowest files at the end"
     )
-    parser.addoption(
-        "--processes", type=int, default=1, metavar="COUNT", help="run the files of tests in this many processes"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -58,8 +54,6 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if count := config.getoption("slowest_files"):
         config.pluginmanager.register(FileDurations(count), "file-durations")
-    if (count := config.getoption("processes")) > 1:
-        config.pluginmanager.register(ForkedWorkers(count), "forked-workers")
 
 
 def pytest_sessionstart() -> None:
@@ -74,7 +68,7 @@ def pytest_sessionstart() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Unmount what tests left mounted, before pytest deletes the folders of old runs."""
-    if WORKER_OUTPUT not in session.config.stash:
+    if not hasattr(session.config, "workerinput"):
         unmount_left_by_test_runs(Path(tempfile.gettempdir()) / f"pytest-of-{getpass.getuser()}")
 
 

@@ -14,8 +14,8 @@ CPU_PROPERTY: Final = "cpu_s"
 class FileDurations:
     """Adds up the durations and the processor time of the tests of each file.
 
-    Worker processes measure, and the main process receives all reports. Processor time includes that of child processes which
-    have ended and were waited for.
+    With pytest-xdist, the processes that run tests measure, and the controller receives all reports. Processor time
+    includes that of child processes which have ended and were waited for.
     """
 
     def __init__(self, count: int) -> None:
@@ -23,14 +23,11 @@ class FileDurations:
         self._seconds_by_file: defaultdict[str, float] = defaultdict(float)
         self._cpu_s_by_file: defaultdict[str, float] = defaultdict(float)
         self._measured_cpu_s = _read_cpu_s()
-        self._pid = os.getpid()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Note in each report how much processor time was used since the one before."""
         report = yield
-        if self._pid != os.getpid():  # A worker process, whose time began with its fork.
-            self._pid, self._measured_cpu_s = os.getpid(), 0.0
         cpu_s = _read_cpu_s()
         setattr(report, CPU_PROPERTY, cpu_s - self._measured_cpu_s)
         self._measured_cpu_s = cpu_s

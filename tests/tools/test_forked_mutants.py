@@ -261,7 +261,7 @@ class Project:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
         (folder / "pytest.ini").write_text(
-            "[pytest]\naddopts = -p no:cacheprovider -p no:schemathesis -p no:hypothesispytest\n"
+            "[pytest]\naddopts = -p no:cacheprovider -p no:schemathesis -p no:hypothesispytest -p no:xdist\n"
         )
         self.environment = {
             **os.environ,
