@@ -4,7 +4,7 @@ The programs of a step write them to a file, whose format is in `wharf.node.task
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -178,12 +178,13 @@ class NeededSteps:
         self._needed: dict[str, int] = {}
         """The bits of the steps that a step needs."""
         direct = {group.name: self._list_direct(job, group) for group in job.groups}
+        order = _sort_by_needs(direct)
         is_complete = False
-        while not is_complete:
+        while not is_complete:  # One pass is enough, and one more finds that out, unless steps wait in a circle.
             is_complete = True
-            for name, needs in direct.items():
+            for name in order:
                 bits = 0
-                for each in needs:
+                for each in direct[name]:
                     bits |= self._bits[each] | self._needed.get(each, 0)
                 if bits != self._needed.get(name, 0):
                     self._needed[name] = bits
@@ -197,6 +198,25 @@ class NeededSteps:
     def has(self, step: str, needed: str) -> bool:
         """Return whether a step needs another one."""
         return bool(self._needed.get(step, 0) & self._bits.get(needed, 0))
+
+
+def _sort_by_needs(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return steps so that each one comes after those that it needs, unless they wait for each other in a circle."""
+    order: list[str] = []
+    visited: set[str] = set()
+    for first in needs:
+        path = [] if first in visited else [(first, iter(needs[first]))]
+        visited.add(first)
+        while path:
+            name, following = path[-1]
+            unvisited = next((each for each in following if each not in visited), None)
+            if unvisited is None:
+                order.append(name)
+                path.pop()
+            else:
+                visited.add(unvisited)
+                path.append((unvisited, iter(needs[unvisited])))
+    return order
 
 
 def list_references(text: str) -> list[str]:
