@@ -246,7 +246,7 @@ def test_a_call_that_takes_longer_than_its_time_limit_says_so(agent: RunningAgen
 
     (future,) = remote_map(read_pipe, [str(tmp_path / "pipe")], time="2s", cores=0, memory="64M", settings=settings)
 
-    with pytest.raises(RemoteError, match="has no result: .*MaxRunDuration"):
+    with pytest.raises(RemoteError, match=r"has no result: .*MaxRunDuration"):
         future.result(WAIT_S)
 
 

@@ -24,6 +24,8 @@ MAX_SENT_OUTPUT_BYTES: Final = 256 * 1024
 to about 2 MB."""
 MAX_PROBLEM_CHARS: Final = 500
 """Characters of the reason why texts were not stored; limits the size of a record."""
+MIN_PROBLEM_BYTES: Final = 120
+"""UTF-8 bytes of the reason that are stored in any case: 120,000 for an array of 1,000 elements."""
 REFERENCE_PREFIX: Final = "steps."
 """The beginning of a reference to a text of an earlier step, such as `${steps.build.version}`."""
 _REFERENCE: Final = re.compile(r"(\$?)\$\{\s*steps\.([^{}]*)\}")
@@ -105,6 +107,21 @@ def list_output_names(group: TaskGroup | None) -> tuple[str, ...]:
 def get_output_limit(element_count: int) -> int:
     """Return how many UTF-8 bytes the texts of one element may have, for a step with this number of elements."""
     return MAX_OUTPUT_BYTES // max(1, element_count)
+
+
+def get_problem_limit(element_count: int) -> int:
+    """Return how many UTF-8 bytes the problem of one element may have, for a step with this number of elements.
+
+    Each end of an element writes the problems of all elements. An event of the task has the whole text.
+    """
+    return max(MIN_PROBLEM_BYTES, min(MAX_PROBLEM_CHARS, MAX_OUTPUT_BYTES // max(1, element_count)))
+
+
+def cut_problem(problem: str, max_bytes: int) -> str:
+    """Return the beginning of a problem, with an ellipsis if it is longer."""
+    if len(problem.encode()) <= max_bytes:
+        return problem
+    return problem.encode()[: max_bytes - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def count_text_bytes(texts: Mapping[str, str]) -> int:
