@@ -129,6 +129,17 @@ class Run(SimulatedCluster):
         return result
 
 
+def test_a_gate_that_names_no_policy_any_more_is_answered_only_by_callers_who_may_submit_jobs() -> None:
+    # The API has checked the caller against an earlier job with this ID, whose gate named a policy of the caller.
+    run = Run(a_step("ship", gate=Gate()))
+
+    with pytest.raises(Refusal, match="the gate of ship names no policy: the token needs the capability register-job"):
+        run.answer("ship", approve=True, is_management=False, may_submit=False, policies=("deployers",))
+    run.answer("ship", approve=True, is_management=False, may_submit=True)
+
+    assert run.phases == {"ship": "ready"}
+
+
 def test_a_step_begins_after_the_step_that_it_needs() -> None:
     run = Run(a_step("build"), a_step("test", "build"))
 

@@ -48,6 +48,7 @@ class GateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     actor: str = ""  # Who answers, as users know them.
     policies: tuple[str, ...] = ()  # The ACL policies of the caller.
     is_management: bool = True  # The caller may answer every gate.
+    may_submit: bool = True  # The caller may submit jobs in the namespace, and so answer gates without a policy.
     cause: str = ""
 
 
@@ -117,6 +118,12 @@ def answer_gate(snapshot: Replica, request: GateAnswer, context: DecisionContext
     if gate.policy and not request.is_management and gate.policy not in request.policies:
         raise Refusal(
             RefusalCode.FORBIDDEN, f'only tokens with the policy "{gate.policy}" may answer the gate of {request.step}'
+        )
+    if not gate.policy and not request.is_management and not request.may_submit:
+        # The API has checked this too, but the job may have been replaced since.
+        raise Refusal(
+            RefusalCode.FORBIDDEN,
+            f"the gate of {request.step} names no policy: the token needs the capability register-job to answer it",
         )
     if len(request.text.encode()) > MAX_ANSWER_BYTES:
         raise invalid_request(f"the text of an answer must be at most {MAX_ANSWER_BYTES} bytes long")
