@@ -10,7 +10,7 @@ from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from tests.kit.state import SECOND_NS, SETTINGS
 from wharf.cluster.operations.jobs.admission import validate_submission
 from wharf.cluster.operations.jobs.job_needs import settle_waiting_job
-from wharf.cluster.operations.jobs.job_outcomes import judge_job
+from wharf.cluster.operations.jobs.job_outcomes import judge_job, make_job_result
 from wharf.cluster.operations.jobs.purge import purge_job
 from wharf.cluster.operations.jobs.registration import deregister_job
 from wharf.cluster.operations.jobs.run_retry import RunRetry, plan_retry, retry_run
@@ -526,3 +526,20 @@ def test_a_job_may_need_a_run_that_has_begun_and_needed_it() -> None:
     cluster.end("report")
 
     assert cluster.phase("import") == "ready"
+
+
+def test_the_result_of_a_job_that_ran_again_during_its_collection_is_that_of_its_last_run() -> None:
+    cluster = Cluster(needing(Need(on="none", optional=True), id="import"))
+    cluster.fail("import")
+    result = make_job_result(cluster.replica, cluster.job("import"), cluster.now_ns, is_collected=True)
+    assert result is not None
+    cluster.put(result)  # The first write of the collection of a large job.
+    cluster.now_ns += SECOND_NS
+    retry(cluster, "import")
+    cluster.end("import")
+
+    cluster.purge("import")
+
+    stored = cluster.result("import")
+    assert stored is not None
+    assert (stored.outcome, stored.is_collected) == ("succeeded", False)

@@ -102,6 +102,7 @@ class FlowBackfillRequest(Record):
     end: datetime.datetime | None = msgspec.field(default=None, name="To")  # The last slot is before this time.
     max: int = 0  # How many runs are created at most; 0: 50.
     plan: bool = False  # Only return the slots, without creating a run.
+    again: bool = False  # Create the runs again that garbage collection has deleted.
 
 
 class BackfilledSlot(Record):
@@ -109,7 +110,7 @@ class BackfilledSlot(Record):
 
     time: datetime.datetime
     job_id: str
-    exists: bool = False  # The run existed before the request.
+    exists: bool = False  # The run existed before the request, or had been collected after its end.
 
 
 class FlowBackfillResponse(Record):

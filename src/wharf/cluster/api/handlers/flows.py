@@ -254,6 +254,7 @@ class FlowActions:
             begin=body.begin,
             end=body.end,
             max_runs=body.max or DEFAULT_BACKFILLED_RUNS,
+            again=body.again,
             is_management=has_management_token(request),
             cause=request.id,
         )

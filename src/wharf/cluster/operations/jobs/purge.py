@@ -27,6 +27,7 @@ from wharf.cluster.state.tables import (
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
     JOB_PURGES,
+    JOB_RESULTS,
     JOB_SUBMISSIONS,
     JOB_SUMMARIES,
     JOB_VERSIONS,
@@ -99,6 +100,8 @@ def purge_job(
     if result is not None:
         changes.append(result)
     conditions = [snapshot.build_record_condition(JOBS, job)]
+    if result is not None:
+        conditions.append(snapshot.build_key_condition(JOB_RESULTS, job.namespace, job.id))
     leftovers = _iter_leftovers(snapshot, job_purge, context)
     for leftover in _take_leftovers(leftovers, max_changes - MAX_JOB_CHANGES):
         changes.append(leftover.change)

@@ -69,10 +69,13 @@ class FlowMethods(MethodGroup[M]):
         *,
         max_runs: int = 0,
         plan: bool = False,
+        again: bool = False,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[FlowBackfillResponse]:
         """Launch the runs of past slots of a flow's schedule, from `begin` on and before `end`, each slot once.
 
-        `max_runs`: how many runs are created at most; 0: 50. `plan`: only return the slots.
+        `max_runs`: how many runs are created at most; 0: 50. `plan`: only return the slots. `again`: also launch slots whose run
+        garbage collection has deleted.
         """
-        return CallSpec(options, job_id, body=FlowBackfillRequest(begin=begin, end=end, max=max_runs, plan=plan))
+        body = FlowBackfillRequest(begin=begin, end=end, max=max_runs, plan=plan, again=again)
+        return CallSpec(options, job_id, body=body)
