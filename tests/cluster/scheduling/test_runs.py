@@ -129,6 +129,19 @@ class Run(SimulatedCluster):
         return result
 
 
+def test_a_stopped_version_of_a_run_that_has_not_ended_may_not_change_its_steps() -> None:
+    steps = (a_step("build"), a_step("test", "build"))
+    run = Run(*steps)
+
+    with pytest.raises(Refusal, match="is a run that has not ended, and its list of groups would change"):
+        run.submit(a_step("other"), stop=True)
+    run.submit(*steps, stop=True)
+    assert (run.phases, run.job().status) == ({"build": "canceled", "test": "canceled"}, JobStatus.RUNNING)
+    run.kill("build")
+
+    assert run.job().status is JobStatus.DEAD
+
+
 def test_a_gate_that_names_no_policy_any_more_is_answered_only_by_callers_who_may_submit_jobs() -> None:
     # The API has checked the caller against an earlier job with this ID, whose gate named a policy of the caller.
     run = Run(a_step("ship", gate=Gate()))

@@ -71,6 +71,9 @@ def add_attempt(builder: WriteBuilder, job: Job, stored: Job | None) -> None:
     """
     if job.stop:
         if stored is not None and stored.is_run:
+            must_begin_run(
+                stored, job
+            )  # Raises if a stop would change it too: tasks of removed steps would be lost sight of.
             stop_run(builder, stored, job.submit_time)
         elif stored is not None and stored.has_arrays:
             _cancel_open(builder, stored, job.submit_time)
