@@ -142,6 +142,20 @@ def test_a_stopped_version_of_a_run_that_has_not_ended_may_not_change_its_steps(
     assert run.job().status is JobStatus.DEAD
 
 
+def test_an_answer_to_a_gate_that_was_opened_again_is_refused() -> None:
+    run = Run(a_step("ship", gate=Gate()))
+    read_deadline = run.facts["ship"].state.gate_deadline
+    run.cancel()
+    run.pass_time(1)
+    run.retry()
+
+    with pytest.raises(Refusal, match='the gate of step "ship" was opened again since its question was read'):
+        run.answer("ship", approve=True, deadline=read_deadline)
+    run.answer("ship", approve=True, deadline=run.facts["ship"].state.gate_deadline)
+
+    assert run.phases == {"ship": "ready"}
+
+
 def test_a_gate_that_names_no_policy_any_more_is_answered_only_by_callers_who_may_submit_jobs() -> None:
     # The API has checked the caller against an earlier job with this ID, whose gate named a policy of the caller.
     run = Run(a_step("ship", gate=Gate()))

@@ -54,6 +54,9 @@ class GateAnswerRequest(Record):
     step: str = ""
     answer: str = ""  # A `AnswerKind`.
     text: str = ""  # What the person says about it.
+    deadline: int = 0
+    """The `Deadline` of the open gate that the person has read, in ns since the epoch: a gate that was opened again since is not
+    answered. 0: the gate that is open now."""
 
 
 class RunRetryRequest(Record):

@@ -211,6 +211,7 @@ class FlowActions:
             step=body.step,
             approve=body.answer == AnswerKind.APPROVE,
             text=body.text,
+            deadline=body.deadline,
             actor=_describe_actor(request),
             policies=request.caller.policies,
             is_management=request.caller.kind in (CallerKind.MANAGEMENT, CallerKind.UNCHECKED),

@@ -45,6 +45,9 @@ class GateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     approve: bool
     text: str = ""  # What the person says about it.
+    deadline: int = (
+        0  # The deadline of the gate that the person has read, in ns since the epoch; 0: of whichever is open.
+    )
     actor: str = ""  # Who answers, as users know them.
     policies: tuple[str, ...] = ()  # The ACL policies of the caller.
     is_management: bool = True  # The caller may answer every gate.
@@ -134,6 +137,11 @@ def answer_gate(snapshot: Replica, request: GateAnswer, context: DecisionContext
         )
     if state.phase is not StepPhase.GATED or context.now_ns >= state.gate_deadline:
         raise Refusal(RefusalCode.CONFLICT, f'the gate of step "{request.step}" is not open any more')
+    if request.deadline and request.deadline != state.gate_deadline:
+        raise Refusal(
+            RefusalCode.CONFLICT,
+            f'the gate of step "{request.step}" was opened again since its question was read: read the run again, then answer',
+        )
     builder = start_builder(snapshot, "gate-answered", Cause(CauseKind.REQUEST, request.cause))
     answered = replace(
         state,

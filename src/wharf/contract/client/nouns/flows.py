@@ -45,10 +45,14 @@ class FlowMethods(MethodGroup[M]):
 
     @call_method("flow.answer")
     def answer(
-        self, job_id: str, step: str, answer: str, *, text: str = "", **options: Unpack[WriteOptions]
+        self, job_id: str, step: str, answer: str, *, text: str = "", deadline: int = 0, **options: Unpack[WriteOptions]
     ) -> CallSpec[RunChangeResponse]:
-        """Answer the gate of a step: `answer` is approve or reject. `text`: why."""
-        return CallSpec(options, job_id, body=GateAnswerRequest(step=step, answer=answer, text=text))
+        """Answer the gate of a step: `answer` is approve or reject. `text`: why.
+
+        `deadline`: that of the gate that was read, so that a gate that was opened again since is not answered.
+        """
+        body = GateAnswerRequest(step=step, answer=answer, text=text, deadline=deadline)
+        return CallSpec(options, job_id, body=body)
 
     @call_method("flow.retry")
     def retry(
