@@ -1,5 +1,6 @@
 """Runs on pages: their steps, and the forms that answer gates, cancel and retry."""
 
+import re
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -73,6 +74,24 @@ async def test_a_form_rejects_a_gate() -> None:
         await browser.post("/ui/jobs/release/answer", {"step": "ship", "answer": "reject", "text": ""})
 
         assert await find_status(server, "release", "ship") is StepStatus.FAILED
+
+
+@in_virtual_time
+async def test_a_form_of_a_page_from_before_a_retry_does_not_approve_the_gate_of_the_new_attempt() -> None:
+    async with ACluster() as cluster:
+        server, browser = await with_run(cluster, a_release())
+        page = await browser.get("/ui/jobs/release")
+        (deadline,) = re.findall('name="deadline" value="([0-9]+)"', page.text)
+        await server.client.flows.cancel("release")
+        await pass_time(20)
+        await server.client.flows.retry("release", steps=["ship"])
+        await pass_time(20)
+
+        form = {"step": "ship", "answer": "approve", "text": "", "deadline": deadline}
+        reply = await browser.post("/ui/jobs/release/answer", form)
+
+        assert (reply.status, "was opened again" in reply.text) == (409, True)
+        assert await find_status(server, "release", "ship") is StepStatus.GATED
 
 
 @in_virtual_time

@@ -10,7 +10,7 @@ from joserfc import jwt
 from joserfc.jwk import KeySet, OctKey
 from msgspec.structs import replace
 
-from tests.builders import a_job
+from tests.builders import a_batch_job, a_group, a_job
 from tests.cluster.api.access import ApiCaller, an_operator
 from tests.cluster.api.test_admission import limit_to
 from tests.kit.cluster import ACluster
@@ -25,6 +25,7 @@ from wharf.cluster.server.rpc.handlers.nodes import REGISTER_NODE, RegistrationR
 from wharf.cluster.server.security.identities import WorkloadIdentitySpec
 from wharf.cluster.state.tables import ALLOCATIONS, NODE_POOLS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.jobs.steps import Gate
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal
@@ -81,6 +82,33 @@ async def test_a_policy_attached_to_a_job_applies_to_its_tasks() -> None:
 
         assert (before[0], await with_identity(operator).get("/v1/jobs")) == (403, (200, []))
         assert [item["Name"] for item in (await with_identity(operator).get("/v1/acl/policy/self"))[1]] == ["of-web"]
+
+
+@in_virtual_time
+async def test_a_task_that_answers_a_gate_or_cancels_a_run_is_named_as_the_task_of_its_job() -> None:
+    async with ACluster() as cluster:
+        operator = await an_operator(cluster)
+        await running(operator)
+        steps = (a_group("build"), a_group("ship", gate=Gate()))
+        await operator.put("/v1/jobs", {"Job": msgspec.to_builtins(a_batch_job("release", *steps))})
+        await pass_time(1)
+        body = {
+            "Name": "of-web",
+            "Rules": 'namespace "default" { policy = "write" }',
+            "JobACL": {"Namespace": "default", "JobID": "web"},
+        }
+        await operator.put("/v1/acl/policy/of-web", body)
+
+        answer = {"Step": "ship", "Answer": "approve"}
+        assert (await with_identity(operator).put("/v1/job/release/answer", answer))[0] == 200
+        assert (await with_identity(operator).put("/v1/job/release/cancel", {}))[0] == 200
+
+        steps_of_run = (await operator.get("/v1/job/release/run"))[1]["Steps"]
+        assert {step["Name"]: step["Text"] for step in steps_of_run}["build"] == (
+            "canceled by the task app of the job web"
+        )
+        (ship,) = (step for step in steps_of_run if step["Name"] == "ship")
+        assert ship["Cause"]["Actor"] == "the task app of the job web"
 
 
 @in_virtual_time

@@ -3,13 +3,15 @@
 import datetime
 
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_parameterized_job, a_periodic_job
 from tests.kit.state import SECOND_NS, SETTINGS, AState
 from wharf.cluster.operations.jobs.backfill import BackfillRequest, BackfillSlot, launch_slot, list_slots
+from wharf.cluster.operations.jobs.job_outcomes import make_job_result
 from wharf.cluster.operations.jobs.periodic import force_periodic_launch
 from wharf.cluster.state.formats import NEWEST_FORMAT
-from wharf.cluster.state.tables import CLUSTER_FORMAT, JOBS, PERIODIC_LAUNCHES
+from wharf.cluster.state.tables import CLUSTER_FORMAT, JOB_SUMMARIES, JOBS, PERIODIC_LAUNCHES
 from wharf.contract.model.cluster import RecordFormat
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.steps import Flow
@@ -48,6 +50,12 @@ class AFlow(AState):
             if self.replica.index > index:
                 created.append(result.job_id)
         return created
+
+    def delete_run(self, run_id: str, *, is_collected: bool) -> None:
+        """Delete a run as a purge or garbage collection does: its result remains."""
+        result = make_job_result(self.replica, self.job(run_id), self.now_ns, is_collected=is_collected)
+        assert result is not None
+        self.put(JOBS.build_delete("default", run_id), JOB_SUMMARIES.build_delete("default", run_id), result)
 
     def launch_id(self, time: datetime.datetime) -> str:
         return f"nightly/periodic-{to_ns(time) // SECOND_NS}"
@@ -137,3 +145,25 @@ def test_a_flow_without_a_schedule_has_no_slots() -> None:
 def test_a_backfill_from_before_1970_is_refused(begin: datetime.datetime) -> None:
     with pytest.raises(Refusal, match="must not be before 1970-01-01T00:00:00Z"):
         AFlow().slots(begin, at(12))
+
+
+def test_a_slot_whose_run_was_collected_is_launched_again_only_on_request() -> None:
+    flow = AFlow()
+    (run_id,) = flow.backfill(at(10, 3), at(11, 3))
+    flow.delete_run(run_id, is_collected=True)
+
+    assert flow.backfill(at(10, 3), at(12, 3)) == [flow.launch_id(at(11, 3))]
+    request = replace(flow.request(at(10, 3), at(11, 3)), again=True)
+    (slot,) = list_slots(flow.replica, request, flow.now_ns)
+
+    assert not slot.exists
+    assert flow.lead(launch_slot(flow.replica, request, slot, flow.moment, SETTINGS)).job_id == run_id
+    assert flow.replica.get(JOBS, "default", run_id) is not None
+
+
+def test_a_slot_whose_run_a_user_purged_is_launched_again() -> None:
+    flow = AFlow()
+    (run_id,) = flow.backfill(at(10, 3), at(11, 3))
+    flow.delete_run(run_id, is_collected=False)
+
+    assert flow.backfill(at(10, 3), at(11, 3)) == [run_id]

@@ -287,6 +287,21 @@ def test_a_run_says_what_it_does_while_no_step_has_begun() -> None:
     assert (run.view.status, run.view.text) == (RunStatus.WAITING, "build may begin: waits for capacity")
 
 
+def test_a_run_with_a_failed_step_says_what_it_waits_for_while_nothing_runs() -> None:
+    run = ARun(a_step("build"), a_step("scan"), a_step("ship", "scan"))
+    run.attempt({"build": ready(began=1, ended=2), "scan": ready(), "ship": StepState()}, {"build": LOST})
+
+    assert build_run_view(run.replica, run.run).text == "build failed; scan may begin: waits for capacity"
+
+
+def test_a_canceled_step_without_elements_has_not_succeeded() -> None:
+    run = ARun(a_step("build"))  # No attempt has it: its job was stopped in the request that added it.
+
+    (step,) = build_run_view(run.replica, run.run).steps
+
+    assert (step.status, step.text) == (StepStatus.CANCELED, "was stopped before it began")
+
+
 def test_a_run_that_is_canceled_while_a_final_step_runs_is_being_canceled() -> None:
     canceled = StepState(phase=StepPhase.CANCELED, cause=StepCause(kind=StepCauseKind.CANCEL, actor="bob"), since=at(2))
     run = ARun(a_step("build"), a_step("tidy", "build", final=True)).attempt(

@@ -10,9 +10,10 @@ from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from tests.kit.state import SECOND_NS, SETTINGS
 from wharf.cluster.operations.jobs.admission import validate_submission
 from wharf.cluster.operations.jobs.job_needs import settle_waiting_job
-from wharf.cluster.operations.jobs.job_outcomes import judge_job
+from wharf.cluster.operations.jobs.job_outcomes import judge_job, make_job_result
 from wharf.cluster.operations.jobs.purge import purge_job
 from wharf.cluster.operations.jobs.registration import deregister_job
+from wharf.cluster.operations.jobs.run_retry import RunRetry, plan_retry, retry_run
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.scheduling.steps.decider import judge_run
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
@@ -450,3 +451,95 @@ def test_a_job_with_only_final_steps_is_skipped_if_its_needs_do_not_hold() -> No
     summary = cluster.replica.get(JOB_SUMMARIES, "default", "report")
     assert summary is not None
     assert summary.outcome == "skipped"
+
+
+# -- needs after the begin of a run ------------------------------------------------------------------------------------
+
+TWO_STEPS = (a_step("first"), a_step("second", depends=(Need(on="first"),)))
+
+
+def retry(cluster: Cluster, job_id: str) -> None:
+    cluster.do(retry_run(cluster.replica, RunRetry(namespace="default", job_id=job_id), cluster.moment, SETTINGS))
+    cluster.settle_jobs()
+
+
+def test_a_run_that_has_begun_does_not_wait_again_for_a_job_that_runs_again() -> None:
+    cluster = Cluster(IMPORT, needing("import", groups=TWO_STEPS))
+    cluster.end("import")
+    cluster.submit(replace(IMPORT, priority=60, task_groups=(a_step(meta={"day": "2"}),)))
+
+    cluster.end("report")
+
+    assert cluster.phase(step="second") == "ready"
+
+
+def test_a_run_that_has_begun_goes_on_when_the_result_of_the_job_before_it_is_lost() -> None:
+    cluster = Cluster(IMPORT, needing("import", groups=TWO_STEPS))
+    cluster.end("import")
+    cluster.purge("import")
+    cluster.put(JOB_RESULTS.build_delete("default", "import"))
+
+    cluster.end("report")
+
+    assert cluster.phase(step="second") == "ready"
+
+
+def test_a_retry_waits_again_for_a_job_that_runs_again() -> None:
+    cluster = Cluster(IMPORT, needing("import", groups=TWO_STEPS))
+    cluster.end("import")
+    cluster.fail("report")
+    cluster.submit(replace(IMPORT, task_groups=(a_step(meta={"day": "2"}),)))
+
+    retry(cluster, "report")
+    assert cluster.phase(step="first") == "waiting"
+    cluster.end("import")
+
+    assert cluster.phase(step="first") == "ready"
+
+
+def test_a_retry_that_would_wait_for_a_job_that_waits_for_it_is_refused() -> None:
+    cluster = Cluster(IMPORT, a_batch_job("clean", a_step()), needing("import"))
+    cluster.end("import")
+    cluster.fail("report")
+    cluster.submit(needing(Need(on="report", when="any"), "clean", id="import", groups=(a_step(meta={"day": "2"}),)))
+    assert cluster.phase("import") == "waiting"
+
+    with pytest.raises(
+        Refusal, match="in a circle: report -> import -> report: wait for the end of import, or stop it"
+    ):
+        retry(cluster, "report")
+    with pytest.raises(Refusal, match="in a circle"):
+        plan_retry(cluster.replica, RunRetry(namespace="default", job_id="report"))
+    cluster.end("clean")
+    cluster.end("import")
+    retry(cluster, "report")
+
+    assert cluster.phase() == "ready"
+
+
+def test_a_job_may_need_a_run_that_has_begun_and_needed_it() -> None:
+    cluster = Cluster(IMPORT, needing("import"))
+    cluster.end("import")
+
+    cluster.submit(needing("report", id="import", groups=(a_step(meta={"day": "2"}),)))
+    assert cluster.phase("import") == "waiting"
+    cluster.end("report")
+
+    assert cluster.phase("import") == "ready"
+
+
+def test_the_result_of_a_job_that_ran_again_during_its_collection_is_that_of_its_last_run() -> None:
+    cluster = Cluster(needing(Need(on="none", optional=True), id="import"))
+    cluster.fail("import")
+    result = make_job_result(cluster.replica, cluster.job("import"), cluster.now_ns, is_collected=True)
+    assert result is not None
+    cluster.put(result)  # The first write of the collection of a large job.
+    cluster.now_ns += SECOND_NS
+    retry(cluster, "import")
+    cluster.end("import")
+
+    cluster.purge("import")
+
+    stored = cluster.result("import")
+    assert stored is not None
+    assert (stored.outcome, stored.is_collected) == ("succeeded", False)

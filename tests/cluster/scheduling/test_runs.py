@@ -129,6 +129,44 @@ class Run(SimulatedCluster):
         return result
 
 
+def test_a_stopped_version_of_a_run_that_has_not_ended_may_not_change_its_steps() -> None:
+    steps = (a_step("build"), a_step("test", "build"))
+    run = Run(*steps)
+
+    with pytest.raises(Refusal, match="is a run that has not ended, and its list of groups would change"):
+        run.submit(a_step("other"), stop=True)
+    run.submit(*steps, stop=True)
+    assert (run.phases, run.job().status) == ({"build": "canceled", "test": "canceled"}, JobStatus.RUNNING)
+    run.kill("build")
+
+    assert run.job().status is JobStatus.DEAD
+
+
+def test_an_answer_to_a_gate_that_was_opened_again_is_refused() -> None:
+    run = Run(a_step("ship", gate=Gate()))
+    read_deadline = run.facts["ship"].state.gate_deadline
+    run.cancel()
+    run.pass_time(1)
+    run.retry()
+
+    with pytest.raises(Refusal, match='the gate of step "ship" was opened again since its question was read'):
+        run.answer("ship", approve=True, deadline=read_deadline)
+    run.answer("ship", approve=True, deadline=run.facts["ship"].state.gate_deadline)
+
+    assert run.phases == {"ship": "ready"}
+
+
+def test_a_gate_that_names_no_policy_any_more_is_answered_only_by_callers_who_may_submit_jobs() -> None:
+    # The API has checked the caller against an earlier job with this ID, whose gate named a policy of the caller.
+    run = Run(a_step("ship", gate=Gate()))
+
+    with pytest.raises(Refusal, match="the gate of ship names no policy: the token needs the capability register-job"):
+        run.answer("ship", approve=True, is_management=False, may_submit=False, policies=("deployers",))
+    run.answer("ship", approve=True, is_management=False, may_submit=True)
+
+    assert run.phases == {"ship": "ready"}
+
+
 def test_a_step_begins_after_the_step_that_it_needs() -> None:
     run = Run(a_step("build"), a_step("test", "build"))
 

@@ -13,6 +13,7 @@ from wharf.cluster.operations.evaluations import unblock_evaluations
 from wharf.cluster.operations.explanations.evaluations import explain_evaluation
 from wharf.cluster.operations.explanations.jobs import explain_job, list_unexplained_jobs
 from wharf.cluster.operations.explanations.text import format_time
+from wharf.cluster.operations.jobs.purge import purge_job
 from wharf.cluster.operations.jobs.registration import deregister_job
 from wharf.cluster.operations.nodes.reports import AllocationReport, apply_reports
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
@@ -34,7 +35,7 @@ from wharf.cluster.scheduling.scheduler import plan_evaluation
 from wharf.cluster.scheduling.steps.decider import judge_run
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
 from wharf.cluster.state.formats import NEWEST_FORMAT
-from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, EVALUATIONS, NAMESPACES, NODES
+from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, EVALUATIONS, JOB_PURGES, NAMESPACES, NODES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.cluster import RecordFormat
 from wharf.contract.model.evaluations import EvaluationStatus
@@ -301,6 +302,34 @@ def test_a_purged_node_holds_no_locks() -> None:
     runs.work()
 
     assert [each.node_id for each in runs.alive.values()] == ["node-1"]
+
+
+def test_the_purge_of_a_job_leaves_the_lock_with_its_lost_allocation_until_its_node_returns() -> None:
+    runs = Runs()
+    runs.submit("a")
+    runs.submit("b")
+    runs.with_node("node-1", cpu=100_000, memory_mb=1_000_000)
+    lost = runs.alive["a.deploy[0]"]
+    runs.lose_node("node-0")
+    runs.work()
+
+    runs.lead(purge_job(runs.replica, "default", "a", runs.moment, max_changes=100))
+    runs.work()
+
+    assert list(runs.replica.iter_all(JOB_PURGES)) == []
+    assert not runs.alive  # The node may still run the task of the purged job.
+    runs.reconnect_node("node-0")
+    ended = [AllocationReport(id=lost.id, client_status=ClientStatus.COMPLETE)]
+    runs.lead(apply_reports(runs.replica, "node-0", ended, runs.moment, is_complete=True, max_evaluations=40))
+    runs.work()
+    assert list(runs.alive) == ["b.deploy[0]"]
+
+    for kind in (CollectionKind.BATCH_EVALUATIONS, CollectionKind.EVALUATIONS):
+        while runs.lead(
+            collect_garbage(runs.replica, kind, runs.moment, retention_ns=0, max_changes=100)
+        ).deleted_count:
+            pass
+    assert runs.replica.get(ALLOCATIONS, lost.id) is None
 
 
 def test_a_failed_element_that_is_retried_needs_a_slot_again() -> None:

@@ -221,3 +221,27 @@ def test_garbage_collection_deletes_outputs_with_their_job() -> None:
 
     assert flow.replica.get(JOBS, "default", "shop") is None
     assert [*flow.replica.iter_all(STEP_OUTPUTS)] == []
+
+
+def test_the_problems_of_an_array_share_a_limit_because_each_end_of_an_element_writes_all_of_them() -> None:
+    flow = Flow(a_step("train", size=200))
+    problem = ReportedOutputs(problem="\U0001f600" * 500)
+    for index in range(200):
+        flow.end("train", problem, index=index)
+
+    record = flow.replica.get(STEP_OUTPUTS, "default", "shop", 1, "train")
+
+    assert record is not None
+    assert len(record.elements) == 200
+    assert all(each.problem.endswith("…") for each in record.elements)
+    assert sum(len(each.problem.encode()) for each in record.elements) <= MAX_OUTPUT_BYTES
+
+
+def test_the_problem_of_a_step_with_one_element_is_stored_whole() -> None:
+    flow = Flow(a_step("build"))
+    flow.end("build", ReportedOutputs(problem="x" * 500))
+
+    record = flow.replica.get(STEP_OUTPUTS, "default", "shop", 1, "build")
+
+    assert record is not None
+    assert record.elements[0].problem == "x" * 500

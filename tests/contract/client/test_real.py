@@ -192,6 +192,64 @@ def test_calls_are_canceled_and_report_programs_that_end_without_a_result(agent:
         wait_until(lambda: client.jobs.read(others.job_id).value.status == "dead", what="the job was stopped")
 
 
+def read_pipe(path: str) -> str:
+    """Return what a test writes into a pipe; waits for it."""
+    with open(path) as pipe:
+        return pipe.read()
+
+
+def test_a_call_whose_program_was_stopped_has_the_result_of_its_next_run(agent: RunningAgent, tmp_path: Path) -> None:
+    settings = ClientSettings(addresses=(agent.address,))
+    os.mkfifo(tmp_path / "pipe")
+    with connect(settings) as client:
+        (future,) = remote_map(read_pipe, [str(tmp_path / "pipe")], cores=0, memory="64M", settings=settings)
+        wait_until(lambda: future.alloc_id, what="the call has begun")
+        first = future.alloc_id
+        wait_until(lambda: client.allocations.read(first).value.client_status == "running", what="the program runs")
+        (node,) = client.nodes.list().value
+        client.nodes.set_eligibility(node.id, eligible=False)
+        try:
+            client.allocations.stop(first)
+            wait_until(lambda: client.allocations.read(first).value.client_status == "complete", what="it was stopped")
+            with pytest.raises(TimeoutError):
+                future.result(1)
+        finally:
+            client.nodes.set_eligibility(node.id, eligible=True)
+        (tmp_path / "pipe").write_text("done")
+
+        assert future.result(WAIT_S) == "done"
+
+
+def test_a_canceled_call_does_not_end_others_of_a_map_that_ends_with_its_first_failure(
+    agent: RunningAgent, tmp_path: Path
+) -> None:
+    settings = ClientSettings(addresses=(agent.address,))
+    pipes = [str(tmp_path / name) for name in ("first", "second")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    with connect(settings) as client:
+        futures = remote_map(read_pipe, pipes, fail_fast=True, cores=0, memory="64M", settings=settings)
+        wait_until(lambda: futures[0].alloc_id, what="the call has begun")
+
+        assert futures[0].cancel()
+        wait_until(
+            lambda: client.allocations.read(futures[0].alloc_id).value.client_status.is_terminal, what="it has ended"
+        )
+        Path(pipes[1]).write_text("done")
+
+        assert futures[1].result(WAIT_S) == "done"
+
+
+def test_a_call_that_takes_longer_than_its_time_limit_says_so(agent: RunningAgent, tmp_path: Path) -> None:
+    settings = ClientSettings(addresses=(agent.address,))
+    os.mkfifo(tmp_path / "pipe")
+
+    (future,) = remote_map(read_pipe, [str(tmp_path / "pipe")], time="2s", cores=0, memory="64M", settings=settings)
+
+    with pytest.raises(RemoteError, match=r"has no result: .*MaxRunDuration"):
+        future.result(WAIT_S)
+
+
 def test_what_cannot_travel_with_a_job_is_refused(agent: RunningAgent) -> None:
     settings = ClientSettings(addresses=(agent.address,))
 

@@ -1,5 +1,6 @@
 """Rules for outputs of steps: names, conditions and references that cannot work are refused with their path."""
 
+import random
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.kit.state import SETTINGS
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.step_outputs import NeededSteps, list_needed_steps
 from wharf.contract.model.jobs.steps import Need, Outputs
 from wharf.contract.model.jobs.templates import Template
 from wharf.contract.model.jobs.validation.findings import ValidationReport
@@ -163,3 +165,28 @@ def test_many_references_of_many_steps_are_checked_quickly() -> None:
 
     assert find_problems(*steps) == []
     assert time.process_time() - began < 5
+
+
+def test_the_steps_that_500_steps_need_are_found_quickly_in_whatever_order_the_file_has_them() -> None:
+    finals = [a_step(f"f{number}", final=True) for number in range(250)]
+    chain = [a_step(f"s{at}", *([f"s{at - 1}"] if at else []), text=("v",)) for at in range(250)]
+    began = time.process_time()
+
+    needed = NeededSteps(a_batch_job("shop", *finals, *chain[::-1]))
+
+    assert time.process_time() - began < 0.5  # About 0.03 s.
+    assert needed.has("s249", "s0")
+    assert needed.has("f0", "s249")
+    assert not needed.has("s0", "s249")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_steps_that_a_step_needs_are_those_that_its_needs_reach(seed: int) -> None:
+    chance = random.Random(seed)
+    names = [f"s{number}" for number in range(8)]
+    job = a_batch_job("shop", *(a_step(name, *chance.sample(names, chance.randint(0, 2))) for name in names))
+    needed = NeededSteps(job)
+
+    for group in job.groups:
+        reached = set(list_needed_steps(job, group))
+        assert {name for name in names if needed.has(group.name, name)} == reached

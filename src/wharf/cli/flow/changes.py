@@ -191,6 +191,7 @@ class _TimeType(click.ParamType[datetime.datetime]):
     show_default=True,
     help="Create at most this many runs.",
 )
+@click.option("--again", is_flag=True, help="Also launch slots whose runs garbage collection has deleted.")
 @click.option("--plan", is_flag=True, help="Only list the slots, and which of them have no run.")
 def backfill(
     session: Session,
@@ -198,11 +199,13 @@ def backfill(
     begin: datetime.datetime,
     end: datetime.datetime | None,
     max_runs: int,
+    again: bool,
     plan: bool,
 ) -> None:
     """Launch the runs of past slots of a flow's schedule, such as those before the flow existed.
 
-    A slot that has a run is left alone, so the same backfill may be repeated. Times are in UTC, unless they have an offset. If
+    A slot that has a run is left alone, also if garbage collection has deleted the run, so the same backfill may be repeated.
+    Times are in UTC, unless they have an offset. If
     the flow has Overlap, the runs begin one after the other.
 
     wharf flow backfill nightly --from 2026-11-01 --to 2026-11-08 --plan
@@ -217,7 +220,7 @@ def backfill(
         raise CliError("--from lies in the future: the schedule launches these runs when they are due")
     until = end or now
     response = session.client.flows.backfill(
-        found.id, begin, until, max_runs=max_runs, plan=plan, namespace=found.namespace
+        found.id, begin, until, max_runs=max_runs, plan=plan, again=again, namespace=found.namespace
     )
     slots = [
         {"Time": each.time.strftime("%Y-%m-%dT%H:%M:%SZ"), "JobID": each.job_id, "Exists": each.exists}

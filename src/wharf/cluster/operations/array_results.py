@@ -58,7 +58,9 @@ from wharf.contract.model.jobs.job import Job, JobEnding
 from wharf.contract.model.jobs.step_outputs import (
     ElementOutputs,
     StepOutputs,
+    cut_problem,
     get_output_limit,
+    get_problem_limit,
     limit_outputs,
     list_output_names,
     unpack_outputs,
@@ -245,11 +247,12 @@ def _add_outputs(
     names = list_output_names(group)
     if not names or not allocation.output_texts:
         return
-    limit = get_output_limit(attempt.groups[group.name].size)
-    outputs = limit_outputs(unpack_outputs(allocation.output_texts), names, limit)
+    size = attempt.groups[group.name].size
+    outputs = limit_outputs(unpack_outputs(allocation.output_texts), names, get_output_limit(size))
     if not outputs.texts and not outputs.problem:
         return
-    element = ElementOutputs(index=index, texts=outputs.texts, problem=outputs.problem)
+    problem = cut_problem(outputs.problem, get_problem_limit(size))
+    element = ElementOutputs(index=index, texts=outputs.texts, problem=problem)
     key = (attempt.namespace, attempt.job_id, attempt.attempt, group.name)
     stored: StepOutputs | None = builder.get_record(STEP_OUTPUTS, *key)
     if stored is None:

@@ -68,7 +68,7 @@ def describe_end(facts: StepFacts, counts: ArrayCounts, failure: str) -> str:
         return f"{text}; the run goes on, because it has MayFail" if facts.group.may_fail else text
     if facts.state.cause is not None and facts.state.phase is not StepPhase.READY:
         return describe_cause(facts.group, facts.state, facts.state.cause)
-    if counts.succeeded == size:
+    if size and counts.succeeded == size:
         return "succeeded"
     if counts.skipped and not counts.canceled:
         return (
@@ -164,8 +164,10 @@ def describe_run(
     parts += [f"{each.name} {each.text}" for each in restarting[:1]]
     if failed:
         parts.append(f"{join_names(failed)} failed")
-    if not parts:
-        parts = [f"{each.name} {each.text}" for each in steps if each.status in _IDLE_STATUSES][:1]
+    if not (gated or running or restarting or status is RunStatus.CANCELING):
+        # Nothing runs, so the user wants to know what the run waits for, also if a step has failed.
+        idle = sorted((each for each in steps if each.status in _IDLE_STATUSES), key=_is_waiting)
+        parts += [f"{each.name} {each.text}" for each in idle[:1]]
     return "; ".join(parts)
 
 
@@ -182,6 +184,10 @@ def _describe_cancellation(step_texts: Sequence[str], canceled: StepCause | None
 
 def _format_detail(cause: StepCause) -> str:
     return f": {cause.detail}" if cause.detail else ""
+
+
+def _is_waiting(step: StepView) -> bool:
+    return step.status is StepStatus.WAITING
 
 
 _BUSY_STATUSES: Final = frozenset({StepStatus.STARTING, StepStatus.RUNNING, StepStatus.STOPPING})

@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from wharf.cluster.operations.derived_write_builder import DerivedWriteBuilder
 from wharf.cluster.operations.jobs.job_outcomes import find_outcome
-from wharf.cluster.operations.jobs.overlap import add_run_ahead, find_run_ahead, list_unfinished_after, waits_in_queue
+from wharf.cluster.operations.jobs.overlap import (
+    add_run_ahead,
+    find_run_ahead,
+    has_attempt_begun,
+    list_unfinished_after,
+    waits_in_queue,
+)
 from wharf.cluster.operations.step_outputs import find_texts_of_step
 from wharf.cluster.scheduling.steps import conditions
 from wharf.cluster.scheduling.steps.decider import ConditionEvaluator, StepChange, StepFacts, decide_steps, judge_step
@@ -100,10 +106,11 @@ def settle_steps(builder: DerivedWriteBuilder, job: Job, now_ns: int) -> bool:
     facts = {name: _store_begin(record, started_groups, now_ns) for name, record in run.steps.items()}
     is_ready = False
     run_ahead = read_run_ahead(builder, job, run)
-    other_jobs = read_other_jobs(builder, job)
+    waiting = replace(job, depends=None) if has_attempt_begun(run.newest_attempt) else job
+    other_jobs = read_other_jobs(builder, waiting)
     if run_ahead:
         other_jobs = {**other_jobs, run_ahead: NeededStep(StepOutcome.OPEN)}
-    queued = add_run_ahead(job, run_ahead)
+    queued = add_run_ahead(waiting, run_ahead)
     evaluate_condition = make_condition_evaluator(builder, job, run)
     for change in decide_steps(queued, facts, other_jobs, now_ns, evaluate_condition, is_queued=bool(run_ahead)):
         former = facts[change.name]

@@ -75,6 +75,9 @@ class GateAnswerRequest(Record):
     step: str = ""
     answer: str = ""  # A `AnswerKind`.
     text: str = ""  # What the person says about it.
+    deadline: int = 0
+    """The `Deadline` of the open gate that the person has read, in ns since the epoch: a gate that was opened again since is not
+    answered. 0: the gate that is open now."""
 
 
 class RunRetryRequest(Record):
@@ -123,6 +126,7 @@ class FlowBackfillRequest(Record):
     end: datetime.datetime | None = msgspec.field(default=None, name="To")  # The last slot is before this time.
     max: int = 0  # How many runs are created at most; 0: 50.
     plan: bool = False  # Only return the slots, without creating a run.
+    again: bool = False  # Create the runs again that garbage collection has deleted.
 
 
 class BackfilledSlot(Record):
@@ -130,7 +134,7 @@ class BackfilledSlot(Record):
 
     time: datetime.datetime
     job_id: str
-    exists: bool = False  # The run existed before the request.
+    exists: bool = False  # The run existed before the request, or had been collected after its end.
 
 
 class FlowBackfillResponse(Record):

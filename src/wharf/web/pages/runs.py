@@ -38,6 +38,8 @@ NAME_SORT: Final = "name"
 """The order by namespace and ID, for which the API needs no parameter."""
 SORTS: Final = {"": RunSort.NEWEST.value, RunSort.CHANGED.value: RunSort.CHANGED.value, NAME_SORT: ""}
 """The orders of the page, each with that of the API."""
+MAX_DEADLINE_DIGITS: Final = 20
+"""Digits of the deadline of a gate in a form; limits the time to read the number."""
 
 
 async def read_runs(request: PageRequest, job: Job) -> tuple[RunSection | None, tuple[RunRow, ...]]:
@@ -142,7 +144,15 @@ async def answer_gate(request: PageRequest) -> Page | Redirect:
     """Approve or reject the gate of a step."""
     job_id, form = request.path_values["job"], request.form
     step, answer = form.get("step", ""), form.get("answer", "")
-    await request.client.flows.answer(job_id, step, answer, text=form.get("text", ""), namespace=request.namespace)
+    deadline = form.get("deadline", "")
+    await request.client.flows.answer(
+        job_id,
+        step,
+        answer,
+        text=form.get("text", ""),
+        deadline=int(deadline) if deadline.isdecimal() and len(deadline) <= MAX_DEADLINE_DIGITS else 0,
+        namespace=request.namespace,
+    )
     return Redirect(_link_to_job(request), f"{step} is {'rejected' if answer == 'reject' else 'approved'}.")
 
 

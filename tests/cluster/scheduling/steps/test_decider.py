@@ -91,6 +91,23 @@ def test_500_independent_steps_are_decided_in_a_few_milliseconds() -> None:
     assert measure_decision(steps, facts) < 0.1  # About 3 ms.
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("needs_final_steps", [False, True])
+def test_250_final_steps_without_needs_and_a_chain_are_decided_in_a_short_time(
+    is_reversed: bool, needs_final_steps: bool
+) -> None:
+    chain = []
+    for at in range(250):
+        finals = [f"f{number}" for number in range(at * 90, min(at * 90 + 90, 250))] if needs_final_steps and at else []
+        chain.append(a_step(f"s{at}", *([f"s{at - 1}"] if at else []), *finals))
+    steps = [a_step(f"f{number}", final=True) for number in range(250)] + (chain[::-1] if is_reversed else chain)
+    facts = {each.name: facts_of(each) for each in steps}
+    facts["s0"] = facts_of(chain[0], b"f", phase=READY)
+
+    assert len(decide(a_run(*steps), facts)) == 499  # All but the step that has failed.
+    assert measure_decision(steps, facts) < 0.5  # About 0.1 s.
+
+
 def measure_decision(steps: Sequence[TaskGroup], facts: dict[str, StepFacts]) -> float:
     """Return the shortest duration of three decisions, in seconds of processor time."""
     job = a_run(*steps)

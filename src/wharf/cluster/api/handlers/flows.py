@@ -217,9 +217,11 @@ class FlowActions:
             step=body.step,
             approve=body.answer == AnswerKind.APPROVE,
             text=body.text,
+            deadline=body.deadline,
             actor=_describe_actor(request),
             policies=request.caller.policies,
             is_management=request.caller.kind in (CallerKind.MANAGEMENT, CallerKind.UNCHECKED),
+            may_submit=request.has_permission(permissions.REGISTER_JOB, namespace=request.namespace),
             cause=request.id,
         )
         result = await self._server.leader.call(ANSWER_GATE, answer)
@@ -259,6 +261,7 @@ class FlowActions:
             begin=body.begin,
             end=body.end,
             max_runs=body.max or DEFAULT_BACKFILLED_RUNS,
+            again=body.again,
             is_management=has_management_token(request),
             cause=request.id,
         )
@@ -286,9 +289,14 @@ def _require_short(field: str, text: str) -> None:
 
 
 def _describe_actor(request: Request) -> str:
-    """Return who sends the request, as users know them: the name of the token, or its accessor ID."""
-    token = request.caller.token
-    return (token.name or token.accessor_id) if token is not None else "anonymous"
+    """Return who sends the request, as users know them: the name of the token, or its accessor ID; of a task its job."""
+    token, claims = request.caller.token, request.caller.claims
+    if token is not None:
+        return token.name or token.accessor_id
+    if claims is None:
+        return "anonymous"
+    task = f"the task {claims.task} of " if claims.task else ""
+    return f"{task}the job {claims.job_id}"
 
 
 def _build_change_response(result: RunResult) -> RunChangeResponse:

@@ -73,6 +73,8 @@ def add_attempt(builder: WriteBuilder, job: Job, stored: Job | None, *, stop_cau
     """
     if job.stop:
         if stored is not None and stored.is_run:
+            # Raises if a stop would change it too: tasks of removed steps would be lost sight of.
+            must_begin_run(stored, job)
             stop_run(builder, stored, job.submit_time, stop_cause)
         elif stored is not None and stored.has_arrays:
             _cancel_open(builder, stored, job.submit_time)

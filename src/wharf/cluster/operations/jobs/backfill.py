@@ -13,9 +13,10 @@ from wharf.cluster.operations.jobs.overlap import MAX_UNFINISHED_RUNS, get_overl
 from wharf.cluster.operations.jobs.periodic import iterate_launches, launch_periodic_job, make_launch_id
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import JOBS
+from wharf.cluster.state.tables import JOB_RESULTS, JOBS
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.job_results import JobResult
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.model.times import SECOND, to_ns
 
@@ -33,6 +34,7 @@ class BackfillRequest(msgspec.Struct, frozen=True, kw_only=True):
     begin: datetime.datetime
     end: datetime.datetime
     max_runs: int
+    again: bool = False  # Slots whose run garbage collection has deleted run again.
     is_management: bool = True  # The caller may launch runs even while registration is disabled.
     cause: str = ""
 
@@ -42,7 +44,7 @@ class BackfillSlot(msgspec.Struct, frozen=True):
 
     launch_s: int  # Unix seconds
     job_id: str
-    exists: bool  # The run exists, so the backfill does not create it.
+    exists: bool  # The run exists or has ended and was collected, so the backfill does not create it.
 
 
 def list_slots(snapshot: Replica, request: BackfillRequest, now_ns: int) -> list[BackfillSlot]:
@@ -64,6 +66,7 @@ def list_slots(snapshot: Replica, request: BackfillRequest, now_ns: int) -> list
         launch_s = to_ns(launch) // SECOND
         job_id = make_launch_id(flow, launch_s)
         exists = snapshot.get(JOBS, flow.namespace, job_id) is not None
+        exists = exists or _find_collected(snapshot, flow, job_id, request) is not None
         missing += not exists
         if missing > request.max_runs or len(slots) >= MAX_VISITED_SLOTS:
             raise invalid_request(
@@ -82,6 +85,15 @@ def _iterate_slots(flow: Job, request: BackfillRequest) -> Iterator[datetime.dat
         if launch >= request.end:
             return
         yield launch
+
+
+def _find_collected(snapshot: Replica, flow: Job, job_id: str, request: BackfillRequest) -> JobResult | None:
+    """Return the result of a run that garbage collection has deleted, if its slot does not run again because of it.
+
+    Otherwise a backfill that is repeated every day would run the slots again that are older than a week (record 0338).
+    """
+    result = snapshot.get(JOB_RESULTS, flow.namespace, job_id)
+    return result if result is not None and result.is_collected and not request.again else None
 
 
 def _find_flow(snapshot: Replica, request: BackfillRequest) -> Job:
@@ -107,6 +119,11 @@ def launch_slot(
     stored = snapshot.get(JOBS, flow.namespace, slot.job_id)
     if stored is not None:
         return Decision(None, lambda _index: ChildJobResult(stored.modify_index, stored.id, stored.create_index))
+    collected = _find_collected(snapshot, flow, slot.job_id, request)
+    if collected is not None:
+        return Decision(
+            None, lambda _index: ChildJobResult(collected.modify_index, slot.job_id, collected.job_create_index)
+        )
     if get_overlap(flow) and len(list_unfinished_runs(snapshot, flow)) >= MAX_UNFINISHED_RUNS:
         raise Refusal(
             RefusalCode.CONFLICT,

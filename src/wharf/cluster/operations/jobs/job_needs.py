@@ -4,22 +4,24 @@ A need is checked when the job is submitted. When a needed job ends, the leader 
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.jobs.job_outcomes import is_needable
-from wharf.cluster.operations.jobs.overlap import RunQueues, get_overlap, waits_in_queue
+from wharf.cluster.operations.jobs.overlap import RunQueues, get_overlap, has_attempt_begun, waits_in_queue
 from wharf.cluster.operations.run_changes import start_builder
 from wharf.cluster.operations.step_states import settle_steps
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
 from wharf.cluster.state import Replica
+from wharf.cluster.state.lookups import list_attempts
 from wharf.cluster.state.tables import EVALUATIONS, JOB_RESULTS, JOBS
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.job import Job, JobKey, JobStatus
 from wharf.contract.model.jobs.steps import Need
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationReport
 from wharf.contract.model.log import Cause, CauseKind
+from wharf.contract.model.refusal import Refusal, RefusalCode
 
 MAX_VISITED_JOBS: Final = 1_000
 """Jobs that are visited in the search for a circle of jobs; limits the time of a submission."""
@@ -71,6 +73,50 @@ def _check_result(snapshot: Replica, job: Job, need: Need, path: str, report: Va
 
 def _check_circle(snapshot: Replica, job: Job, report: ValidationReport) -> None:
     """Add an error to the report if the job waits for a job that waits for it, directly or through others."""
+    found = _find_circle(snapshot, job)
+    if found is None:
+        return
+    if not found.chain:
+        report.add_error(
+            "Depends",
+            f"The job waits for more than {MAX_VISITED_JOBS} jobs, directly or through others",
+            "let it wait for fewer jobs",
+        )
+        return
+    report.add_error(
+        f"Depends[{found.position}].On",
+        f"Jobs wait for each other in a circle: {found.text}",
+        "remove one of these needs",
+    )
+
+
+def require_no_circle(snapshot: Replica, job: Job) -> None:
+    """Raise if a run that begins again would wait for a job that waits for it."""
+    found = _find_circle(snapshot, job) if job.depends else None
+    if found is not None and found.chain:
+        raise Refusal(
+            RefusalCode.CONFLICT,
+            f'run "{job.id}" cannot run again now, because jobs would wait for each other in a circle: {found.text}: '
+            f"wait for the end of {found.chain[1]}, or stop it",
+        )
+
+
+class _Circle(NamedTuple):
+    """Jobs that wait for each other, or too many jobs to find that out."""
+
+    chain: tuple[str, ...]
+    """The jobs from the first one, which is not repeated at the end; empty: too many jobs were visited."""
+    position: int
+    """The position of the need of the first job."""
+
+    @property
+    def text(self) -> str:
+        more = ("...",) if len(self.chain) > MAX_SHOWN_JOBS else ()
+        return " -> ".join([*self.chain[:MAX_SHOWN_JOBS], *more, self.chain[0]])
+
+
+def _find_circle(snapshot: Replica, job: Job) -> _Circle | None:
+    """Return the jobs that wait for each other in a circle if the job waits for those that it needs, or `None`."""
     paths: dict[str, tuple[str, ...]] = {}
     queues = RunQueues(snapshot)
     waiting: list[tuple[str, tuple[str, ...], int]] = [
@@ -78,37 +124,28 @@ def _check_circle(snapshot: Replica, job: Job, report: ValidationReport) -> None
     ]
     for name, chain, position in waiting:
         if name == job.id:
-            shown = [*chain[:MAX_SHOWN_JOBS], *(("...",) if len(chain) > MAX_SHOWN_JOBS else ()), name]
-            report.add_error(
-                f"Depends[{position}].On",
-                f"Jobs wait for each other in a circle: {' -> '.join(shown)}",
-                "remove one of these needs",
-            )
-            return
+            return _Circle(chain, position)
         if name in paths:
             continue
         paths[name] = chain
         if len(paths) > MAX_VISITED_JOBS:
-            report.add_error(
-                "Depends",
-                f"The job waits for more than {MAX_VISITED_JOBS} jobs, directly or through others",
-                "let it wait for fewer jobs",
-            )
-            return
+            return _Circle((), position)
         waiting += [
             (following, (*chain, name), position) for following in _list_waited_for(snapshot, queues, job, name)
         ]
+    return None
 
 
 def _list_waited_for(snapshot: Replica, queues: RunQueues, job: Job, name: str) -> Iterator[str]:
-    """Yield the jobs for which another job of the namespace waits. A job that has ended waits for nothing.
+    """Yield the jobs for which another job of the namespace waits. A job that has begun or ended waits for nothing.
 
     A run that has not begun also waits for the run before it, if its flow has `Overlap`.
     """
     other = snapshot.get(JOBS, job.namespace, name)
     if other is None or other.status is JobStatus.DEAD:
         return
-    yield from (need.on for need in other.depends or ())
+    if other.depends and not has_attempt_begun(next(reversed(list_attempts(snapshot, other)), None)):
+        yield from (need.on for need in other.depends)
     if get_overlap(other) and waits_in_queue(other, read_snapshot_run(snapshot, other)):
         run_ahead = queues.find_run_ahead(other)
         if run_ahead:

@@ -11,7 +11,7 @@ from wharf.cluster.scheduling.steps.decider import judge_run
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
 from wharf.cluster.state import Replica
 from wharf.cluster.state.formats import get_active_format
-from wharf.cluster.state.lookups import read_element_states
+from wharf.cluster.state.lookups import list_attempts, read_element_states
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOB_RESULTS, JOB_SUMMARIES, JOBS
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.jobs.array_attempts import FAILED, SUCCEEDED
@@ -151,12 +151,15 @@ def _list_newest(snapshot: Replica, job: Job) -> list[Allocation]:
 # -- records of deleted jobs -------------------------------------------------------------------------------------------
 
 
-def make_job_result(snapshot: Replica, job: Job, now_ns: int) -> PutRecord | None:
-    """Return the change that stores how a job ended that is deleted; `None` if no job can wait for it, or it is stored."""
+def make_job_result(snapshot: Replica, job: Job, now_ns: int, *, is_collected: bool = False) -> PutRecord | None:
+    """Return the change that stores how a job ended that is deleted; `None` if no job can wait for it, or it is stored.
+
+    `is_collected`: garbage collection deletes it. It may delete the records of a job in several writes, the result first.
+    """
     if not is_needable(job) or get_active_format(snapshot) < JOB_RESULTS.since_format:
         return None
     stored = snapshot.get(JOB_RESULTS, job.namespace, job.id)
-    if stored is not None and stored.job_create_index == job.create_index:
+    if stored is not None and stored.job_create_index == job.create_index and not _has_run_since(snapshot, job, stored):
         return None
     return JOB_RESULTS.build_put(
         JobResult(
@@ -165,6 +168,13 @@ def make_job_result(snapshot: Replica, job: Job, now_ns: int) -> PutRecord | Non
             outcome=judge_ended_job(snapshot, job),
             job_create_index=job.create_index,
             delete_time=now_ns,
+            is_collected=is_collected,
             create_index=WRITE_INDEX,
         )
     )
+
+
+def _has_run_since(snapshot: Replica, job: Job, result: JobResult) -> bool:
+    """Return whether a job ran again after a collection had stored its result and deleted a part of its records."""
+    newest = next(reversed(list_attempts(snapshot, job)), None)
+    return max(job.submit_time, newest.create_time if newest is not None else 0) > result.delete_time

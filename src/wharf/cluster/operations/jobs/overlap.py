@@ -16,6 +16,7 @@ from wharf.cluster.scheduling.steps.facts import RunFacts
 from wharf.cluster.state import Replica
 from wharf.cluster.state.table import Index, Table
 from wharf.cluster.state.tables import JOB_PURGES, JOBS, PURGED_CHILDREN_OF_JOB, UNFINISHED_CHILDREN_OF_JOB
+from wharf.contract.model.jobs.array_attempts import ArrayAttempt
 from wharf.contract.model.jobs.job import Job, JobKey, JobStatus
 from wharf.contract.model.jobs.step_states import StepCauseKind, StepPhase, StepState
 from wharf.contract.model.jobs.steps import FlowOverlap, Need, NeedWhen
@@ -150,6 +151,15 @@ def has_run_begun(run: RunFacts) -> bool:
     """
     states = [each.state for each in run.iter_facts()]
     return any(map(_has_begun, states)) or not any(state.phase is StepPhase.WAITING for state in states)
+
+
+def has_attempt_begun(newest: ArrayAttempt | None) -> bool:
+    """Return whether a step of the newest attempt of a run has begun. The needs of the job held then, and do not decide again:
+    the other job may run again meanwhile, or its result may be deleted (record 0337).
+    """
+    return newest is not None and any(
+        part.step is not None and _has_begun(part.step) for part in newest.groups.values()
+    )
 
 
 def _has_begun(state: StepState) -> bool:

@@ -17,6 +17,7 @@ from wharf.cluster.operations.jobs.arrays import list_attempt_deletions
 from wharf.cluster.operations.jobs.job_outcomes import make_job_result
 from wharf.cluster.operations.jobs.registration import JobWriteResult, check_eval_priority, make_deregister_evaluation
 from wharf.cluster.operations.scaling import iterate_policies
+from wharf.cluster.scheduling.capacity.locks import may_hold_lock
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
@@ -27,6 +28,7 @@ from wharf.cluster.state.tables import (
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
     JOB_PURGES,
+    JOB_RESULTS,
     JOB_SUBMISSIONS,
     JOB_SUMMARIES,
     JOB_VERSIONS,
@@ -99,6 +101,8 @@ def purge_job(
     if result is not None:
         changes.append(result)
     conditions = [snapshot.build_record_condition(JOBS, job)]
+    if result is not None:
+        conditions.append(snapshot.build_key_condition(JOB_RESULTS, job.namespace, job.id))
     leftovers = _iter_leftovers(snapshot, job_purge, context)
     for leftover in _take_leftovers(leftovers, max_changes - MAX_JOB_CHANGES):
         changes.append(leftover.change)
@@ -238,11 +242,15 @@ def _iter_open_evaluations(snapshot: Replica, job_purge: JobPurge, context: Deci
 
 
 def _iter_allocation_changes(snapshot: Replica, job_purge: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
-    """Yield the changes that stop the job's allocations that occupy a node and delete the others."""
+    """Yield the changes that stop the job's allocations that occupy a node and delete the others.
+
+    A lost allocation that holds a lock is left to garbage collection, because its node may still run it.
+    """
     for allocation in _iter_allocations(snapshot, job_purge):
         condition = snapshot.build_record_condition(ALLOCATIONS, allocation)
         if not allocation.is_occupying:
-            yield _Leftover(ALLOCATIONS.build_delete(allocation.id), condition)
+            if not may_hold_lock(snapshot, allocation):
+                yield _Leftover(ALLOCATIONS.build_delete(allocation.id), condition)
         elif not allocation.is_server_terminal:
             stopped = replace(
                 allocation,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.jobs.arrays import drop_oldest_attempt, find_next_attempt, make_selected_results
+from wharf.cluster.operations.jobs.job_needs import require_no_circle
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
 from wharf.cluster.operations.jobs.rerun import MAX_ATTEMPTS
 from wharf.cluster.operations.jobs.runs import find_run
@@ -123,6 +124,7 @@ RETRIED_REASONS: Final[Mapping[StepOutcome, str]] = {
 def plan_retry(snapshot: Replica, request: RunRetry) -> RetryPlan:
     """Return what a retry would run again and what it would keep. Raises if it is not possible now."""
     job = find_run(snapshot, request.namespace, request.job_id)
+    require_no_circle(snapshot, job)
     run = read_snapshot_run(snapshot, job)
     return _describe_plan(run, _select_steps(job, run, request.steps))
 
@@ -141,6 +143,7 @@ def retry_run(
             RefusalCode.FORBIDDEN,
             f'run "{job.id}" is stopped, and a retry starts it again: the token needs the capability register-job too',
         )
+    require_no_circle(snapshot, job)
     run = read_snapshot_run(snapshot, job)
     selected = _select_steps(job, run, request.steps)
     plan = _describe_plan(run, selected)

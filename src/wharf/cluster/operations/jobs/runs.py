@@ -45,9 +45,13 @@ class GateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     approve: bool
     text: str = ""  # What the person says about it.
+    deadline: int = (
+        0  # The deadline of the gate that the person has read, in ns since the epoch; 0: of whichever is open.
+    )
     actor: str = ""  # Who answers, as users know them.
     policies: tuple[str, ...] = ()  # The ACL policies of the caller.
     is_management: bool = True  # The caller may answer every gate.
+    may_submit: bool = True  # The caller may submit jobs in the namespace, and so answer gates without a policy.
     cause: str = ""
 
 
@@ -121,6 +125,12 @@ def answer_gate(snapshot: Replica, request: GateAnswer, context: DecisionContext
         raise Refusal(
             RefusalCode.FORBIDDEN, f'only tokens with the policy "{gate.policy}" may answer the gate of {request.step}'
         )
+    if not gate.policy and not request.is_management and not request.may_submit:
+        # The API has checked this too, but the job may have been replaced since.
+        raise Refusal(
+            RefusalCode.FORBIDDEN,
+            f"the gate of {request.step} names no policy: the token needs the capability register-job to answer it",
+        )
     if len(request.text.encode()) > MAX_ANSWER_BYTES:
         raise invalid_request(f"the text of an answer must be at most {MAX_ANSWER_BYTES} bytes long")
     state = record.facts.state
@@ -130,6 +140,11 @@ def answer_gate(snapshot: Replica, request: GateAnswer, context: DecisionContext
         )
     if state.phase is not StepPhase.GATED or context.now_ns >= state.gate_deadline:
         raise Refusal(RefusalCode.CONFLICT, f'the gate of step "{request.step}" is not open any more')
+    if request.deadline and request.deadline != state.gate_deadline:
+        raise Refusal(
+            RefusalCode.CONFLICT,
+            f'the gate of step "{request.step}" was opened again since its question was read: read the run again, then answer',
+        )
     builder = start_builder(snapshot, "gate-answered", Cause(CauseKind.REQUEST, request.cause))
     answered = replace(
         state,

@@ -401,11 +401,12 @@ def _iter_dead_jobs(snapshot: Replica, retention: _Retention) -> _Bundles:
         if any(deployment.is_active for deployment in snapshot.list_by_index(DEPLOYMENTS_OF_JOB, *key)):
             continue
         job_conditions = (snapshot.build_record_condition(JOBS, job),)
-        result = make_job_result(snapshot, job, retention.now_ns)
+        result = make_job_result(snapshot, job, retention.now_ns, is_collected=True)
         results = (result,) if result is not None else ()
+        result_conditions = tuple(snapshot.build_key_condition(JOB_RESULTS, *key) for _ in results)
         if len(allocations) > MAX_EARLY_ALLOCATIONS:
             # How the job ended does not follow from what remains, so it is stored first.
-            yield from (_Bundle((each,), job_conditions) for each in results)
+            yield from (_Bundle((each,), (*job_conditions, *result_conditions)) for each in results)
             yield from _make_single_bundles(snapshot, allocations[:MAX_EARLY_ALLOCATIONS], conditions=job_conditions)
             continue
         yield _make_bundle(
@@ -430,12 +431,13 @@ def _iter_dead_jobs(snapshot: Replica, retention: _Retention) -> _Bundles:
             ),
             (
                 snapshot.build_record_condition(JOBS, job),
+                *result_conditions,
                 *(snapshot.build_record_condition(EVALUATIONS, each) for each in evaluations),
                 *(snapshot.build_record_condition(ALLOCATIONS, each) for each in allocations),
             ),
             # The last write deletes the job itself. Its end does not depend on which allocations remain.
             (
-                *(_Bundle((each,), job_conditions) for each in results),
+                *(_Bundle((each,), (*job_conditions, *result_conditions)) for each in results),
                 *_make_attempt_bundles(snapshot, job, job_conditions),
                 *_make_single_bundles(snapshot, allocations, conditions=job_conditions),
             ),

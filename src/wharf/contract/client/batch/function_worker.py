@@ -12,16 +12,23 @@ import traceback
 from pathlib import Path
 
 MAX_RESULT_BYTES = 64 * 1024 * 1024
+INTERRUPTED_EXIT_CODE = 130
 
 
 def run(folder: Path, index: int) -> int:
-    """Call the function with the item, and write the outcome. Returns the exit code."""
+    """Call the function with the item, and write the outcome. Returns the exit code.
+
+    A program that its node ends has no outcome: it may run again, or the node knows the reason.
+    """
     try:
         function = pickle.loads(base64.b64decode((folder / "function.b64").read_bytes()))
         with (folder / "items.b64").open("rb") as file:
             line = next(line for number, line in enumerate(file) if number == index)
         outcome = pickle_value(function(pickle.loads(base64.b64decode(line))))
         code = 0
+    except KeyboardInterrupt:  # The signal with which nodes end programs.
+        traceback.print_exc()
+        return INTERRUPTED_EXIT_CODE
     except BaseException as error:  # The caller receives it, whatever it is.
         traceback.print_exc()
         outcome, code = pickle_error(error), 1

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -199,8 +200,6 @@ class _Collector(Generic[R]):
         self._namespace = namespace
         self._pace = threading.Event()
         self._lock = threading.Lock()
-        self._stops: set[int] = set()
-        """Canceled calls that have not begun. The thread ends them when they begin."""
         self._is_stopped = False
         self.futures: Final = [RemoteFuture[R](index, self._stop_call) for index in range(count)]
 
@@ -223,24 +222,18 @@ class _Collector(Generic[R]):
         self._pace.set()
 
     def _stop_call(self, future: RemoteFuture[R]) -> None:
-        """End the program of a canceled call at once, or when it begins. The job is stopped with its last call."""
+        """Cancel the element of a call, so that it ends if it runs and never begins otherwise. The job is stopped with its last
+        call."""
         with self._lock:
             if self._is_stopped:
                 return
             if all(each.done() for each in self.futures):
                 self._is_stopped = True
                 self._control.jobs.deregister(self.job_id, namespace=self._namespace)
-            elif not future.alloc_id or not self._kill(self._control, future.alloc_id):
-                self._stops.add(future.index)
+            else:
+                with suppress(NotFound):  # The job was deleted meanwhile.
+                    self._control.jobs.stop_elements(self.job_id, str(future.index), namespace=self._namespace)
         self._pace.set()
-
-    def _kill(self, client: "SyncClient", alloc_id: str) -> bool:
-        """Kill the program of a call. Return whether the node has one."""
-        try:
-            client.allocations.signal(alloc_id, "SIGKILL", namespace=self._namespace)
-        except RequestRefused:  # It has not started yet, or it has ended.
-            return False
-        return True
 
     def _run(self) -> None:
         try:
@@ -252,10 +245,10 @@ class _Collector(Generic[R]):
             self.close()
 
     def _follow(self) -> None:
-        """Read states until every future is done and every canceled call has ended."""
+        """Read states until every future is done."""
         index = 0
         while not self._is_stopped:
-            if index and not self._stops:
+            if index:
                 response = self._client.jobs.allocations(
                     self.job_id, namespace=self._namespace, index=index, wait_s=WAIT_S
                 )
@@ -265,7 +258,7 @@ class _Collector(Generic[R]):
             newest = _select_newest(response.value)
             for allocation_index, allocation in newest.items():
                 self._apply(self.futures[allocation_index], allocation)
-            if all(future.done() for future in self.futures) and not self._stops:
+            if all(future.done() for future in self.futures):
                 return
             if self._client.jobs.read(self.job_id, namespace=self._namespace).value.status == "dead":
                 self._finish()
@@ -274,13 +267,9 @@ class _Collector(Generic[R]):
             self._pace.wait(MIN_INTERVAL_S * max(1, len(response.value) // ALLOCATIONS_PER_INTERVAL))
 
     def _apply(self, future: RemoteFuture[R], allocation: "AllocationStub") -> None:
-        """Set the future to the state of its allocation, and end the allocation if the call was canceled."""
+        """Set the future to the state of its newest allocation."""
         future.alloc_id = allocation.id
-        status = allocation.client_status
-        with self._lock:
-            if future.index in self._stops and (status.is_terminal or self._kill(self._client, allocation.id)):
-                self._stops.discard(future.index)
-        if not future.done() and status in ("complete", "failed"):
+        if not future.done() and _has_outcome(allocation):
             self._set_outcome(future, allocation)
 
     def _finish(self) -> None:
@@ -291,7 +280,7 @@ class _Collector(Generic[R]):
         newest = _select_newest(self._client.jobs.allocations(self.job_id, namespace=self._namespace).value)
         for future in self.futures:
             allocation = newest.get(future.index)
-            if not future.done() and allocation is not None and allocation.client_status in ("complete", "failed"):
+            if not future.done() and allocation is not None and _has_outcome(allocation):
                 self._set_outcome(future, allocation)
             elif not future.done():
                 _set_error(future, RemoteError(f"job {self.job_id} was stopped before the call ended"))
@@ -353,6 +342,24 @@ def _select_newest(allocations: "Iterable[AllocationStub]") -> "dict[int, Alloca
         int(allocation.name.rpartition("[")[2].rstrip("]")): allocation
         for allocation in sorted(allocations, key=lambda each: each.create_index)
     }
+
+
+def _has_outcome(allocation: "AllocationStub") -> bool:
+    """Return whether an allocation decides about its call. One that was stopped before its end does not: the call runs again, as
+    after a drain, unless it was canceled."""
+    if allocation.client_status not in ("complete", "failed"):
+        return False
+    return allocation.desired_status == "run" or (
+        allocation.client_status == "complete" and not _was_killed(allocation)
+    )
+
+
+def _was_killed(allocation: "AllocationStub") -> bool:
+    """Return whether the node has ended a task of an allocation, or never began one."""
+    return any(
+        state.started_at is None or any(event.type == "Killed" for event in state.events or ())
+        for state in (allocation.task_states or {}).values()
+    )
 
 
 def _set_error(future: RemoteFuture[R], error: BaseException) -> None:

@@ -51,10 +51,14 @@ class FlowMethods(MethodGroup[M]):
 
     @call_method("flow.answer")
     def answer(
-        self, job_id: str, step: str, answer: str, *, text: str = "", **options: Unpack[WriteOptions]
+        self, job_id: str, step: str, answer: str, *, text: str = "", deadline: int = 0, **options: Unpack[WriteOptions]
     ) -> CallSpec[RunChangeResponse]:
-        """Answer the gate of a step: `answer` is approve or reject. `text`: why."""
-        return CallSpec(options, job_id, body=GateAnswerRequest(step=step, answer=answer, text=text))
+        """Answer the gate of a step: `answer` is approve or reject. `text`: why.
+
+        `deadline`: that of the gate that was read, so that a gate that was opened again since is not answered.
+        """
+        body = GateAnswerRequest(step=step, answer=answer, text=text, deadline=deadline)
+        return CallSpec(options, job_id, body=body)
 
     @call_method("flow.retry")
     def retry(
@@ -75,10 +79,13 @@ class FlowMethods(MethodGroup[M]):
         *,
         max_runs: int = 0,
         plan: bool = False,
+        again: bool = False,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[FlowBackfillResponse]:
         """Launch the runs of past slots of a flow's schedule, from `begin` on and before `end`, each slot once.
 
-        `max_runs`: how many runs are created at most; 0: 50. `plan`: only return the slots.
+        `max_runs`: how many runs are created at most; 0: 50. `plan`: only return the slots. `again`: also launch slots whose run
+        garbage collection has deleted.
         """
-        return CallSpec(options, job_id, body=FlowBackfillRequest(begin=begin, end=end, max=max_runs, plan=plan))
+        body = FlowBackfillRequest(begin=begin, end=end, max=max_runs, plan=plan, again=again)
+        return CallSpec(options, job_id, body=body)

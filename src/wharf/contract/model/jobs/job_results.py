@@ -12,5 +12,6 @@ class JobResult(Record):
     outcome: StepOutcome
     job_create_index: int = 0  # Distinguishes it from an earlier or later job with the same ID.
     delete_time: int = 0  # ns since the epoch: when the job was deleted.
+    is_collected: bool = False  # Garbage collection deleted the job, not a user.
     create_index: int = 0
     modify_index: int = 0

@@ -4,7 +4,7 @@ The programs of a step write them to a file, whose format is in `wharf.node.task
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -24,6 +24,8 @@ MAX_SENT_OUTPUT_BYTES: Final = 256 * 1024
 to about 2 MB."""
 MAX_PROBLEM_CHARS: Final = 500
 """Characters of the reason why texts were not stored; limits the size of a record."""
+MIN_PROBLEM_BYTES: Final = 120
+"""UTF-8 bytes of the reason that are stored in any case: 120,000 for an array of 1,000 elements."""
 REFERENCE_PREFIX: Final = "steps."
 """The beginning of a reference to a text of an earlier step, such as `${steps.build.version}`."""
 _REFERENCE: Final = re.compile(r"(\$?)\$\{\s*steps\.([^{}]*)\}")
@@ -107,6 +109,21 @@ def get_output_limit(element_count: int) -> int:
     return MAX_OUTPUT_BYTES // max(1, element_count)
 
 
+def get_problem_limit(element_count: int) -> int:
+    """Return how many UTF-8 bytes the problem of one element may have, for a step with this number of elements.
+
+    Each end of an element writes the problems of all elements. An event of the task has the whole text.
+    """
+    return max(MIN_PROBLEM_BYTES, min(MAX_PROBLEM_CHARS, MAX_OUTPUT_BYTES // max(1, element_count)))
+
+
+def cut_problem(problem: str, max_bytes: int) -> str:
+    """Return the beginning of a problem, with an ellipsis if it is longer."""
+    if len(problem.encode()) <= max_bytes:
+        return problem
+    return problem.encode()[: max_bytes - len("…".encode())].decode(errors="ignore") + "…"
+
+
 def count_text_bytes(texts: Mapping[str, str]) -> int:
     """Return the UTF-8 bytes of names and texts together."""
     return sum(len(name.encode()) + len(text.encode()) for name, text in texts.items())
@@ -178,12 +195,13 @@ class NeededSteps:
         self._needed: dict[str, int] = {}
         """The bits of the steps that a step needs."""
         direct = {group.name: self._list_direct(job, group) for group in job.groups}
+        order = _sort_by_needs(direct)
         is_complete = False
-        while not is_complete:
+        while not is_complete:  # One pass is enough, and one more finds that out, unless steps wait in a circle.
             is_complete = True
-            for name, needs in direct.items():
+            for name in order:
                 bits = 0
-                for each in needs:
+                for each in direct[name]:
                     bits |= self._bits[each] | self._needed.get(each, 0)
                 if bits != self._needed.get(name, 0):
                     self._needed[name] = bits
@@ -197,6 +215,25 @@ class NeededSteps:
     def has(self, step: str, needed: str) -> bool:
         """Return whether a step needs another one."""
         return bool(self._needed.get(step, 0) & self._bits.get(needed, 0))
+
+
+def _sort_by_needs(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return steps so that each one comes after those that it needs, unless they wait for each other in a circle."""
+    order: list[str] = []
+    visited: set[str] = set()
+    for first in needs:
+        path = [] if first in visited else [(first, iter(needs[first]))]
+        visited.add(first)
+        while path:
+            name, following = path[-1]
+            unvisited = next((each for each in following if each not in visited), None)
+            if unvisited is None:
+                order.append(name)
+                path.pop()
+            else:
+                visited.add(unvisited)
+                path.append((unvisited, iter(needs[unvisited])))
+    return order
 
 
 def list_references(text: str) -> list[str]:
