@@ -101,6 +101,7 @@ def test_the_overview_shows_what_it_could_read_while_a_limit_refuses_the_rest(tm
 
             assert (shown.status, "Not shown: " in shown.text) == (200, True)
             assert "All is well" not in shown.text
+            assert "No job yet" not in shown.text
             assert find_problems(shown.text) == []
 
     visit()
@@ -118,6 +119,22 @@ def test_a_person_reads_the_own_rights_and_limits_in_words(tmp_path: Path) -> No
             assert "Not: read logs, open terminals, submit and change jobs" in shown
             assert "Your rate limits" in shown
             assert find_problems(shown) == []
+
+    visit()
+
+
+def test_the_page_of_a_caller_says_how_it_is_related_to_the_person(tmp_path: Path) -> None:
+    @in_virtual_time
+    async def visit() -> None:
+        async with ACluster() as cluster:
+            pages = await limited_pages(cluster, tmp_path)
+            own = (await pages.operator.get("/ui/access")).text.partition("Token <code>")[2][:36]
+
+            address = (await pages.operator.get("/ui/limits/callers/address%3A127.0.0.1")).text
+            token = (await pages.operator.get(f"/ui/limits/callers/user%3A{own}")).text
+
+            assert ("This is you" in address, "your requests are counted by your token" in address) == (False, True)
+            assert "This is you" in token
 
     visit()
 

@@ -1,6 +1,9 @@
 """Runs on pages: their steps, and the forms that answer gates, cancel and retry."""
 
+import json
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, pass_time
@@ -10,6 +13,7 @@ from tests.web.strict_html import find_problems
 from wharf.contract.model.jobs.array_views import ArrayCounts
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.run_views import RunStatus, RunView, StepStatus, StepView
+from wharf.contract.model.jobs.steps import Gate
 from wharf.web.views.runs import MAX_BOXES, MAX_ROWS, build_run_section, select_rows
 
 
@@ -166,3 +170,52 @@ def test_a_large_run_shows_the_failed_steps_and_counts_the_others() -> None:
 
 def test_a_small_run_shows_all_of_its_steps() -> None:
     assert len(select_rows(a_view(3).steps)) == 4
+
+
+@in_virtual_time
+async def test_the_overview_names_the_question_of_a_run_that_waits_for_an_answer() -> None:
+    async with ACluster() as cluster:
+        server, browser = await with_run(cluster, a_release())
+
+        during = (await browser.get("/ui")).text
+        await server.client.flows.answer("release", "ship", "approve")
+        await pass_time(20)
+        after = (await browser.get("/ui")).text
+
+        text = "release waits for an answer: Release to production?"
+        assert (text in during, "step ship; without an answer it fails in" in during, text in after) == (
+            True,
+            True,
+            False,
+        )
+
+
+async def create_writer(server: OneServer, secret: str, policy: str) -> str:
+    """Return the secret of a token with a policy of this name, which may submit jobs."""
+    operator, headers = a_browser(server), {"x-cluster-token": secret}
+    rules = {"Name": policy, "Rules": 'namespace "default" { policy = "write" }'}
+    await operator.send("PUT", f"/v1/acl/policy/{policy}", headers=headers, body=json.dumps(rules).encode())
+    token = json.dumps({"Name": policy, "Type": "client", "Policies": [policy]}).encode()
+    created = await operator.send("PUT", "/v1/acl/token", headers=headers, body=token)
+    return str(json.loads(created.text)["SecretID"])
+
+
+@in_virtual_time
+async def test_the_form_of_a_gate_with_a_policy_is_shown_only_to_people_with_this_policy() -> None:
+    async with ACluster() as cluster:
+        server, management = await a_server_with_access(cluster)
+        server.client = server.client.with_token_source(FixedToken(management))
+        (ship,) = (each for each in a_release().groups if each.gate is not None)
+        gate = Gate(ask="Release to production?", policy="deployers")
+        await register(server, replace(a_release(), task_groups=(replace(ship, depends=None, gate=gate),)))
+        await pass_time(5)
+        secrets = {name: await create_writer(server, management, name) for name in ("writers", "deployers")}
+
+        shown = {}
+        for name, secret in {**secrets, "management": management}.items():
+            browser = a_browser(server)
+            await sign_in(browser, secret)
+            text = (await browser.get("/ui/jobs/release")).text
+            shown[name] = ("/jobs/release/answer" in text, "your token does not have it" in text)
+
+        assert shown == {"writers": (False, True), "deployers": (True, False), "management": (True, False)}

@@ -1,5 +1,6 @@
 """What the pages of jobs show of runs: their steps, the runs of a flow, and the forms that change a run."""
 
+import asyncio
 from typing import Final
 
 from wharf.contract.client.errors import InvalidRequest, RequestRefused
@@ -8,6 +9,7 @@ from wharf.contract.model.refusal import RefusalCode
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
 from wharf.web.pages.lists import fetch_list
 from wharf.web.rendering import build_link, quote_segment
+from wharf.web.views.access import MANAGEMENT
 from wharf.web.views.runs import (
     MAX_RUNS,
     RunRow,
@@ -31,7 +33,22 @@ async def read_runs(request: PageRequest, job: Job) -> tuple[RunSection | None, 
         run = (await flows.read_run(job.id, namespace=job.namespace)).value
     except RequestRefused:
         return None, ()  # It was deleted meanwhile. The page shows the rest.
-    return build_run_section(run, request.query.get("namespace", ""), request.now_ns), ()
+    has_policies = any(step.gate is not None and step.gate.is_open and step.gate.policy for step in run.steps)
+    policies = await _list_own_policies(request) if has_policies else None
+    return build_run_section(run, request.query.get("namespace", ""), request.now_ns, policies=policies), ()
+
+
+async def _list_own_policies(request: PageRequest) -> frozenset[str] | None:
+    """Return the names of the policies of the person's token; `None` for a person who may do everything."""
+    if not request.visitor.can_sign_in:
+        return None
+    try:
+        token, policies = await asyncio.gather(
+            request.client.acl.tokens.read_own(), request.client.acl.policies.read_own()
+        )
+    except RequestRefused:
+        return frozenset()  # The person is not signed in.
+    return None if token.value.type == MANAGEMENT else frozenset(each.name for each in policies.value or ())
 
 
 async def list_runs(request: PageRequest) -> Page | Redirect:

@@ -1,6 +1,6 @@
 """The steps of a run as a picture and as a table, and the list of the runs of a flow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -75,6 +75,8 @@ class GateQuestion(msgspec.Struct, frozen=True):
     policy: str
     deadline_ns: int
     remaining: str
+    is_policy_held: bool
+    """Whether the person has the policy that the gate demands."""
 
 
 class StepRow(msgspec.Struct, frozen=True):
@@ -166,8 +168,13 @@ def describe_step(status: StepStatus) -> State:
     return State(STEP_WORDS.get(status, str(status)), STEP_TONES[status])
 
 
-def build_run_section(run: RunView, namespace: str, now_ns: int) -> RunSection:
-    """Return what the page of a job shows of its run. `namespace` is that of the address of the page."""
+def build_run_section(
+    run: RunView, namespace: str, now_ns: int, *, policies: Container[str] | None = None
+) -> RunSection:
+    """Return what the page of a job shows of its run. `namespace` is that of the address of the page.
+
+    `policies` are those of the person's token, for gates that demand one; `None` for a person who may do everything.
+    """
     shown = select_rows(run.steps)
     keys = {step.name: f"step-{number}" for number, step in enumerate(run.steps)}
     shown_names = {step.name for step in shown}
@@ -183,7 +190,7 @@ def build_run_section(run: RunView, namespace: str, now_ns: int) -> RunSection:
         hidden_boxes=max(0, len(run.steps) - MAX_BOXES),
         rows=tuple(_build_row(run, step, keys[step.name], namespace, now_ns) for step in shown),
         hidden_rows=len(run.steps) - len(shown),
-        questions=tuple(_iter_questions(run.steps, now_ns)),
+        questions=tuple(iter_questions(run.steps, now_ns, policies=policies)),
         critical_path=_format_path(run, now_ns),
         has_ended=run.status.has_ended,
         can_retry=run.status in (RunStatus.FAILED, RunStatus.CANCELED, RunStatus.SKIPPED),
@@ -279,12 +286,16 @@ def _format_remaining(deadline_ns: int, now_ns: int) -> str:
     return format_span(max(0, deadline_ns - now_ns)) if deadline_ns else ""
 
 
-def _iter_questions(steps: Iterable[StepView], now_ns: int) -> Iterable[GateQuestion]:
+def iter_questions(
+    steps: Iterable[StepView], now_ns: int, *, policies: Container[str] | None = None
+) -> Iterator[GateQuestion]:
+    """Yield the open gates of steps. `policies` are those of the person's token; `None` if the person may do everything."""
     for step in steps:
         gate = step.gate
         if gate is not None and gate.is_open:
             remaining = _format_remaining(gate.deadline, now_ns)
-            yield GateQuestion(step.name, gate.ask, gate.policy, gate.deadline, remaining)
+            is_held = not gate.policy or policies is None or gate.policy in policies
+            yield GateQuestion(step.name, gate.ask, gate.policy, gate.deadline, remaining, is_held)
 
 
 def _format_path(run: RunView, now_ns: int) -> str:
