@@ -8,10 +8,12 @@ from tests.kit.requests import commit
 from tests.kit.virtual_time import in_virtual_time
 from tests.web.browsing import a_browser
 from wharf.cluster.state.tables import DEPLOYMENTS, JOB_SUMMARIES, JOBS
+from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus, JobSummary
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.web.pages.overview import MAX_RECORDS
+from wharf.web.views.queue import describe_quota_wait
 
 
 async def add_jobs(server: OneServer, count: int, **fields: object) -> None:
@@ -64,3 +66,11 @@ async def test_a_failed_rollout_whose_job_still_runs_is_shown_until_the_job_has_
 
         text = "The rollout of version 3 of shop failed"
         assert (text in during, "progress deadline" in during, text in after) == (True, True, False)
+
+
+def test_a_wait_for_a_quota_names_what_of_it_does_not_suffice() -> None:
+    metric = AllocMetric(quota_exhausted=("cpu exhausted (600 needed > 500 limit)",))
+
+    assert describe_quota_wait("shops", {"web": metric}) == (
+        "the quota shops allows no more: cpu exhausted (600 needed > 500 limit)"
+    )

@@ -16,7 +16,7 @@ from wharf.contract.wire.nodes.messages import NodeListStub
 from wharf.web.rendering import build_link, count_noun, format_age
 from wharf.web.views.jobs import JobRow, build_job_row
 from wharf.web.views.people import Names, name_author
-from wharf.web.views.queue import list_placement_failures
+from wharf.web.views.queue import describe_quota_wait, list_placement_failures
 from wharf.web.views.quotas import QuotaRow
 from wharf.web.views.runs import iter_questions
 from wharf.web.views.states import Tone, describe_job, describe_node
@@ -169,7 +169,7 @@ def _describe_wait(evaluation: Evaluation, now_ns: int) -> str:
     """Return how long a job has waited, and the most important reason."""
     waited = f"for {format_age(evaluation.waiting_since_ns, now_ns)}"
     if evaluation.quota_limit_reached:
-        return f"{waited}: the quota {evaluation.quota_limit_reached} is used up"
+        return f"{waited}: {describe_quota_wait(evaluation.quota_limit_reached, evaluation.failed_tg_allocs)}"
     reasons = list_placement_failures(evaluation.failed_tg_allocs)
     return f"{waited}: {reasons[0]}" if reasons else waited
 
