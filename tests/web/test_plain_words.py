@@ -113,7 +113,7 @@ async def test_a_batch_job_whose_new_version_failed_is_failed_on_all_pages() -> 
 
         assert ["</span> failed</span>" in page for page in pages] == [True] * 3
         assert "etl failed" in pages[2]
-        assert "etl is dead" in pages[1]
+        assert "etl has failed" in pages[1]
         assert "Exit Code: 3" in pages[1]
 
 

@@ -13,9 +13,11 @@ from tests.web.strict_html import find_problems
 from tests.web.test_sign_in import sign_in
 from wharf.cluster.api.handlers.acl.sessions import SessionFinder
 from wharf.cluster.state.tables import NODES
-from wharf.contract.client.errors import Forbidden, RateLimited, build_error
+from wharf.contract.client.errors import Forbidden, NotFound, RateLimited, build_error
 from wharf.contract.client.transport import ClientReply
-from wharf.web.app import PageServer
+from wharf.contract.model.refusal import RefusalCode, RefusalReason
+from wharf.web.app import PageServer, describe_refusal
+from wharf.web.refusals import explain_refusal
 
 MESSAGE = "API rate limit exceeded. Wait 60 seconds before you try again."
 
@@ -62,6 +64,21 @@ def test_any_other_text_of_a_refusal_stays_as_it_is(body: bytes) -> None:
     error = build_error(ClientReply(403, {"x-cluster-code": "forbidden"}, body))
 
     assert error.text == body.decode()
+
+
+def test_a_node_without_a_connection_is_described_in_words() -> None:
+    refusal = NotFound(RefusalCode.NOT_FOUND, "No path to node", 404, reason=RefusalReason.NO_NODE_PATH)
+
+    assert explain_refusal(refusal) == "the node cannot be reached, because it is down or out of contact"
+    assert describe_refusal(refusal) == "The node cannot be reached"
+
+
+def test_a_missing_right_is_named() -> None:
+    refusal = Forbidden(
+        RefusalCode.FORBIDDEN, "Permission denied", 403, detail='token "lee" lacks the capability read-logs'
+    )
+
+    assert explain_refusal(refusal) == 'Permission denied: token "lee" lacks the capability read-logs'
 
 
 def test_a_banned_person_reads_the_message_and_can_sign_out(tmp_path: Path) -> None:

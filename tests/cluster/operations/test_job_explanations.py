@@ -1011,7 +1011,8 @@ def test_a_batch_job_whose_new_version_failed_is_not_done_because_an_earlier_ver
     result = explain_job(state.replica, "default", "shop")
 
     assert result.text == (
-        "shop is dead: its policies allow no further attempt after failures (shop.web[0], server: Exit Code: 3)"
+        "shop has failed, and its policies allow no further attempt (shop.web[0], server: Exit Code: 3); "
+        "correct the job and submit it with `wharf job run FILE`"
     )
     assert (get_web_group(result).complete, get_web_group(result).unplaced) == (0, 1)
 

@@ -19,6 +19,7 @@ from wharf.cluster.operations.explanations.shortages import add_shortage
 from wharf.cluster.operations.explanations.text import (
     describe_deployment,
     describe_groups,
+    describe_namespace_option,
     describe_quota_shortage,
     format_allocation_count,
     format_time,
@@ -49,7 +50,6 @@ from wharf.contract.model.explanations import (
     WaitReason,
 )
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import not_found
 from wharf.contract.model.times import to_datetime
@@ -380,7 +380,7 @@ class JobExplainer:
     def _suggest_command(self, reason: WaitReason, deployment: Deployment) -> str:
         """Return which command lets a job continue whose deployment waits for a user, or an empty text."""
         job = self._facts.job
-        option = f" --namespace {job.namespace}" if job.namespace != DEFAULT_NAMESPACE else ""
+        option = describe_namespace_option(job.namespace)
         if reason is WaitReason.RESUMPTION:
             return f"resume it with `wharf deployment resume{option} {deployment.id[:8]}`"
         if reason is WaitReason.PROMOTION:
