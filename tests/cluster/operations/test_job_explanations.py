@@ -148,6 +148,14 @@ def test_the_remedy_is_for_the_node_with_the_smallest_shortage() -> None:
     ]
 
 
+def test_the_remedy_says_that_it_is_for_one_of_several_allocations() -> None:
+    result = explain_registered_job(make_fleet(3_500), make_sized_job(memory_mb=4_096, count=3))
+
+    assert get_web_group(result).smallest_change == (
+        "for one more allocation: lower MemoryMB of web/server from 4096 to 3500, or add a node with at least 4096 MB of memory"
+    )
+
+
 def test_two_shortages_are_both_explained() -> None:
     result = explain_registered_job(make_fleet(1_000), make_sized_job(cpu=3_000, memory_mb=1_500))
 

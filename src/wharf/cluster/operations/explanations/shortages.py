@@ -32,6 +32,8 @@ def add_shortage(
         # If no node can run it, one allocation is missing nevertheless.
         unplaced = report.unserved_nodes or int(not desired)
         desired += unplaced
+    elif unplaced > 1 and report.smallest_change:
+        report = replace(report, smallest_change=f"for one more allocation: {report.smallest_change}")
     return replace(
         base,
         wanted=desired,
