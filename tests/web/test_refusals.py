@@ -133,7 +133,7 @@ def test_a_person_reads_the_own_rights_and_limits_in_words(tmp_path: Path) -> No
             shown = (await pages.reader.get("/ui/access")).text
 
             assert "<strong>In the namespace default</strong> you may see jobs." in shown
-            assert "Not: read logs, open terminals, submit and change jobs" in shown
+            assert "You may not: read logs, open terminals, submit and change jobs" in shown
             assert "Your rate limits" in shown
             assert find_problems(shown) == []
 
