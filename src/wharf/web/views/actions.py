@@ -77,7 +77,7 @@ def build_actions_view(job: Job, once: str) -> ActionsView:
         ),
         launches=tuple(dict.fromkeys(spec for spec in specs if spec)),
         can_restart=not is_template and not job.stop and job.status is not JobStatus.DEAD,
-        can_replace=has_rescheduling(job),
+        can_replace=not is_template and has_rescheduling(job),
         once=once,
     )
 
