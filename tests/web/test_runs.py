@@ -71,6 +71,18 @@ async def test_an_answer_to_a_gate_that_is_not_open_is_refused_with_its_reason()
 
 
 @in_virtual_time
+async def test_the_page_about_a_refused_answer_has_the_comment_and_keeps_what_the_button_chose() -> None:
+    async with ACluster() as cluster:
+        _, browser = await with_run(cluster, a_failed_import())
+
+        form = {"step": "load", "answer": "approve", "text": "checked"}
+        page = (await browser.post("/ui/jobs/import/answer", form)).text
+
+        assert '<input type="hidden" name="answer" value="approve">' in page
+        assert 'name="text" value="checked"' in page
+
+
+@in_virtual_time
 async def test_a_form_cancels_a_run() -> None:
     async with ACluster() as cluster:
         server, browser = await with_run(cluster, a_release())

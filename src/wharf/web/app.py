@@ -489,8 +489,10 @@ def _offer_form(request: PageRequest) -> SentForm | None:
 
 
 FORMS_NOT_OFFERED: Final = ("/ui/sign-in", "/ui/variables", "/ui/run")
-HIDDEN_FIELDS: Final = frozenset(("confirmed", "once", "index", "current", "deployment", "group", "eligible", "cancel"))
-"""Fields that people do not fill in. A group or a deployment is chosen by the button."""
+HIDDEN_FIELDS: Final = frozenset(
+    ("confirmed", "once", "index", "current", "deployment", "group", "eligible", "cancel", "step", "answer")
+)
+"""Fields that people do not fill in. A group, a deployment, or the answer to a gate is chosen by the button."""
 
 
 def _lead_to_sign_in(request: PageRequest, scope: Message, headers: Mapping[bytes, bytes]) -> Redirect:

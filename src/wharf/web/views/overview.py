@@ -218,8 +218,10 @@ def _list_failed(jobs: list[JobStub]) -> list[Trouble]:
     for job in failed[:MAX_TROUBLES_OF_A_KIND]:
         counts = count_allocations(job)
         number = count_noun(counts.failed + counts.lost, "allocation", "allocations")
+        has_attempts = counts.failed + counts.lost + counts.complete > job.group_count_sum > 0
         url = build_link("jobs", job.id, namespace="" if job.namespace == "default" else job.namespace)
-        troubles.append(Trouble(Tone.BAD, f"{job.id} failed", url, f"{number} failed or lost"))
+        detail = f"{number} failed or lost{', in all attempts together' if has_attempts else ''}"
+        troubles.append(Trouble(Tone.BAD, f"{job.id} failed", url, detail))
     if len(failed) > MAX_TROUBLES_OF_A_KIND:
         text = count_noun(len(failed) - MAX_TROUBLES_OF_A_KIND, "more job failed", "more jobs failed")
         troubles.append(Trouble(Tone.BAD, text, build_link("jobs", filter='Status == "dead"')))
