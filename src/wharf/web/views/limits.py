@@ -255,8 +255,11 @@ def _build_sentence(status: LimiterStatus) -> str:
         return "Rate limits are off"
     if status.off_until:
         return "An operator has switched all limits off"
-    callers = {each.caller for each in status.limited}
-    return f"{count_noun(len(callers), 'caller is', 'callers are')} limited" if callers else "Nobody is limited"
+    limited = {each.caller for each in status.limited if not each.is_banned}
+    banned = sum(each.is_enforced for each in status.bans) + status.ban_count - len(status.bans)
+    parts = [f"{count_noun(len(limited), 'caller is', 'callers are')} limited"] if limited else []
+    parts += [f"{count_noun(banned, 'caller is', 'callers are')} banned"] if banned else []
+    return " and ".join(parts) or "Nobody is limited"
 
 
 def _list_notes(status: LimiterStatus, now_ns: int) -> list[str]:
