@@ -1,6 +1,5 @@
 """What the pages of jobs show of runs: their steps, the runs of a flow, and the forms that change a run."""
 
-import asyncio
 from typing import Final
 
 from wharf.contract.client.errors import InvalidRequest, RequestRefused
@@ -9,7 +8,6 @@ from wharf.contract.model.refusal import RefusalCode
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
 from wharf.web.pages.lists import fetch_list
 from wharf.web.rendering import build_link, quote_segment
-from wharf.web.views.access import MANAGEMENT
 from wharf.web.views.runs import (
     MAX_RUNS,
     RunRow,
@@ -43,12 +41,10 @@ async def _list_own_policies(request: PageRequest) -> frozenset[str] | None:
     if not request.visitor.can_sign_in:
         return None
     try:
-        token, policies = await asyncio.gather(
-            request.client.acl.tokens.read_own(), request.client.acl.policies.read_own()
-        )
+        policies = (await request.client.acl.policies.read_own()).value
     except RequestRefused:
         return frozenset()  # The person is not signed in.
-    return None if token.value.type == MANAGEMENT else frozenset(each.name for each in policies.value or ())
+    return None if policies is None else frozenset(each.name for each in policies)  # `None` for a management token.
 
 
 async def list_runs(request: PageRequest) -> Page | Redirect:
