@@ -172,7 +172,7 @@ class CallerView(msgspec.Struct, frozen=True):
     ban_subject: str
     is_banned: bool
     own_text: str
-    """How the person who looks at the page is related to the caller; empty if it is somebody else."""
+    """How the person who looks at the page is related to the caller; empty if it is another person."""
     buckets: tuple[str, ...]
     cost_url: str
 
