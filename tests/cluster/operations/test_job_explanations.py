@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tests.builders import (
     a_batch_job,
+    a_constraint,
     a_group,
     a_job,
     a_parameterized_job,
@@ -154,6 +155,14 @@ def test_the_remedy_says_that_it_is_for_one_of_several_allocations() -> None:
     assert get_web_group(result).smallest_change == (
         "for one more allocation: lower MemoryMB of web/server from 4096 to 3500, or add a node with at least 4096 MB of memory"
     )
+
+
+def test_a_remedy_that_names_the_nodes_is_not_limited_to_one_allocation() -> None:
+    job = make_sized_job(count=3, constraints=(a_constraint("${node.class}", "gpu"),))
+
+    result = explain_registered_job(make_fleet(3_500), job)
+
+    assert get_web_group(result).smallest_change.startswith("drop the constraint ${node.class} = gpu")
 
 
 def test_two_shortages_are_both_explained() -> None:
