@@ -5,10 +5,11 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from wharf.contract.client.errors import Forbidden, NotFound, RequestRefused
+from wharf.contract.client.errors import Forbidden, RequestRefused
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
-from wharf.contract.model.jobs.run_views import RunView
+from wharf.contract.model.jobs.run_views import RunStub
+from wharf.contract.wire.flows import RunSort, RunState
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.limits import LimiterStatus
 from wharf.contract.wire.nodes.messages import NodeListStub
@@ -18,11 +19,10 @@ from wharf.web.views.overview import MAX_RECENT_JOBS, MAX_TROUBLES_OF_A_KIND, bu
 from wharf.web.views.quotas import QuotaRow, build_quota_list
 
 T = TypeVar("T")
-MAX_MISSING_PARTS: Final = 6
+MAX_MISSING_PARTS: Final = 5
 """How many parts of the page a refusal can leave out."""
 MAX_RECORDS: Final = 100
 """How many records of each kind of trouble are read. A page shows five, and how many more there are."""
-UNENDED_WITH_GATE: Final = 'Status != "dead" and Stop == false and (any TaskGroups as group { group.Gate is not nil })'
 MAX_FAILED_ROLLOUTS: Final = 20
 """How many of the newest failed rollouts are compared with their jobs. Each is a read of a key in this process."""
 
@@ -30,16 +30,13 @@ MAX_FAILED_ROLLOUTS: Final = 20
 async def show_overview(request: PageRequest) -> Page | Redirect:
     """Show what needs a person, and the jobs that changed last."""
     parts = _Parts(must_sign_in=request.visitor.can_sign_in and not request.visitor.is_signed_in)
-    waiting, (rollouts, asking), jobs, (troubled, has_ready), leader, (limits, quotas) = await asyncio.gather(
+    waiting, rollouts, jobs, (troubled, has_ready), leader, ((limits, quotas), gated_runs) = await asyncio.gather(
         parts.read("jobs that wait", _list_waiting(request), []),
-        asyncio.gather(
-            parts.read("rollouts", _list_rollouts(request), []),
-            parts.read("runs that wait for an answer", _list_asking_runs(request), AskingRuns([], 0)),
-        ),
+        parts.read("rollouts", _list_rollouts(request), []),
         parts.read("jobs", _list_jobs(request), ListedJobs([], [], [])),
         parts.read("nodes", _list_troubled_nodes(request), ([], True)),
         parts.read("the leader", request.client.status.leader(), "unknown"),
-        _read_amounts(request),
+        asyncio.gather(_read_amounts(request), _list_gated_runs(request)),
     )
     if isinstance(parts.refusal, Forbidden) and len(parts.missing) >= MAX_MISSING_PARTS:
         raise parts.refusal  # The person may see nothing of the page.
@@ -55,8 +52,7 @@ async def show_overview(request: PageRequest) -> Page | Redirect:
         request.now_ns,
         has_ready_nodes=has_ready,
         unfinished_jobs=jobs.unfinished,
-        asking_runs=asking.runs,
-        more_asking_runs=asking.more,
+        gated_runs=gated_runs,
         names=await find_names(request, (each.last_drain.accessor_id for each in troubled if each.last_drain)),
         missing=f"Not shown: {', '.join(parts.missing)}. {parts.refusal.text}" if parts.refusal else "",
     )
@@ -79,14 +75,6 @@ class ListedJobs(NamedTuple):
     unfinished: list[JobStub]
     """Services that have not ended, some of which may fail again and again."""
     recent: list[JobStub]
-
-
-class AskingRuns(NamedTuple):
-    """Runs that wait for the answer of a person."""
-
-    runs: list[RunView]
-    more: int
-    """How many others wait."""
 
 
 class _Parts:
@@ -128,6 +116,20 @@ async def _list_jobs(request: PageRequest) -> ListedJobs:
     return ListedJobs(ended.value, unfinished.value, recent.value)
 
 
+async def _list_gated_runs(request: PageRequest) -> list[RunStub]:
+    """Return the newest runs of which a step waits for approval, one more than the page shows; none if they are refused."""
+    try:
+        reply = await request.client.flows.list_runs(
+            state=RunState.GATED.value,
+            sort=RunSort.NEWEST.value,
+            namespace=ALL_NAMESPACES,
+            per_page=MAX_TROUBLES_OF_A_KIND + 1,
+        )
+    except RequestRefused:
+        return []
+    return reply.value
+
+
 async def _list_rollouts(request: PageRequest) -> list[Deployment]:
     """Return the rollouts that failed and still concern their jobs, and those that have not ended."""
     active, failed = await asyncio.gather(
@@ -160,25 +162,6 @@ async def _list_failed_rollouts(request: PageRequest) -> list[Deployment]:
         and job.status != "dead"  # It is listed as a job that failed.
         and job.job_modify_index == deployment.job_spec_modify_index
     ]
-
-
-async def _list_asking_runs(request: PageRequest) -> AskingRuns:
-    """Return the runs with an open gate, the newest first. Only runs that have not ended, and have a gate, are read."""
-    reply = await request.client.flows.list_runs(
-        filter=UNENDED_WITH_GATE, namespace=ALL_NAMESPACES, per_page=MAX_RECORDS, reverse=True
-    )
-    asking = [run for run in reply.value if run.counts.gated]
-    shown = asking[:MAX_TROUBLES_OF_A_KIND]
-    views = await asyncio.gather(*(_read_run(request, run.job_id, run.namespace) for run in shown))
-    return AskingRuns([view for view in views if view is not None], len(asking) - len(shown))
-
-
-async def _read_run(request: PageRequest, job_id: str, namespace: str) -> RunView | None:
-    """Return a run, or `None` if it was deleted meanwhile."""
-    try:
-        return (await request.client.flows.read_run(job_id, namespace=namespace)).value
-    except NotFound:
-        return None
 
 
 async def _read_amounts(request: PageRequest) -> tuple[LimiterStatus, tuple[QuotaRow, ...]]:

@@ -1,14 +1,14 @@
 """The first page: what needs a person, in sentences with links."""
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Final
 
 import msgspec
 
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
-from wharf.contract.model.jobs.run_views import RunView
+from wharf.contract.model.jobs.run_views import RunStub
+from wharf.contract.wire.flows import RunState
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.jobs.states import AllocationCounts, count_allocations, is_parent
 from wharf.contract.wire.limits import LimiterStatus
@@ -18,13 +18,11 @@ from wharf.web.views.jobs import JobRow, build_job_row
 from wharf.web.views.people import Names, name_author
 from wharf.web.views.queue import describe_quota_wait, list_placement_failures
 from wharf.web.views.quotas import QuotaRow
-from wharf.web.views.runs import iter_questions
 from wharf.web.views.states import Tone, describe_job, describe_node
 
 MAX_TROUBLES_OF_A_KIND = 5
 MAX_RECENT_JOBS = 8
 MAX_LIMITS = 3
-MAX_QUESTIONS_OF_A_RUN = 3
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -59,14 +57,13 @@ def build_overview(
     *,
     has_ready_nodes: bool,
     unfinished_jobs: Sequence[JobStub] = (),
-    asking_runs: Sequence[RunView] = (),
-    more_asking_runs: int = 0,
+    gated_runs: Sequence[RunStub] = (),
     missing: str = "",
     names: Names | None = None,
 ) -> Overview:
     """Return the first page. The lists hold the records that were asked for: waiting work, rollouts, nodes in trouble.
 
-    `failed_jobs` are jobs that have ended, some of which may be complete. `recent` are the jobs that changed last. `limits` has the rules with what they refused in the last hour. `unfinished_jobs` are services that have not ended. `asking_runs` wait for an answer, and so do `more_asking_runs` others. `missing` says which parts could not be read, and why. `names` are those of tokens that drain nodes.
+    `failed_jobs` are jobs that have ended, some of which may be complete. `recent` are the jobs that changed last. `limits` has the rules with what they refused in the last hour. `unfinished_jobs` are services that have not ended. `missing` says which parts could not be read, and why. `names` are those of tokens that drain nodes.
     """
     failed_rollouts = [each for each in deployments if str(each.status) == "failed"]
     known = {(each.namespace, each.job_id) for each in waiting}
@@ -74,8 +71,8 @@ def build_overview(
     troubles = [
         *_list_failed(failed_jobs),
         *_list_failing(job for job in unfinished_jobs if (job.namespace, job.id) not in known),
-        *_list_questions(asking_runs, more_asking_runs, now_ns),
         *_list_waiting(waiting, now_ns),
+        *_list_gated(gated_runs),
         *_list_rollouts(deployments),
         *_list_nodes(nodes, names or {}),
         *_list_quotas(quotas),
@@ -100,22 +97,6 @@ def _build_sentence(count: int, *, is_complete: bool) -> str:
     if count:
         return f"{count_noun(count, 'thing needs', 'things need')} attention."
     return "All is well." if is_complete else "Not everything could be read."
-
-
-def _list_questions(runs: Sequence[RunView], more: int, now_ns: int) -> list[Trouble]:
-    """Return a sentence for each run that waits for the answer of a person."""
-    troubles = []
-    for run in runs:
-        url = build_link("jobs", run.job_id, namespace="" if run.namespace == "default" else run.namespace)
-        for question in islice(iter_questions(run.steps, now_ns), MAX_QUESTIONS_OF_A_RUN):
-            may_answer = f", from people with the policy {question.policy}" if question.policy else ""
-            text = f"{run.job_id} waits for an answer: {question.ask}"
-            detail = f"step {question.step}{may_answer}; without an answer it fails in {question.remaining}"
-            troubles.append(Trouble(Tone.WAIT, text, url, detail))
-    if more:
-        text = f"{count_noun(more, 'more run waits', 'more runs wait')} for an answer"
-        troubles.append(Trouble(Tone.WAIT, text, build_link("jobs", filter='Type == "batch" and Status != "dead"')))
-    return troubles
 
 
 def _list_failing(jobs: Iterable[JobStub]) -> list[Trouble]:
@@ -225,6 +206,18 @@ def _list_failed(jobs: list[JobStub]) -> list[Trouble]:
     if len(failed) > MAX_TROUBLES_OF_A_KIND:
         text = count_noun(len(failed) - MAX_TROUBLES_OF_A_KIND, "more job failed", "more jobs failed")
         troubles.append(Trouble(Tone.BAD, text, build_link("jobs", filter='Status == "dead"')))
+    return troubles
+
+
+def _list_gated(runs: Sequence[RunStub]) -> list[Trouble]:
+    """Return a sentence for each run of which a step waits for approval."""
+    troubles = []
+    for run in runs[:MAX_TROUBLES_OF_A_KIND]:
+        url = build_link("jobs", run.job_id, namespace="" if run.namespace == "default" else run.namespace)
+        troubles.append(Trouble(Tone.WAIT, f"The run {run.job_id} waits for approval", url, run.text))
+    if len(runs) > MAX_TROUBLES_OF_A_KIND:
+        url = build_link("flows", state=RunState.GATED.value)
+        troubles.append(Trouble(Tone.WAIT, "More runs wait for approval", url))
     return troubles
 
 
