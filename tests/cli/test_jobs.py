@@ -94,7 +94,7 @@ def test_an_unplaced_group_is_exit_code_2_with_the_reason(terminal: Terminal, tm
         "Not placed, waiting for capacity:",
         "  api: 2 not placed",
         "    · too little cpu on 2 nodes, at least 896,000 MHz missing (node-1, node-2)",
-        "    lower CPU of api/main from 900000 to 4000, or add a node with at least 900000 MHz of CPU",
+        "    for one more allocation: lower CPU of api/main from 900000 to 4000, or add a node with at least 900000 MHz of CPU",
     ]
 
 
@@ -690,7 +690,7 @@ def test_explain_shows_why_a_group_is_not_placed(terminal: Terminal, tmp_path: P
 
     assert lines[0] == (
         "web waits for resources: api lacks 2 allocations: none of 2 nodes can run one (2 have too little cpu); "
-        "lower CPU of api/main from 900000 to 4000, or add a node with at least 900000 MHz of CPU"
+        "for one more allocation: lower CPU of api/main from 900000 to 4000, or add a node with at least 900000 MHz of CPU"
     )
     assert any(line.strip().startswith("· too little cpu on 2 nodes, at least 896,000 MHz missing") for line in lines)
 

@@ -11,6 +11,7 @@ from tests.kit.virtual_time import in_virtual_time, until
 from tests.web.browsing import CONFIRMED, ShownPage
 from tests.web.strict_html import find_problems
 from tests.web.test_pages import a_cluster_with_work, build_job, count_running, register
+from wharf.contract.model.jobs.group_policies import ReschedulePolicy
 
 
 def read_hidden(page: ShownPage, name: str) -> str:
@@ -125,6 +126,35 @@ async def test_a_job_is_evaluated() -> None:
         reply = await browser.post("/ui/jobs/shop/evaluate", {"force": "1"})
 
         assert (reply.status, len((await server.client.jobs.evaluations("shop")).value) > before) == (303, True)
+
+
+@in_virtual_time
+async def test_the_page_does_not_promise_to_replace_failed_allocations_that_are_not_rescheduled() -> None:
+    async with ACluster() as cluster:
+        server, browser = await a_cluster_with_work(cluster)
+        policy = ReschedulePolicy(attempts=0, unlimited=False)
+        await register(server, a_job("once", a_group("web", a_task("server"), reschedule_policy=policy), type="batch"))
+
+        await browser.post("/ui/jobs/once/evaluate", {"force": "1"})
+        once = (await browser.get("/ui/jobs/once")).text
+        await browser.post("/ui/jobs/shop/evaluate", {"force": "1"})
+        shop = (await browser.get("/ui/jobs/shop")).text
+
+        assert "Failed allocations are not replaced: no group of the job is rescheduled." in once
+        assert "Failed allocations of groups that are rescheduled are replaced at once." in shop
+        assert "Replace failed allocations now" not in (await browser.get("/ui/jobs/once/actions")).text
+        assert "Replace failed allocations now" in (await browser.get("/ui/jobs/shop/actions")).text
+
+
+@in_virtual_time
+async def test_a_restart_names_the_allocations_whose_nodes_cannot_be_reached() -> None:
+    async with ACluster() as cluster:
+        _, browser = await a_cluster_with_work(cluster)
+
+        reply = await browser.post("/ui/jobs/shop/restart", CONFIRMED)
+
+        assert "0 of 2 allocations are being restarted. The others were not restarted, such as shop.web[" in reply.text
+        assert "the node cannot be reached, because it is down or out of contact" in reply.text
 
 
 @in_virtual_time

@@ -152,6 +152,32 @@ def test_the_page_of_a_cost_says_which_rule_would_refuse() -> None:
     assert HOSTILE not in render("limit_cost.html", view)
 
 
+@pytest.mark.parametrize(
+    ("has_limited", "is_enforced", "sentence"),
+    [
+        (True, True, "1 caller is limited and 1 caller is banned"),
+        (True, False, "1 caller is limited"),
+        (False, True, "1 caller is banned"),
+        (False, False, "Nobody is limited"),
+    ],
+)
+def test_the_page_counts_banned_callers_before_their_next_request(
+    has_limited: bool, is_enforced: bool, sentence: str
+) -> None:
+    ban = limits.LimitBan(subject="address:192.0.2.9", until=NOW_NS + SECOND, is_enforced=is_enforced)
+    fields = {} if has_limited else {"limited": ()}
+
+    assert build_limits_view(a_status(bans=(ban,), **fields), NOW_NS).sentence == sentence
+
+
+def test_the_refusals_of_a_limited_caller_are_those_of_the_whole_period() -> None:
+    caller = limits.CallerActivity(caller="address:192.0.2.7", requests=9_000, refused=7_029, endpoint="GET /*")
+
+    (row,) = build_limits_view(a_status(callers=(caller,)), NOW_NS).limited
+
+    assert row.refused == 7_029
+
+
 def test_the_overview_names_the_limits_that_refuse_most() -> None:
     view = build_overview([], [], [], [], [], "leader", a_status(), (), NOW_NS, has_ready_nodes=True)
 

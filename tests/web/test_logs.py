@@ -18,15 +18,15 @@ from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from tests.web.browsing import Browser, ShownPage, a_browser
 from tests.web.strict_html import find_problems
 from wharf.cluster.state.tables import ALLOCATIONS
-from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.logs import pack_log_tails
-from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
+from wharf.contract.model.allocations.task_states import TaskState, TaskStateView, TaskStatus
 from wharf.contract.model.refusal import not_found
 from wharf.contract.wire.allocations.log_search import LineSearch
 from wharf.contract.wire.nodes import channel
 from wharf.node.channel.endpoint import ChannelReply
 from wharf.web.log_reader import LinePosition, LogLine, LogPart, TaskLog
-from wharf.web.views.logs import share_lines
+from wharf.web.views.logs import select_sources, share_lines
 from wharf.web.views.styled_text import StyledText, style_line
 
 LOGS = f"/ui/allocations/{RUNS}/logs"
@@ -322,3 +322,27 @@ def test_long_logs_share_the_lines_that_short_ones_leave() -> None:
     shared = share_lines(parts, 102)
 
     assert [(len(part.lines), part.has_more) for part in shared] == [(2, False), (50, True), (50, True)]
+
+
+def list_chosen(count: int, *, failed: int) -> list[str]:
+    """Return the names of the allocations whose logs a page shows, of an array with one failed element."""
+    states = {"main": TaskStateView(state=TaskStatus.DEAD)}
+    made = [
+        AllocationStub(
+            id=f"a{at}", name=f"sweep.train[{at}]", task_group="train", create_index=at, task_states=states,
+            desired_status=DesiredStatus.RUN,
+            client_status=ClientStatus.FAILED if at == failed else ClientStatus.COMPLETE,
+        )
+        for at in range(count)
+    ]  # fmt: skip
+    return list(dict.fromkeys(source.name for source in select_sources(made, {})[0]))
+
+
+def test_the_logs_of_a_large_array_show_the_failed_element_and_the_newest_ones_by_their_number() -> None:
+    names = list_chosen(300, failed=42)
+
+    assert names == ["train[42] main", *(f"train[{at}] main" for at in range(281, 300))]
+
+
+def test_elements_are_ordered_by_their_number() -> None:
+    assert list_chosen(12, failed=3)[1:4] == ["train[1] main", "train[2] main", "train[3] main"]

@@ -8,10 +8,15 @@ from tests.kit.requests import commit
 from tests.kit.virtual_time import in_virtual_time
 from tests.web.browsing import a_browser
 from wharf.cluster.state.tables import DEPLOYMENTS, JOB_SUMMARIES, JOBS
+from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus, JobSummary
 from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.wire.jobs.messages import JobStub
+from wharf.contract.wire.limits import LimiterStatus
 from wharf.web.pages.overview import MAX_RECORDS
+from wharf.web.views.overview import build_overview
+from wharf.web.views.queue import describe_quota_wait
 
 
 async def add_jobs(server: OneServer, count: int, **fields: object) -> None:
@@ -64,3 +69,26 @@ async def test_a_failed_rollout_whose_job_still_runs_is_shown_until_the_job_has_
 
         text = "The rollout of version 3 of shop failed"
         assert (text in during, "progress deadline" in during, text in after) == (True, True, False)
+
+
+def test_a_wait_for_a_quota_names_what_of_it_does_not_suffice() -> None:
+    metric = AllocMetric(quota_exhausted=("cpu exhausted (600 needed > 500 limit)",))
+
+    assert describe_quota_wait("shops", {"web": metric}) == (
+        "the quota shops allows no more: cpu exhausted (600 needed > 500 limit)"
+    )
+
+
+def test_the_failed_allocations_of_a_job_that_ran_again_are_those_of_all_attempts() -> None:
+    def describe(failed: int) -> str:
+        summary = JobSummary(
+            job_id="sweep", namespace="default", summary={"a": GroupSummary(failed=failed, complete=21)}
+        )
+        job = JobStub(id="sweep", type="batch", status="dead", group_count_sum=24, job_summary=summary)
+        view = build_overview(
+            [], [], [], [job], [], "leader", LimiterStatus(is_enabled=False), (), 0, has_ready_nodes=True
+        )
+        return view.troubles[0].detail
+
+    assert describe(3) == "3 allocations failed or lost"
+    assert describe(6) == "6 allocations failed or lost, in all attempts together"

@@ -113,7 +113,7 @@ async def test_a_batch_job_whose_new_version_failed_is_failed_on_all_pages() -> 
 
         assert ["</span> failed</span>" in page for page in pages] == [True] * 3
         assert "etl failed" in pages[2]
-        assert "etl is dead" in pages[1]
+        assert "etl has failed" in pages[1]
         assert "Exit Code: 3" in pages[1]
 
 
@@ -229,6 +229,41 @@ def test_a_refused_filter_shows_the_reason_without_the_words_of_the_parser() -> 
     assert describe_filter_error(text, ("Name",)) == (
         "The filter is not valid: no field Colour\nA text without operators finds all names that contain it."
     )
+
+
+def test_a_refused_filter_names_the_unknown_field_and_the_known_ones() -> None:
+    start = "failed to read result page: 1:1 (0): error finding value in datum: /Colour at part 0: couldn't find key: "
+    field = 'struct field with name "Colour" in Job'
+
+    assert describe_filter_error(f"{start}{field}; the fields are ID, Name", ()) == (
+        "The filter is not valid: Job has no field Colour; its fields are ID, Name"
+    )
+    assert describe_filter_error(f'{start}{field}; did you mean "Color"?', ()) == (
+        "The filter is not valid: Job has no field Colour; did you mean Color?"
+    )
+
+
+@in_virtual_time
+async def test_an_address_with_the_beginning_of_no_id_says_so() -> None:
+    async with ACluster() as cluster:
+        _, browser = await a_cluster_with_work(cluster)
+
+        page = await browser.get("/ui/allocations/00000000")
+
+        text = "no allocation that you may see has an ID that begins with &#34;00000000&#34;"
+        assert (page.status, text in page.text) == (404, True)
+
+
+@in_virtual_time
+async def test_the_nodes_that_were_compared_have_their_names() -> None:
+    async with ACluster() as cluster:
+        server, browser = await a_cluster_with_work(cluster)
+        first = (await server.client.jobs.allocations("shop")).value[0]
+        names = [node.name for node in (await server.client.nodes.list()).value]
+
+        page = (await browser.get(f"/ui/allocations/{first.id}")).text
+
+        assert [f">{name}</a>" in page.partition("Scores of nodes")[2] for name in names] == [True] * 3
 
 
 @in_virtual_time

@@ -13,9 +13,11 @@ from tests.web.strict_html import find_problems
 from tests.web.test_sign_in import sign_in
 from wharf.cluster.api.handlers.acl.sessions import SessionFinder
 from wharf.cluster.state.tables import NODES
-from wharf.contract.client.errors import Forbidden, RateLimited, build_error
+from wharf.contract.client.errors import Forbidden, NotFound, RateLimited, build_error
 from wharf.contract.client.transport import ClientReply
-from wharf.web.app import PageServer
+from wharf.contract.model.refusal import RefusalCode, RefusalReason
+from wharf.web.app import PageServer, describe_refusal
+from wharf.web.refusals import explain_refusal
 
 MESSAGE = "API rate limit exceeded. Wait 60 seconds before you try again."
 
@@ -64,6 +66,21 @@ def test_any_other_text_of_a_refusal_stays_as_it_is(body: bytes) -> None:
     assert error.text == body.decode()
 
 
+def test_a_node_without_a_connection_is_described_in_words() -> None:
+    refusal = NotFound(RefusalCode.NOT_FOUND, "No path to node", 404, reason=RefusalReason.NO_NODE_PATH)
+
+    assert explain_refusal(refusal) == "the node cannot be reached, because it is down or out of contact"
+    assert describe_refusal(refusal) == "The node cannot be reached"
+
+
+def test_a_missing_right_is_named() -> None:
+    refusal = Forbidden(
+        RefusalCode.FORBIDDEN, "Permission denied", 403, detail='token "lee" lacks the capability read-logs'
+    )
+
+    assert explain_refusal(refusal) == 'Permission denied: token "lee" lacks the capability read-logs'
+
+
 def test_a_banned_person_reads_the_message_and_can_sign_out(tmp_path: Path) -> None:
     @in_virtual_time
     async def visit() -> None:
@@ -101,6 +118,7 @@ def test_the_overview_shows_what_it_could_read_while_a_limit_refuses_the_rest(tm
 
             assert (shown.status, "Not shown: " in shown.text) == (200, True)
             assert "All is well" not in shown.text
+            assert "No job yet" not in shown.text
             assert find_problems(shown.text) == []
 
     visit()
@@ -115,9 +133,25 @@ def test_a_person_reads_the_own_rights_and_limits_in_words(tmp_path: Path) -> No
             shown = (await pages.reader.get("/ui/access")).text
 
             assert "<strong>In the namespace default</strong> you may see jobs." in shown
-            assert "Not: read logs, open terminals, submit and change jobs" in shown
+            assert "You may not: read logs, open terminals, submit and change jobs" in shown
             assert "Your rate limits" in shown
             assert find_problems(shown) == []
+
+    visit()
+
+
+def test_the_page_of_a_caller_says_how_it_is_related_to_the_person(tmp_path: Path) -> None:
+    @in_virtual_time
+    async def visit() -> None:
+        async with ACluster() as cluster:
+            pages = await limited_pages(cluster, tmp_path)
+            own = (await pages.operator.get("/ui/access")).text.partition("Token <code>")[2][:36]
+
+            address = (await pages.operator.get("/ui/limits/callers/address%3A127.0.0.1")).text
+            token = (await pages.operator.get(f"/ui/limits/callers/user%3A{own}")).text
+
+            assert ("This is you" in address, "your requests are counted by your token" in address) == (False, True)
+            assert "This is you" in token
 
     visit()
 

@@ -64,6 +64,21 @@ def test_a_file_of_each_language_is_planned_and_submitted(language: str) -> None
 
 
 @in_virtual_time
+async def test_a_plan_says_once_what_would_help() -> None:
+    async with ACluster() as cluster:
+        _, browser = await a_cluster_with_work(cluster)
+        source = HCL_JOB.replace(
+            'driver = "mock"', 'driver = "mock"\n      resources {\n        memory = 900000\n      }'
+        )
+
+        planned = (await browser.post("/ui/run", {"source": source})).text
+
+        assert "0 of 2 can be placed" in planned
+        assert planned.count("lower MemoryMB of web/server from 900000") == 1
+        assert "for one more allocation: lower MemoryMB" in planned.partition("What would help:")[2]
+
+
+@in_virtual_time
 async def test_mistakes_have_their_lines() -> None:
     async with ACluster() as cluster:
         server, browser = await a_cluster_with_work(cluster)

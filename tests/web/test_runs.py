@@ -1,8 +1,11 @@
 """Runs on pages: their steps, and the forms that answer gates, cancel and retry."""
 
+import json
 import re
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
+
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job
 from tests.kit.cluster import ACluster, OneServer
@@ -26,7 +29,7 @@ from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.run_views import RunStatus, RunView, StepStatus, StepView
 from wharf.contract.model.jobs.step_outputs import ElementOutputs, StepOutputs, StepOutputsView
-from wharf.contract.model.jobs.steps import Outputs
+from wharf.contract.model.jobs.steps import Gate, Outputs
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.web.views.runs import MAX_BOXES, MAX_ROWS, build_run_section, select_rows
 from wharf.web.views.step_outputs import OutputSummary, summarize_outputs
@@ -102,6 +105,18 @@ async def test_an_answer_to_a_gate_that_is_not_open_is_refused_with_its_reason()
         reply = await browser.post("/ui/jobs/import/answer", {"step": "load", "answer": "approve"})
 
         assert (reply.status, "has no gate" in reply.text) == (400, True)
+
+
+@in_virtual_time
+async def test_the_page_about_a_refused_answer_has_the_comment_and_keeps_what_the_button_chose() -> None:
+    async with ACluster() as cluster:
+        _, browser = await with_run(cluster, a_failed_import())
+
+        form = {"step": "load", "answer": "approve", "text": "checked"}
+        page = (await browser.post("/ui/jobs/import/answer", form)).text
+
+        assert '<input type="hidden" name="answer" value="approve">' in page
+        assert 'name="text" value="checked"' in page
 
 
 @in_virtual_time
@@ -204,6 +219,37 @@ def test_a_large_run_shows_the_failed_steps_and_counts_the_others() -> None:
 
 def test_a_small_run_shows_all_of_its_steps() -> None:
     assert len(select_rows(a_view(3).steps)) == 4
+
+
+async def create_writer(server: OneServer, secret: str, policy: str) -> str:
+    """Return the secret of a token with a policy of this name, which may submit jobs."""
+    operator, headers = a_browser(server), {"x-cluster-token": secret}
+    rules = {"Name": policy, "Rules": 'namespace "default" { policy = "write" }'}
+    await operator.send("PUT", f"/v1/acl/policy/{policy}", headers=headers, body=json.dumps(rules).encode())
+    token = json.dumps({"Name": policy, "Type": "client", "Policies": [policy]}).encode()
+    created = await operator.send("PUT", "/v1/acl/token", headers=headers, body=token)
+    return str(json.loads(created.text)["SecretID"])
+
+
+@in_virtual_time
+async def test_the_form_of_a_gate_with_a_policy_is_shown_only_to_people_with_this_policy() -> None:
+    async with ACluster() as cluster:
+        server, management = await a_server_with_access(cluster)
+        server.client = server.client.with_token_source(FixedToken(management))
+        (ship,) = (each for each in a_release().groups if each.gate is not None)
+        gate = Gate(ask="Release to production?", policy="deployers")
+        await register(server, replace(a_release(), task_groups=(replace(ship, depends=None, gate=gate),)))
+        await pass_time(5)
+        secrets = {name: await create_writer(server, management, name) for name in ("writers", "deployers")}
+
+        shown = {}
+        for name, secret in {**secrets, "management": management}.items():
+            browser = a_browser(server)
+            await sign_in(browser, secret)
+            text = (await browser.get("/ui/jobs/release")).text
+            shown[name] = ("/jobs/release/answer" in text, "your token does not have it" in text)
+
+        assert shown == {"writers": (False, True), "deployers": (True, False), "management": (True, False)}
 
 
 # -- outputs, the page of a step, and the page of all runs

@@ -65,7 +65,7 @@ def test_the_page_of_an_allocation_shows_its_node_first_and_the_other_nodes_by_t
     )
     metrics = AllocMetric(nodes_evaluated=9, nodes_filtered=4, nodes_exhausted=2, score_meta_data=scores)
 
-    placement = build_placement(metrics, "n3", "build-3")
+    placement = build_placement(metrics, "n3", {"n3": "build-3"})
 
     assert placement is not None
     assert placement.sentence.startswith("9 nodes were compared, 4 excluded by constraints, 2 too full.")
@@ -77,5 +77,5 @@ def test_the_page_of_an_allocation_shows_its_node_first_and_the_other_nodes_by_t
 
 
 def test_a_node_without_a_competitor_needs_no_reason() -> None:
-    assert build_placement(AllocMetric(score_meta_data=(NodeScore(node_id="n1"),)), "n1", "") is None
-    assert build_placement(None, "n1", "") is None
+    assert build_placement(AllocMetric(score_meta_data=(NodeScore(node_id="n1"),)), "n1", {}) is None
+    assert build_placement(None, "n1", {}) is None

@@ -7,12 +7,14 @@ import pytest
 
 from tests.builders import a_job
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import commit, put
+from tests.kit.requests import commit, put, send
+from tests.kit.state import a_node
 from tests.kit.streams import AStream
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from tests.web.browsing import LOCAL_HOST, Browser, ShownPage, a_browser, a_server_with_access
 from wharf.cluster.api.handlers.acl.sessions import SessionFinder
-from wharf.cluster.state.tables import JOBS
+from wharf.cluster.state.tables import JOBS, NODES
+from wharf.contract.model.nodes.node import DrainMetadata, DrainStatus, NodeStatus, SchedulingEligibility
 from wharf.web import shared_updates
 from wharf.web.app import PageServer
 from wharf.web.shared_updates import MAX_UNSENT
@@ -296,3 +298,48 @@ async def test_a_failure_of_the_server_is_not_shared_with_browsers_that_ask_late
         answered = await refresh(Browser(pages), index)
 
         assert (failed.status, answered.status) == (503, 200)
+
+
+async def add_drained_node(server: OneServer, secret: str) -> None:
+    """Store a node that the token with this secret has drained."""
+    own = await send(server, "GET", "/v1/acl/token/self", headers={"x-cluster-token": secret})
+    drain = DrainMetadata(status=DrainStatus.COMPLETE, accessor_id=json.loads(own.body)["AccessorID"])
+    node = a_node(
+        "n1", status=NodeStatus.READY, scheduling_eligibility=SchedulingEligibility.INELIGIBLE, last_drain=drain
+    )
+    await commit(server, NODES.build_put(node))
+
+
+@in_virtual_time
+async def test_a_shared_page_shows_nobody_the_name_of_the_token_of_another_person() -> None:
+    async with ACluster() as cluster:
+        server, management = await a_server_with_access(cluster)
+        _, pages = open_pages(server)
+        rules = 'namespace "default" { policy = "read" }\nnode { policy = "read" }'
+        await create_token(server, management, "operators", rules)
+        secrets = []
+        for name in ("mia", "zoe"):
+            token = {"Name": name, "Type": "client", "Policies": ["operators"]}
+            created = await put(server, "/v1/acl/token", token, headers={"x-cluster-token": management})
+            secrets.append(json.loads(created.body)["SecretID"])
+        await add_drained_node(server, secrets[0])
+        people = [await sign_in(pages, each) for each in secrets]
+        for each in people:
+            await each.get("/ui")  # Shows the notice of the sign-in, which is not shared.
+
+        index = str(server.replica.index)
+        shown = [(await each.get("/ui", **{"wharf-refresh": index})).text for each in people]
+
+        assert ["by mia" in text for text in shown] == [False, False]
+        assert ["by token " in text for text in shown] == [True, True]
+
+
+@in_virtual_time
+async def test_people_who_may_read_all_tokens_see_who_drained_a_node() -> None:
+    async with ACluster() as cluster:
+        server, management = await a_server_with_access(cluster)
+        _, pages = open_pages(server)
+        await add_drained_node(server, management)
+        operator = await sign_in(pages, management)
+
+        assert "by Bootstrap Token" in (await operator.get("/ui")).text

@@ -16,11 +16,13 @@ from wharf.contract.client.async_client import TOKEN_HEADER, AsyncClient
 from wharf.contract.client.errors import Forbidden, RequestRefused
 from wharf.contract.client.flow import NO_RETRIES
 from wharf.contract.client.transport import ClientRequest, Unreachable
+from wharf.contract.model.refusal import RefusalReason
 from wharf.web.api_transport import ApiTransport, App, Message, PageCaller
 from wharf.web.cookies import NOTICE_COOKIE, build_cookie, read_cookie
 from wharf.web.forms import FormRefused, read_form
 from wharf.web.page import Page, PageFunction, PageRequest, PageRouter, PageSessions, PageStream, Redirect, Visitor
 from wharf.web.pages import ROUTES
+from wharf.web.refusals import explain_refusal
 from wharf.web.rendering import list_operations, render
 from wharf.web.security import INLINE_STYLE_POLICY, PAGE_HEADERS, find_foreign_sender, is_own_page
 from wharf.web.shared_updates import BrowserSubscription, ChangeHub, PageCache, TooManyBrowsers
@@ -460,6 +462,7 @@ TITLE_BY_STATUS: Final = {
     429: "Too many requests",
     503: "The server cannot do this now",
 }
+NO_NODE_TITLE: Final = "The node cannot be reached"
 BANNED_TITLE: Final = "Your requests are refused for now"
 
 
@@ -467,6 +470,8 @@ def describe_refusal(refusal: RequestRefused) -> str:
     """Return the title of the page about a refusal."""
     if refusal.is_by_limiter and isinstance(refusal, Forbidden):
         return BANNED_TITLE
+    if refusal.reason is RefusalReason.NO_NODE_PATH:
+        return NO_NODE_TITLE
     return TITLE_BY_STATUS.get(refusal.status, "The server refused")
 
 
@@ -484,8 +489,10 @@ def _offer_form(request: PageRequest) -> SentForm | None:
 
 
 FORMS_NOT_OFFERED: Final = ("/ui/sign-in", "/ui/variables", "/ui/run")
-HIDDEN_FIELDS: Final = frozenset(("confirmed", "once", "index", "current", "deployment", "group", "eligible", "cancel"))
-"""Fields that people do not fill in. A group or a deployment is chosen by the button."""
+HIDDEN_FIELDS: Final = frozenset(
+    ("confirmed", "once", "index", "current", "deployment", "group", "eligible", "cancel", "step", "answer")
+)
+"""Fields that people do not fill in. A group, a deployment, or the answer to a gate is chosen by the button."""
 
 
 def _lead_to_sign_in(request: PageRequest, scope: Message, headers: Mapping[bytes, bytes]) -> Redirect:
@@ -505,10 +512,12 @@ NOTHING_DONE_TEXT: Final = (
 
 def _explain_refusal(refusal: RequestRefused, visitor: Visitor) -> str:
     """Return why a person was refused: which right is missing, if the API names it, and where the person's rights are."""
-    if not refusal.detail or not isinstance(refusal, Forbidden):
-        return refusal.text
-    advice = " The page Access shows what you may do." if visitor.is_signed_in else ""
-    return f"{refusal.text}: {refusal.detail.removesuffix('.')}.{advice}"
+    text = explain_refusal(refusal)
+    if text == refusal.text:
+        return text
+    text = f"{text[0].upper()}{text[1:]}."
+    is_advised = visitor.is_signed_in and isinstance(refusal, Forbidden)
+    return f"{text} The page Access shows what you may do." if is_advised else text
 
 
 async def _find_allowed(request: PageRequest, page: Page) -> frozenset[str]:

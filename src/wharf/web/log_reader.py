@@ -13,6 +13,7 @@ from wharf.contract.client.errors import NotFound, RequestRefused
 from wharf.contract.client.streams import LogChunk
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.wire.allocations.log_search import LogSearch
+from wharf.web.refusals import explain_refusal
 
 MAX_LINE_BYTES: Final = 64 << 10
 """A longer line is cut into several: a task may never end its line."""
@@ -258,5 +259,5 @@ def describe_problem(problem: Exception) -> str:
     if isinstance(problem, TimeoutError):
         return f"the node did not reply within {READ_TIMEOUT_S:g} s"
     if isinstance(problem, RequestRefused):
-        return "" if isinstance(problem, NotFound) and " yet" in problem.text else problem.text
+        return "" if isinstance(problem, NotFound) and " yet" in problem.text else explain_refusal(problem)
     return str(problem)

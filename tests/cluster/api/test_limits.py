@@ -255,7 +255,10 @@ async def test_operators_who_may_not_read_tokens_do_not_find_them_by_name(tmp_pa
         await operator.policy("reader", 'operator { policy = "read" }')
         reader = await operator.a_token("reader", Name="nightly-exporter")
 
-        assert (await reader.get("/v1/limits/caller/nightly-exporter"))[0] == 404
+        status, text = await reader.get("/v1/limits/caller/nightly-exporter")
+        assert status == 404
+        assert "only management tokens may use the names of tokens" in text
+        assert "no token has the name" not in text
         assert (await reader.get(f"/v1/limits/caller/{reader.accessor}"))[1]["Caller"] == f"user:{reader.accessor}"
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tests.builders import (
     a_batch_job,
+    a_constraint,
     a_group,
     a_job,
     a_parameterized_job,
@@ -146,6 +147,22 @@ def test_the_remedy_is_for_the_node_with_the_smallest_shortage() -> None:
     assert [(each.dimension, each.nodes, each.missing, each.unit) for each in get_web_group(result).exhausted] == [
         ("memory", 2, 1_000, "MB")
     ]
+
+
+def test_the_remedy_says_that_it_is_for_one_of_several_allocations() -> None:
+    result = explain_registered_job(make_fleet(3_500), make_sized_job(memory_mb=4_096, count=3))
+
+    assert get_web_group(result).smallest_change == (
+        "for one more allocation: lower MemoryMB of web/server from 4096 to 3500, or add a node with at least 4096 MB of memory"
+    )
+
+
+def test_a_remedy_that_names_the_nodes_is_not_limited_to_one_allocation() -> None:
+    job = make_sized_job(count=3, constraints=(a_constraint("${node.class}", "gpu"),))
+
+    result = explain_registered_job(make_fleet(3_500), job)
+
+    assert get_web_group(result).smallest_change.startswith("drop the constraint ${node.class} = gpu")
 
 
 def test_two_shortages_are_both_explained() -> None:
@@ -1011,7 +1028,8 @@ def test_a_batch_job_whose_new_version_failed_is_not_done_because_an_earlier_ver
     result = explain_job(state.replica, "default", "shop")
 
     assert result.text == (
-        "shop is dead: its policies allow no further attempt after failures (shop.web[0], server: Exit Code: 3)"
+        "shop has failed, and its policies allow no further attempt (shop.web[0], server: Exit Code: 3); "
+        "correct the job and submit it with `wharf job run FILE`"
     )
     assert (get_web_group(result).complete, get_web_group(result).unplaced) == (0, 1)
 
@@ -1070,8 +1088,8 @@ def test_nodes_that_are_left_out_are_not_counted_among_those_that_lack_resources
 # -- the cause of a failed rollout
 
 
-def fail_rollout(*, is_stable: bool, crashes: bool = True) -> JobExplanation:
-    """Return the explanation of a service whose version 1 failed."""
+def fail_rollout(*, is_stable: bool, crashes: bool = True, **evaluation: Any) -> JobExplanation:
+    """Return the explanation of a service whose version 1 failed. `evaluation` are fields of its last evaluation."""
     state = AState()
     state.with_node()
     state.register(a_job("shop", a_group("web")))
@@ -1088,7 +1106,7 @@ def fail_rollout(*, is_stable: bool, crashes: bool = True) -> JobExplanation:
         modify_time=1_767_225_600 * SECOND_NS, create_index=WRITE_INDEX,
     )  # fmt: skip
     state.put(DEPLOYMENTS.build_put(deployment))
-    state.end_evaluations()
+    state.end_evaluations(**evaluation)
     return explain_job(state.replica, "default", "shop")
 
 
@@ -1111,6 +1129,29 @@ def test_a_failed_first_version_is_to_be_corrected_because_there_is_no_stable_on
 
 def test_a_rollout_that_failed_without_a_failed_allocation_may_start_again_with_the_same_version() -> None:
     assert "`wharf job scale shop web 1`" in fail_rollout(is_stable=True, crashes=False).text
+
+
+def test_a_rollout_that_failed_because_of_a_quota_names_the_quota_and_what_has_to_be_done_before_it_starts_again() -> (
+    None
+):
+    metric = AllocMetric(quota_exhausted=("cpu exhausted (600 needed > 500 limit)",))
+    result = fail_rollout(
+        is_stable=True, crashes=False, deployment_id="d1", quota_limit_reached="shops", failed_tg_allocs={"web": metric}
+    )
+
+    assert result.text == (
+        "shop does not continue: the deployment of version 1 failed at 2026-01-01 00:00:00Z (Failed due to progress "
+        'deadline): the quota "shops" is used up: web: cpu exhausted (600 needed > 500 limit); 1 allocation missing: raise '
+        'the quota "shops", or free a part of it, and start a new deployment with `wharf job scale shop web 1`'
+    )
+
+
+def test_a_rollout_that_failed_because_no_node_had_free_resources_names_them() -> None:
+    metric = AllocMetric(nodes_evaluated=3, dimension_exhausted={"memory": 3})
+    result = fail_rollout(is_stable=True, crashes=False, deployment_id="d1", failed_tg_allocs={"web": metric})
+
+    assert "web lacked 1 allocation: none of 3 nodes could run one (3 had too little memory)" in result.text
+    assert "free resources, or add a node, and start a new deployment with" in result.text
 
 
 def test_the_summary_names_the_failure_behind_a_rollout_that_waits_for_its_deadline() -> None:

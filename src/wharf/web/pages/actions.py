@@ -5,13 +5,15 @@ from typing import Final
 
 import msgspec
 
-from wharf.contract.client.errors import InvalidRequest, RequestRefused
+from wharf.contract.client.errors import Forbidden, InvalidRequest, RequestRefused
 from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus, DesiredStatus
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import RefusalCode, RefusalReason
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
 from wharf.web.pages.confirmation import ask_first, is_confirmed
+from wharf.web.refusals import explain_refusal
 from wharf.web.rendering import build_link, quote_segment
-from wharf.web.views.actions import build_actions_view
+from wharf.web.views.actions import build_actions_view, has_rescheduling
 
 MAX_RESTARTS: Final = 100
 """The allocations that one form restarts. Each is a request to a node while the person waits."""
@@ -31,9 +33,22 @@ async def show_actions(request: PageRequest) -> Page | Redirect:
         f"Actions of {job_id}",
         build_actions_view(job, request.world.new_id()),
         section="jobs",
-        command=f"wharf job scale{option} {job_id} COUNT",
-        api_path=f"/v1/job/{quote_segment(job_id)}/scale?namespace={quote_segment(namespace)}",
+        command=f"wharf job {_choose_command(job, option)}",
+        api_path=f"/v1/job/{quote_segment(job_id)}?namespace={quote_segment(namespace)}",
     )
+
+
+def _choose_command(job: Job, option: str) -> str:
+    """Return the command, without `wharf job`, for what is most likely to be done with a job."""
+    if job.stop:
+        return f"start{option} {job.id}"
+    if job.is_parameterized:
+        return f"dispatch{option} {job.id}"
+    if job.is_periodic:
+        return f"periodic force{option} {job.id}"
+    if job.task_groups and any(group.array is None for group in job.groups) and job.type == "service":
+        return f"scale{option} {job.id} COUNT"
+    return f"status{option} {job.id}"
 
 
 async def scale_group(request: PageRequest) -> Page | Redirect:
@@ -84,8 +99,16 @@ async def evaluate_job(request: PageRequest) -> Page | Redirect:
     job_id = request.path_values["job"]
     is_forced = bool(request.form.get("force"))
     await request.client.jobs.evaluate(job_id, force_reschedule=is_forced, namespace=request.namespace)
-    failed = " Failed allocations are replaced at once." if is_forced else ""
-    return Redirect(_link_to_job(request), f"The scheduler processes {job_id} again.{failed}")
+    text = f"The scheduler processes {job_id} again."
+    if not is_forced:
+        return Redirect(_link_to_job(request), text)
+    job = (await request.client.jobs.read(job_id, namespace=request.namespace)).value
+    failed = (
+        "Failed allocations of groups that are rescheduled are replaced at once."
+        if has_rescheduling(job)
+        else "Failed allocations are not replaced: no group of the job is rescheduled."
+    )
+    return Redirect(_link_to_job(request), f"{text} {failed}")
 
 
 async def start_job(request: PageRequest) -> Page | Redirect:
@@ -125,12 +148,26 @@ async def restart_job(request: PageRequest) -> Page | Redirect:
         raise InvalidRequest(RefusalCode.INVALID, text, 400)
     free = asyncio.Semaphore(CONCURRENT_RESTARTS)
 
-    async def restart(allocation: AllocationStub) -> None:
+    async def restart(allocation: AllocationStub) -> RequestRefused | None:
         async with free:
-            await request.client.allocations.restart(allocation.id, namespace=namespace)
+            try:
+                await request.client.allocations.restart(allocation.id, namespace=namespace)
+            except RequestRefused as refusal:
+                return refusal
+            return None
 
-    await asyncio.gather(*(restart(each) for each in running))
-    return Redirect(_link_to_job(request), f"The tasks of {len(running)} allocations are being restarted.")
+    refusals = await asyncio.gather(*(restart(each) for each in running))
+    failed = [(each, refusal) for each, refusal in zip(running, refusals, strict=True) if refusal is not None]
+    if not failed:
+        return Redirect(_link_to_job(request), f"The tasks of {len(running)} allocations are being restarted.")
+    allocation, first = failed[0]
+    if isinstance(first, Forbidden):
+        raise first
+    text = (
+        f"{len(running) - len(failed)} of {len(running)} allocations are being restarted. The others were not restarted, such as "
+        f"{allocation.name} on {allocation.node_name or allocation.node_id}: {explain_refusal(first)}"
+    )
+    raise InvalidRequest(first.code, text, first.status)
 
 
 def _read_number(request: PageRequest, name: str, expected: str) -> int:

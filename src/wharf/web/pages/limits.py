@@ -44,7 +44,7 @@ async def show_caller(request: PageRequest) -> Page | Redirect:
     return Page(
         "limited_caller.html",
         name,
-        build_caller_view(caller, status, request.now_ns, is_own=caller.caller in own),
+        build_caller_view(caller, status, request.now_ns, own_text=_describe_own(request, caller.caller, own)),
         section="limits",
         command=f"wharf limits show {name}",
         api_path=f"/v1/limits/caller/{quote_segment(name)}",
@@ -128,6 +128,15 @@ async def _ask_before_ban(request: PageRequest) -> Page:
         if own & {subject, token, f"{USER_PREFIX}{named.id}"}
         else "",
     )
+
+
+def _describe_own(request: PageRequest, caller: str, own: set[str]) -> str:
+    """Return how the person who looks at the page of a caller is related to it."""
+    if caller not in own:
+        return ""
+    if request.visitor.is_signed_in and caller == f"address:{request.visitor.address}":
+        return "Your browser has this address, but your requests are counted by your token."
+    return "This is you."
 
 
 async def _list_own_subjects(request: PageRequest) -> set[str]:

@@ -77,12 +77,20 @@ def expand_filter(text: str, searched: tuple[str, ...]) -> str:
 def describe_filter_error(text: str, searched: tuple[str, ...]) -> str:
     """Return why the API refused a filter, without the words of its parts, and what a plain text does."""
     reason = text.rpartition(FILTER_ERROR)[2].strip()
+    if unknown := UNKNOWN_FIELD.search(reason):
+        fields, suggestion = unknown["fields"], unknown["suggestion"]
+        known = f"its fields are {fields}" if fields else f"did you mean {suggestion}?"
+        reason = f"{unknown['kind']} has no field {unknown['name']}; {known}"
     advice = "\nA text without operators finds all names that contain it." if searched else ""
     return f"The filter is not valid: {reason}{advice}"
 
 
 PLAIN_TEXT: Final = re.compile(r"[^\s\"'`=!()<>]+")
 """One word, which is no expression."""
+UNKNOWN_FIELD: Final = re.compile(
+    r'struct field with name "(?P<name>[^"]*)" in (?P<kind>\w+)(?:; did you mean "(?P<suggestion>[^"]*)"\?|; the fields are (?P<fields>.*))'
+)
+"""What the API says about a filter with a field that the records do not have."""
 FILTER_ERROR: Final = "failed to read filter expression:"
 
 

@@ -55,6 +55,8 @@ CONTEXT_BYTES: Final = 8 << 10
 MAX_QUERY_CHARS: Final = 500
 CONCURRENT_READS: Final = 8
 """Logs that a page reads at once."""
+MAX_FAILED_ALLOCATIONS: Final = 40
+"""How many of the newest failed allocations of a job are read beside the newest ones. The page has room for 20."""
 MAX_OFFSET_DIGITS: Final = 15
 FILTER_KEYS: Final = ("namespace", "q", "stream", "task", "all")
 LAST_BYTE: Final = 1 << 62
@@ -104,9 +106,16 @@ async def show_allocation_logs(request: PageRequest) -> Page | Redirect | PageSt
 
 
 async def _list_newest_allocations(request: PageRequest) -> Sequence[AllocationStub]:
-    """Return the newest allocations of the job of the address. A page reads 40 logs, and a job may have 100,000 allocations."""
+    """Return the newest allocations of the job of the address, and the newest that failed.
+
+    A page reads 40 logs, and a job may have 100,000 allocations, of which an early one failed.
+    """
     jobs, job_id = request.client.jobs, request.path_values["job"]
-    return (await jobs.allocations(job_id, namespace=request.namespace, newest=MAX_NEWEST_ALLOCATIONS)).value
+    newest, failed = await asyncio.gather(
+        jobs.allocations(job_id, namespace=request.namespace, newest=MAX_NEWEST_ALLOCATIONS),
+        jobs.allocations(job_id, namespace=request.namespace, newest=MAX_FAILED_ALLOCATIONS, failed=True),
+    )
+    return tuple({each.id: each for each in (*newest.value, *failed.value)}.values())
 
 
 def _leave_out_default(namespace: str) -> str:
@@ -124,8 +133,14 @@ async def _build_view(
     """Return the page of the logs that the address selects."""
     query = request.query
     sources, left_out = select_sources(allocations, query)
-    more = " or more" if len(allocations) == MAX_NEWEST_ALLOCATIONS else ""
-    notes = [f"{left_out}{more} allocations are not shown: the page reads 40 logs at most"] if left_out else []
+    more = " or more" if len(allocations) >= MAX_NEWEST_ALLOCATIONS else ""
+    notes = (
+        [
+            f"{left_out}{more} allocations are not shown: the page reads 40 logs at most, first those of running and of failed allocations"
+        ]
+        if left_out
+        else []
+    )
     text = query.get("q", "").strip("\r\n").partition("\n")[0][:MAX_QUERY_CHARS]  # Lines are searched one by one.
     search: LogSearchView | None = None
     parts: tuple[LogPart, ...] = ()

@@ -57,7 +57,21 @@ async def read_runs(request: PageRequest, job: Job) -> tuple[RunSection | None, 
     except RequestRefused:
         return None, ()  # It was deleted meanwhile. The page shows the rest.
     outputs = await read_outputs(request, job, run)
-    return build_run_section(run, request.query.get("namespace", ""), request.now_ns, outputs), ()
+    has_policies = any(step.gate is not None and step.gate.is_open and step.gate.policy for step in run.steps)
+    policies = await _list_own_policies(request) if has_policies else None
+    section = build_run_section(run, request.query.get("namespace", ""), request.now_ns, outputs, policies=policies)
+    return section, ()
+
+
+async def _list_own_policies(request: PageRequest) -> frozenset[str] | None:
+    """Return the names of the policies of the person's token; `None` for a person who may do everything."""
+    if not request.visitor.can_sign_in:
+        return None
+    try:
+        policies = (await request.client.acl.policies.read_own()).value
+    except RequestRefused:
+        return frozenset()  # The person is not signed in.
+    return None if policies is None else frozenset(each.name for each in policies)  # `None` for a management token.
 
 
 async def list_all_runs(request: PageRequest) -> Page | Redirect:

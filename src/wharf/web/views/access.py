@@ -160,7 +160,7 @@ def build_access_view(
         rights=rights,
         limits=None
         if limits is None
-        else build_caller_view(limits, LimiterStatus(is_enabled=True), now_ns, is_own=True),
+        else build_caller_view(limits, LimiterStatus(is_enabled=True), now_ns, own_text="This is you."),
     )
 
 

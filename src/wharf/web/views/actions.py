@@ -44,6 +44,8 @@ class ActionsView(msgspec.Struct, frozen=True):
     launches: tuple[str, ...]
     """The times of a periodic job, as cron expressions."""
     can_restart: bool
+    can_replace: bool
+    """Whether failed allocations can be replaced without their delay: only those of groups that are rescheduled."""
     once: str
     """Makes the second submission of the same form no second dispatch."""
 
@@ -75,5 +77,12 @@ def build_actions_view(job: Job, once: str) -> ActionsView:
         ),
         launches=tuple(dict.fromkeys(spec for spec in specs if spec)),
         can_restart=not is_template and not job.stop and job.status is not JobStatus.DEAD,
+        can_replace=not is_template and has_rescheduling(job),
         once=once,
     )
+
+
+def has_rescheduling(job: Job) -> bool:
+    """Return whether servers replace failed allocations of any group of a job."""
+    policies = (group.reschedule_policy for group in job.groups)
+    return any(policy is not None and policy.is_enabled for policy in policies)

@@ -130,8 +130,10 @@ def build_allocation_page(
     figures: Mapping[str, Any],
     last_lines: Sequence[LineView],
     now_ns: int,
+    *,
+    node_names: Mapping[str, str] | None = None,
 ) -> AllocationPageView:
-    """Return the page of an allocation."""
+    """Return the page of an allocation. `node_names` are those of the nodes with scores, as far as they are known."""
     states = allocation.task_states or {}
     resources = (allocation.allocated_resources.tasks if allocation.allocated_resources else None) or {}
     usage = read_map(figures.get("Tasks"))
@@ -146,7 +148,9 @@ def build_allocation_page(
         story=explanation.story if explanation else (),
         node_name=allocation.node_name or allocation.node_id[:SHORT_ID_CHARS],
         node_url=build_link("nodes", allocation.node_id) if allocation.node_id else "",
-        placement=build_placement(allocation.metrics, allocation.node_id, allocation.node_name),
+        placement=build_placement(
+            allocation.metrics, allocation.node_id, {**(node_names or {}), allocation.node_id: allocation.node_name}
+        ),
         tasks=tuple(
             _build_task_view(name, state, _build_charts(usage.get(name), resources.get(name)), now_ns)
             for name, state in states.items()
@@ -168,7 +172,13 @@ def _build_charts(figures: object, resources: AllocatedTaskResources | None) -> 
     return tuple(chart for chart in charts if chart is not None)
 
 
-def build_placement(metrics: AllocMetric | None, node_id: str, node_name: str) -> PlacementView | None:
+def list_scored_nodes(metrics: AllocMetric | None) -> tuple[str, ...]:
+    """Return the IDs of the nodes whose scores a page shows."""
+    scores = (metrics.score_meta_data or ()) if metrics is not None else ()
+    return tuple(each.node_id for each in scores[:MAX_SCORES])
+
+
+def build_placement(metrics: AllocMetric | None, node_id: str, node_names: Mapping[str, str]) -> PlacementView | None:
     """Return why the allocation is on this node; `None` if only one node was scored, or none."""
     scores = (metrics.score_meta_data or ()) if metrics is not None else ()
     if metrics is None or len(scores) < 2:
@@ -183,7 +193,7 @@ def build_placement(metrics: AllocMetric | None, node_id: str, node_name: str) -
         sentence=f"{', '.join(parts)}. These had the highest scores:",
         scores=tuple(
             ScoreRow(
-                name=node_name if each.node_id == node_id and node_name else each.node_id[:SHORT_ID_CHARS],
+                name=node_names.get(each.node_id) or each.node_id[:SHORT_ID_CHARS],
                 url=build_link("nodes", each.node_id),
                 is_chosen=each.node_id == node_id,
                 score=f"{each.norm_score:.2f}",

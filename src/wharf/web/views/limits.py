@@ -171,8 +171,8 @@ class CallerView(msgspec.Struct, frozen=True):
     grants: tuple[GrantRow, ...]
     ban_subject: str
     is_banned: bool
-    is_own: bool
-    """Whether this is the person who looks at the page."""
+    own_text: str
+    """How the person who looks at the page is related to the caller; empty if it is another person."""
     buckets: tuple[str, ...]
     cost_url: str
 
@@ -203,11 +203,12 @@ class CostView(msgspec.Struct, frozen=True):
 
 def build_limits_view(status: LimiterStatus, now_ns: int) -> LimitsView:
     """Return the page of limits."""
+    refused = {each.caller: each.refused for each in status.callers}
     return LimitsView(
         sentence=_build_sentence(status),
         is_enabled=status.is_enabled,
         notes=tuple(_list_notes(status, now_ns)),
-        limited=tuple(_build_limited_row(each, now_ns) for each in status.limited),
+        limited=tuple(_build_limited_row(each, refused.get(each.caller, 0), now_ns) for each in status.limited),
         rules=tuple(_build_rule_row(each) for each in status.rules),
         refusals=build_refusal_rows(status.refusals, now_ns),
         refusals_caption=_describe_refusals(status),
@@ -254,8 +255,11 @@ def _build_sentence(status: LimiterStatus) -> str:
         return "Rate limits are off"
     if status.off_until:
         return "An operator has switched all limits off"
-    callers = {each.caller for each in status.limited}
-    return f"{count_noun(len(callers), 'caller is', 'callers are')} limited" if callers else "Nobody is limited"
+    limited = {each.caller for each in status.limited if not each.is_banned}
+    banned = sum(each.is_enforced for each in status.bans) + status.ban_count - len(status.bans)
+    parts = [f"{count_noun(len(limited), 'caller is', 'callers are')} limited"] if limited else []
+    parts += [f"{count_noun(banned, 'caller is', 'callers are')} banned"] if banned else []
+    return " and ".join(parts) or "Nobody is limited"
 
 
 def _list_notes(status: LimiterStatus, now_ns: int) -> list[str]:
@@ -281,13 +285,17 @@ def name_caller(caller: str, token_name: str) -> CallerName:
     return CallerName(token_name or f"token {accessor[:SHORT_ID_CHARS]}", accessor, url)
 
 
-def _build_limited_row(limited: LimitedCaller, now_ns: int) -> LimitedRow:
+def _build_limited_row(limited: LimitedCaller, refused: int, now_ns: int) -> LimitedRow:
+    """Return the row of a caller. `refused` is the number of its refused requests, or 0 if it is not known.
+
+    The refusals of a limited caller count only the last refusals of all callers.
+    """
     return LimitedRow(
         caller=name_caller(limited.caller, limited.token_name),
         reason="banned" if limited.is_banned else limited.rule,
         remaining=_format_rest(limited.until, now_ns),
         until_ns=limited.until,
-        refused=limited.refused,
+        refused=max(refused, limited.refused),
     )
 
 
@@ -365,7 +373,7 @@ def _build_ban_row(ban: LimitBan, now_ns: int) -> BanRow:
     )
 
 
-def build_caller_view(limits: CallerLimits, status: LimiterStatus, now_ns: int, *, is_own: bool = False) -> CallerView:
+def build_caller_view(limits: CallerLimits, status: LimiterStatus, now_ns: int, *, own_text: str = "") -> CallerView:
     """Return the page of a caller, with the counters that are in use."""
     counters = [each for each in limits.counters if each.used or each.bucket]
     notes = []
@@ -395,7 +403,7 @@ def build_caller_view(limits: CallerLimits, status: LimiterStatus, now_ns: int, 
         grants=tuple(build_grant_row(each, now_ns) for each in limits.grants),
         ban_subject=limits.ban_subject,
         is_banned=bool(limits.banned_until),
-        is_own=is_own,
+        own_text=own_text,
         buckets=list_buckets(status),
         cost_url=build_link("limits", "cost", caller=limits.caller),
     )

@@ -5,7 +5,8 @@ from typing import Final
 
 import msgspec
 
-from wharf.contract.model.allocations.allocation import DesiredStatus
+from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.names import parse_index
 from wharf.web.log_follower import make_source_key
 from wharf.web.log_reader import LogLine, LogPart, SearchResult, TaskLog
 from wharf.web.rendering import build_link, format_count
@@ -86,8 +87,8 @@ def select_sources(
 ) -> tuple[tuple[TaskLog, ...], int]:
     """Return the logs that the address selects, and how many allocations are left out because there are too many.
 
-    Without `all`, an allocation that was replaced is left out. Running and newer allocations come first in the choice; the
-    result is ordered by name.
+    Without `all`, an allocation that was replaced is left out. Running allocations come first in the choice, then those that
+    failed, then newer ones. The result is ordered by name.
     """
     ordered = sorted(allocations, key=lambda each: (each.client_status.is_terminal, -each.create_index))
     if not query.get("all"):
@@ -95,6 +96,7 @@ def select_sources(
         for each in ordered:  # Names of system jobs occur once for each node.
             newest.setdefault((each.name, each.node_id if _is_system(each) else ""), each)
         ordered = list(newest.values())
+    ordered.sort(key=_get_choice_rank)
     streams = tuple(name for name in STREAMS if query.get("stream") in (None, "", name))
     chosen: list[ListedAllocation] = []
     count = 0
@@ -112,12 +114,17 @@ def select_sources(
             f"{shorten_name(each, with_id=bool(query.get('all')))} {task}",
             is_running=not each.client_status.is_terminal and each.desired_status is DesiredStatus.RUN,
         )
-        for each in sorted(chosen, key=lambda each: (each.name, each.create_index))
+        for each in sorted(chosen, key=lambda each: (each.task_group, parse_index(each.name), each.create_index))
         for task in each.task_states or {}
         for stream in streams
         if query.get("task") in (None, "", task)
     ]
     return color_sources(sources[:MAX_SOURCES]), len(ordered) - len(chosen)
+
+
+def _get_choice_rank(allocation: ListedAllocation) -> tuple[bool, bool]:
+    has_ended = allocation.client_status.is_terminal
+    return has_ended, has_ended and allocation.client_status is not ClientStatus.FAILED
 
 
 def _is_system(allocation: ListedAllocation) -> bool:

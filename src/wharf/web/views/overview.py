@@ -16,7 +16,7 @@ from wharf.contract.wire.nodes.messages import NodeListStub
 from wharf.web.rendering import build_link, count_noun, format_age
 from wharf.web.views.jobs import JobRow, build_job_row
 from wharf.web.views.people import Names, name_author
-from wharf.web.views.queue import list_placement_failures
+from wharf.web.views.queue import describe_quota_wait, list_placement_failures
 from wharf.web.views.quotas import QuotaRow
 from wharf.web.views.states import Tone, describe_job, describe_node
 
@@ -150,7 +150,7 @@ def _describe_wait(evaluation: Evaluation, now_ns: int) -> str:
     """Return how long a job has waited, and the most important reason."""
     waited = f"for {format_age(evaluation.waiting_since_ns, now_ns)}"
     if evaluation.quota_limit_reached:
-        return f"{waited}: the quota {evaluation.quota_limit_reached} is used up"
+        return f"{waited}: {describe_quota_wait(evaluation.quota_limit_reached, evaluation.failed_tg_allocs)}"
     reasons = list_placement_failures(evaluation.failed_tg_allocs)
     return f"{waited}: {reasons[0]}" if reasons else waited
 
@@ -199,8 +199,10 @@ def _list_failed(jobs: list[JobStub]) -> list[Trouble]:
     for job in failed[:MAX_TROUBLES_OF_A_KIND]:
         counts = count_allocations(job)
         number = count_noun(counts.failed + counts.lost, "allocation", "allocations")
+        has_attempts = counts.failed + counts.lost + counts.complete > job.group_count_sum > 0
         url = build_link("jobs", job.id, namespace="" if job.namespace == "default" else job.namespace)
-        troubles.append(Trouble(Tone.BAD, f"{job.id} failed", url, f"{number} failed or lost"))
+        detail = f"{number} failed or lost{', in all attempts together' if has_attempts else ''}"
+        troubles.append(Trouble(Tone.BAD, f"{job.id} failed", url, detail))
     if len(failed) > MAX_TROUBLES_OF_A_KIND:
         text = count_noun(len(failed) - MAX_TROUBLES_OF_A_KIND, "more job failed", "more jobs failed")
         troubles.append(Trouble(Tone.BAD, text, build_link("jobs", filter='Status == "dead"')))

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.contract.model.explanations import GroupExplanation
 from wharf.contract.model.jobs.plan import JobDiff
 from wharf.contract.wire.jobs.messages import JobPlanResponse
 from wharf.job_files.diff_lines import (
@@ -107,7 +108,7 @@ def build_plan_view(plan: JobPlanResponse, hidden: HiddenValues | None = None) -
                 is_replaced=name in replaced,
                 needs=needs.get(name, ()),
             ),
-            explanations[name].text if name in unplaced and name in explanations else "",
+            _leave_out_advice(explanations[name]) if name in unplaced and name in explanations else "",
             explanations[name].smallest_change if name in unplaced and name in explanations else "",
         )
         for name, update in sorted(updates.items())
@@ -122,6 +123,12 @@ def build_plan_view(plan: JobPlanResponse, hidden: HiddenValues | None = None) -
         launches=tuple(each.strftime("%Y-%m-%d %H:%M:%S UTC") for each in launches[:MAX_LAUNCHES]),
         index=plan.job_modify_index,
     )
+
+
+def _leave_out_advice(explanation: GroupExplanation) -> str:
+    """Return why a group cannot be placed, without what would help, which the page shows apart."""
+    advice = explanation.smallest_change
+    return explanation.text.removesuffix(f"; {advice}") if advice else explanation.text
 
 
 def list_warnings(text: str) -> tuple[str, ...]:

@@ -114,9 +114,18 @@ def _list_reasons(entry: QueueEntry) -> tuple[str, ...]:
     if entry.waits_behind:
         return (f"It starts when a running child of {entry.waits_behind} has ended.",)
     if entry.quota_limit_reached:
-        return (f"The quota {entry.quota_limit_reached} is used up.",)
+        text = describe_quota_wait(entry.quota_limit_reached, entry.failed_groups)
+        return (f"{text[0].upper()}{text[1:]}.",)
     locks = [f"{text}." for text in entry.locks or ()]
     return tuple([*locks, *list_placement_failures(entry.failed_groups)][:MAX_REASONS])
+
+
+def describe_quota_wait(quota: str, failed_groups: Mapping[str, AllocMetric] | None) -> str:
+    """Return what of a quota does not suffice for the next allocation. A part of it can be free."""
+    exhausted = dict.fromkeys(
+        text for metric in (failed_groups or {}).values() for text in metric.quota_exhausted or ()
+    )
+    return f"the quota {quota} allows no more{': ' if exhausted else ''}{', '.join(exhausted)}"
 
 
 def list_placement_failures(failed_groups: Mapping[str, AllocMetric] | None) -> tuple[str, ...]:

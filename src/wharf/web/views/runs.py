@@ -1,6 +1,6 @@
 """The steps of a run as a picture and as a table, and lists of runs and flows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -88,6 +88,8 @@ class GateQuestion(msgspec.Struct, frozen=True):
     policy: str
     deadline_ns: int
     remaining: str
+    is_policy_held: bool
+    """Whether the person has the policy that the gate demands."""
 
 
 class StepRow(msgspec.Struct, frozen=True):
@@ -218,11 +220,17 @@ def describe_step(status: StepStatus) -> State:
 
 
 def build_run_section(
-    run: RunView, namespace: str, now_ns: int, outputs: Mapping[str, StepOutputsView] | None = None
+    run: RunView,
+    namespace: str,
+    now_ns: int,
+    outputs: Mapping[str, StepOutputsView] | None = None,
+    *,
+    policies: Container[str] | None = None,
 ) -> RunSection:
     """Return what the page of a job shows of its run.
 
     `namespace` is that of the address of the page. `outputs` are the texts that steps left, by the names of the steps.
+    `policies` are those of the person's token, for gates that demand one; `None` for a person who may do everything.
     """
     shown = select_rows(run.steps)
     keys = {step.name: f"step-{number}" for number, step in enumerate(run.steps)}
@@ -241,7 +249,7 @@ def build_run_section(
             _build_row(run, step, keys[step.name], (outputs or {}).get(step.name), namespace, now_ns) for step in shown
         ),
         hidden_rows=len(run.steps) - len(shown),
-        questions=tuple(_iter_questions(run.steps, now_ns)),
+        questions=tuple(_iter_questions(run.steps, now_ns, policies)),
         critical_path=_format_path(run, now_ns),
         has_ended=run.status.has_ended,
         can_cancel=not run.status.has_ended and all(each.stop_cause is None for each in run.attempts[-1:]),
@@ -349,12 +357,14 @@ def _format_remaining(deadline_ns: int, now_ns: int) -> str:
     return format_span(max(0, deadline_ns - now_ns)) if deadline_ns else ""
 
 
-def _iter_questions(steps: Iterable[StepView], now_ns: int) -> Iterable[GateQuestion]:
+def _iter_questions(steps: Iterable[StepView], now_ns: int, policies: Container[str] | None) -> Iterator[GateQuestion]:
+    """Yield the open gates of steps. `policies` are those of the person's token; `None` if the person may do everything."""
     for step in steps:
         gate = step.gate
         if gate is not None and gate.is_open:
             remaining = _format_remaining(gate.deadline, now_ns)
-            yield GateQuestion(step.name, gate.ask, gate.policy, gate.deadline, remaining)
+            is_held = not gate.policy or policies is None or gate.policy in policies
+            yield GateQuestion(step.name, gate.ask, gate.policy, gate.deadline, remaining, is_held)
 
 
 def _format_path(run: RunView, now_ns: int) -> str:

@@ -181,9 +181,14 @@ class LimitActions:
         if found:
             listed = ", ".join(f"{USER_PREFIX}{each.accessor_id}" for each in found[:MAX_LISTED_TOKENS])
             raise invalid_request(f'"{text[:64]}" is the name of {len(found)} tokens: use one of {listed}')
+        if request.caller.rights.is_management:
+            raise not_found(
+                f'no token has the name or the accessor ID "{text[:64]}": name a token, or an address such as '
+                "address:192.0.2.7"
+            )
         raise not_found(
-            f'no token has the name or the accessor ID "{text[:64]}": name a token, or an address such as '
-            "address:192.0.2.7"
+            f'no token has the accessor ID "{text[:64]}": write an accessor ID, or an address such as '
+            "address:192.0.2.7; only management tokens may use the names of tokens"
         )
 
 

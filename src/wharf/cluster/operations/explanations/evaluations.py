@@ -7,17 +7,15 @@ from collections.abc import Iterator
 
 from wharf.cluster.operations.explanations.job_facts import SchedulerCacheFactory
 from wharf.cluster.operations.explanations.jobs import explain_job
-from wharf.cluster.operations.explanations.text import TRIGGER_REASONS, describe_quota_shortage, format_allocation_count
+from wharf.cluster.operations.explanations.past_shortages import describe_past_shortages, explain_past_shortage
+from wharf.cluster.operations.explanations.text import TRIGGER_REASONS, format_allocation_count
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_EVALUATION, EVALUATIONS, JOBS
-from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 from wharf.contract.model.explanations import (
     EvaluationExplanation,
-    Exclusion,
     GroupExplanation,
     JobExplanation,
-    Shortage,
     WaitCondition,
     WaitReason,
 )
@@ -39,7 +37,8 @@ def explain_evaluation(
     job = explain_job(snapshot, evaluation.namespace, evaluation.job_id, get_cache, now_ns=now_ns) if has_job else None
     waits = tuple(_iter_wait_conditions(evaluation, job))
     groups = tuple(
-        _explain_group(evaluation, name, metric) for name, metric in sorted((evaluation.failed_tg_allocs or {}).items())
+        explain_past_shortage(evaluation, name, metric)
+        for name, metric in sorted((evaluation.failed_tg_allocs or {}).items())
     )
     placed = sum(1 for _ in snapshot.list_by_index(ALLOCATIONS_OF_EVALUATION, eval_id))
     outcome = waits[0].text if waits else _describe_outcome(evaluation, placed, groups)
@@ -100,44 +99,7 @@ def _describe_outcome(evaluation: Evaluation, placed: int, groups: tuple[GroupEx
     )
     if not groups:
         return placement_text
-    shortage_text = "; ".join(each.text for each in groups)
-    if evaluation.quota_limit_reached:
-        shortage_text = (
-            f'the quota "{evaluation.quota_limit_reached}" is used up: {describe_quota_shortage(evaluation)}'
-        )
-    return f"{placement_text}, but could not place all: {shortage_text}"
-
-
-def _explain_group(evaluation: Evaluation, group: str, metric: AllocMetric) -> GroupExplanation:
-    """Return why the evaluation could not place a group. What would help now is in the explanation of its job."""
-    unplaced = metric.coalesced_failures + 1
-    if (wait := evaluation.find_lock_wait(group)) is not None:
-        return GroupExplanation(
-            group=group, unplaced=wait.count, text=f"{group} needed the lock {wait.key}, which was not free"
-        )
-    excluded = tuple(
-        Exclusion(rule=rule.rstrip(), nodes=nodes) for rule, nodes in _sort_by_count(metric.constraint_filtered)
-    )
-    exhausted = tuple(
-        Shortage(dimension=what, nodes=nodes) for what, nodes in _sort_by_count(metric.dimension_exhausted)
-    )
-    parts = [each.describe() for each in excluded]
-    parts += [f"{each.nodes} had too little {each.dimension}" for each in exhausted]
-    reasons_text = f" ({', '.join(parts)})" if parts else ""
-    subject = f"none of {metric.nodes_evaluated} nodes could" if metric.nodes_evaluated else "no node could"
-    return GroupExplanation(
-        group=group,
-        unplaced=unplaced,
-        text=f"{group} lacked {format_allocation_count(unplaced)}: {subject} run one{reasons_text}",
-        nodes=metric.nodes_evaluated,
-        excluded=excluded,
-        exhausted=exhausted,
-    )
-
-
-def _sort_by_count(counts: dict[str, int] | None) -> list[tuple[str, int]]:
-    """Return the pairs (name, count), the highest count first."""
-    return sorted((counts or {}).items(), key=lambda entry: (-entry[1], entry[0]))
+    return f"{placement_text}, but could not place all: {describe_past_shortages(evaluation)}"
 
 
 def _describe_linked_evaluations(snapshot: Replica, *eval_ids: str) -> Iterator[str]:

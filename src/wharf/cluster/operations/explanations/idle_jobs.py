@@ -6,7 +6,12 @@ from typing import Final
 from wharf.cluster.operations.explanations.arrays import describe_ended_arrays
 from wharf.cluster.operations.explanations.job_facts import JobFacts, get_creation_order
 from wharf.cluster.operations.explanations.runs import describe_ended_run
-from wharf.cluster.operations.explanations.text import format_allocation_count, format_time, summarize_reasons
+from wharf.cluster.operations.explanations.text import (
+    describe_namespace_option,
+    format_allocation_count,
+    format_time,
+    summarize_reasons,
+)
 from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.state.tables import JOB_SUMMARIES, PERIODIC_LAUNCHES
 from wharf.contract.model.allocations.allocation import ClientStatus
@@ -51,8 +56,9 @@ def describe_idle_state(facts: JobFacts) -> WaitCondition:
     reasons = {each.name: failure_text for each in failed_allocations if (failure_text := describe_failure(each))}
     reason_text = f" ({summarize_reasons(reasons)})" if reasons else ""
     if job.status is JobStatus.DEAD and failed_allocations:
-        text = f"is dead: its policies allow no further attempt after failures{reason_text}"
-        return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
+        remedy = f"correct the job and submit it with `wharf job run{describe_namespace_option(job.namespace)} FILE`"
+        text = f"has failed, and its policies allow no further attempt{reason_text}; {remedy}"
+        return WaitCondition(waits_for=WaitReason.CHANGE, text=text, advice=(remedy,))
     if job.status is JobStatus.DEAD:
         text = (
             f"is dead and lacks {format_allocation_count(missing)}: the records of its last attempts were collected; "

@@ -13,11 +13,13 @@ from wharf.cluster.operations.explanations.arrays import iter_array_waits
 from wharf.cluster.operations.explanations.idle_jobs import FAILED_CLIENT_STATUSES, describe_idle_state
 from wharf.cluster.operations.explanations.job_facts import JobFacts, SchedulerCacheFactory, get_creation_order
 from wharf.cluster.operations.explanations.locks import describe_lock_wait
+from wharf.cluster.operations.explanations.past_shortages import describe_past_shortages
 from wharf.cluster.operations.explanations.runs import RunExplainer
 from wharf.cluster.operations.explanations.shortages import add_shortage
 from wharf.cluster.operations.explanations.text import (
     describe_deployment,
     describe_groups,
+    describe_namespace_option,
     describe_quota_shortage,
     format_allocation_count,
     format_time,
@@ -48,7 +50,6 @@ from wharf.contract.model.explanations import (
     WaitReason,
 )
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import not_found
 from wharf.contract.model.times import to_datetime
@@ -343,7 +344,7 @@ class JobExplainer:
         if wait is not None and not (wait[0] is WaitReason.HEALTH and self._facts.blocked):
             reason, text = wait
             remedy = self._suggest_command(reason, deployment)
-            if reason is WaitReason.CHANGE and (cause := self._describe_cause()):
+            if reason is WaitReason.CHANGE and (cause := self._describe_cause() or self._describe_shortage(deployment)):
                 text = f"{text}: {cause}"
             yield WaitCondition(
                 waits_for=reason,
@@ -360,10 +361,26 @@ class JobExplainer:
         more = sum(each.count for each in self._failures) - 1
         return f"{newest.name}, {newest.text}" + (f"; and {more} more failed" if more else "")
 
+    def _find_short_evaluation(self, deployment: Deployment) -> Evaluation | None:
+        """Return the newest evaluation of a deployment that could not place all allocations; `None` if none lacks one now."""
+        if not any(self._facts.unplaced.values()):
+            return None
+        short = (
+            each
+            for each in reversed(self._facts.evaluations)
+            if each.deployment_id == deployment.id and each.failed_tg_allocs
+        )
+        return next(short, None)
+
+    def _describe_shortage(self, deployment: Deployment) -> str:
+        """Return why allocations of a deployment were not placed; empty if that was not the reason of its failure."""
+        evaluation = self._find_short_evaluation(deployment)
+        return "" if evaluation is None else describe_past_shortages(evaluation)
+
     def _suggest_command(self, reason: WaitReason, deployment: Deployment) -> str:
         """Return which command lets a job continue whose deployment waits for a user, or an empty text."""
         job = self._facts.job
-        option = f" --namespace {job.namespace}" if job.namespace != DEFAULT_NAMESPACE else ""
+        option = describe_namespace_option(job.namespace)
         if reason is WaitReason.RESUMPTION:
             return f"resume it with `wharf deployment resume{option} {deployment.id[:8]}`"
         if reason is WaitReason.PROMOTION:
@@ -377,7 +394,12 @@ class JobExplainer:
         if short is not None:
             missing = format_allocation_count(sum(self._facts.unplaced.values()))
             command = f"wharf job scale{option} {job.id} {short.name} {short.count}"
-            return f"{missing} missing: `{command}` starts a new deployment that places what is missing"
+            evaluation = self._find_short_evaluation(deployment)
+            if evaluation is None:
+                return f"{missing} missing: `{command}` starts a new deployment that places what is missing"
+            quota = evaluation.quota_limit_reached
+            what = f'raise the quota "{quota}", or free a part of it' if quota else "free resources, or add a node"
+            return f"{missing} missing: {what}, and start a new deployment with `{command}`"
         return f"correct the job and submit it with `wharf job run{option} FILE`"
 
     def _suggest_other_version(self, option: str) -> str:

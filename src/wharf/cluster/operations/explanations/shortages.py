@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from wharf.cluster.operations.explanations.text import describe_shortage
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.explanation.capacity_report import CapacityReport, report_capacity
+from wharf.cluster.scheduling.explanation.smallest_change import AMOUNT_CHANGES
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB
@@ -32,6 +33,8 @@ def add_shortage(
         # If no node can run it, one allocation is missing nevertheless.
         unplaced = report.unserved_nodes or int(not desired)
         desired += unplaced
+    elif unplaced > 1 and report.smallest_change.startswith(AMOUNT_CHANGES):
+        report = replace(report, smallest_change=f"for one more allocation: {report.smallest_change}")
     return replace(
         base,
         wanted=desired,

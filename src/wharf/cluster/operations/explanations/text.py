@@ -10,6 +10,7 @@ from wharf.contract.model.deployments import Deployment, DeploymentGroup, Deploy
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.explanations import Exclusion, GroupExplanation, PlacementExplanation, WaitReason
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
 from wharf.contract.model.times import to_datetime
 
 
@@ -149,6 +150,11 @@ def describe_quota_shortage(evaluation: Evaluation) -> str:
         if metric.quota_exhausted
     ]
     return "; ".join(texts) or "it is used up"
+
+
+def describe_namespace_option(namespace: str) -> str:
+    """Return the option of commands that names the namespace, with a leading space; empty for the default one."""
+    return f" --namespace {namespace}" if namespace != DEFAULT_NAMESPACE else ""
 
 
 def format_allocation_count(count: int) -> str:

@@ -33,6 +33,8 @@ from wharf.contract.model.resource_usage import get_group_demand
 
 DIMENSION_UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
 """The units of the resources that have amounts."""
+AMOUNT_CHANGES: Final = ("lower ", "free ")
+"""How changes begin that make just enough CPU, memory or disk available for one more allocation."""
 DIMENSION_LABELS: Final = {"cpu": "CPU", "memory": "memory", "disk": "disk"}
 
 
