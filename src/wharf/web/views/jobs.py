@@ -23,6 +23,7 @@ from wharf.contract.wire.jobs.states import (
     describe_job_state,
 )
 from wharf.web.rendering import build_link, format_age, quote_for_filter, split_clauses
+from wharf.web.views.actions import Repetition, find_repetition
 from wharf.web.views.allocations import AllocationRow, build_allocation_row
 from wharf.web.views.arrays import JobArraysView, describe_counts
 from wharf.web.views.logs import LineView
@@ -114,6 +115,8 @@ class JobView(msgspec.Struct, frozen=True):
     last_lines_problem: str
     """Why that could not be read; empty if it could, or if it printed nothing."""
     arrays: JobArraysView
+    repetition: Repetition | None
+    """How it can run again, if it is a batch job that has failed."""
     is_ended: bool
     """Whether the job has ended by itself, so that there is nothing to stop."""
     age: str
@@ -227,6 +230,7 @@ def build_job_view(
         last_lines=tuple(last_lines),
         last_lines_problem=last_lines_problem,
         arrays=arrays,
+        repetition=find_repetition(job, describe_job_state(stub)),
         is_ended=job.status is JobStatus.DEAD,
         age=format_age(job.submit_time, now_ns),
         submitted_ns=job.submit_time,
