@@ -8,8 +8,8 @@ import pytest
 from tests.builders import a_group, a_job, a_task
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from tests.web.browsing import CONFIRMED, Browser, a_browser, a_server_with_access
-from tests.web.small_cluster import create_reader, register, sign_in
+from tests.web.browsing import CONFIRMED, Browser, a_browser, enable_access
+from tests.web.small_cluster import FixedToken, create_reader, register, sign_in
 from tests.web.strict_html import find_problems
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOBS
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy, RestartPolicy
@@ -138,18 +138,17 @@ def test_a_person_who_may_only_read_gets_no_form_and_is_refused(attempts: int) -
     @in_virtual_time
     async def act() -> None:
         async with ACluster() as cluster:
-            server, _ = await a_server_with_access(cluster)
-            await cluster.ready_nodes(server, 1)
-            await run_import(server, attempts)
+            server, browser = await with_failed_import(cluster, attempts=attempts)
+            index, before = await read_index(browser), count_allocations(server)
+            server.client = server.client.with_token_source(FixedToken(await enable_access(server)))
             browser = a_browser(server)
             await sign_in(browser, await create_reader(server))
-            index, before = (await server.client.jobs.read("import")).value.job_modify_index, count_allocations(server)
 
             page = await browser.get("/ui/jobs/import")
-            reply = await browser.post("/ui/jobs/import/repeat", {"index": str(index)} | CONFIRMED)
+            reply = await browser.post("/ui/jobs/import/repeat", {"index": index} | CONFIRMED)
             await pass_time(60)
 
-            assert ("/ui/jobs/import/repeat" in page.text, reply.status) == (False, 403)
+            assert ("/ui/jobs/import/repeat" in page.text, reply.status) == (False, 403), reply.text
             assert (count_allocations(server), get_version(server)) == (before, (0, False))
 
     act()
