@@ -275,7 +275,7 @@ def test_the_history_lists_what_led_to_an_allocation() -> None:
 def test_the_history_names_the_node_of_an_earlier_run_if_its_name_is_known(node_name: str, expected: str) -> None:
     state = make_fleet(1_000)
     if node_name:
-        state.put(NODES.build_put(a_node("3f61b810-aaaa", name=node_name)))
+        state.put(NODES.build_put(replace(state.node(), id="3f61b810-aaaa", name=node_name)))
     event = RescheduleEvent(prev_alloc_id="gone", prev_node_id="3f61b810-aaaa")
 
     result = explain_placed_allocation(
