@@ -119,7 +119,7 @@ async def start_job(request: PageRequest) -> Page | Redirect:
 
 
 async def _start_stopped(request: PageRequest) -> None:
-    """Register a stopped job as a new version that runs. A job that somebody else has changed meanwhile is refused."""
+    """Register a stopped job as a new version that runs. Raises `RequestRefused` if the job has changed meanwhile."""
     job_id, namespace = request.path_values["job"], request.namespace
     job = (await request.client.jobs.read(job_id, namespace=namespace)).value
     await request.client.jobs.register(
