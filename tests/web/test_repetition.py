@@ -60,7 +60,9 @@ def get_version(server: OneServer) -> tuple[int, bool]:
 
 async def read_index(browser: Browser) -> str:
     page = (await browser.get("/ui/jobs/import")).text
-    return re.findall(r'action="/ui/jobs/import/repeat".*?name="index" value="([0-9]+)"', page)[0]
+    found = re.search(r'action="/ui/jobs/import/repeat".*?name="index" value="([0-9]+)"', page)
+    assert found is not None, "the page has the form"
+    return found[1]
 
 
 @in_virtual_time
