@@ -49,6 +49,13 @@ REASONS = {
     PlantedBug.STEP_TWICE: ("is placed again",),
     PlantedBug.SKIPPED_PASSES: ("before its needs allow", "went from skipped to ready"),
     PlantedBug.EARLY_GATE: ("without an answer to its gate",),
+    PlantedBug.IGNORED_CONDITION: ("went from skipped to ready", "its If is false"),
+    PlantedBug.LOST_OUTPUTS: ("its texts are not stored", "its If is"),
+    PlantedBug.REPLACED_OUTPUTS: ("changed at",),
+    PlantedBug.IGNORED_JOB: ("before the job",),
+    PlantedBug.IGNORED_QUEUE: ("of the flow has",),
+    PlantedBug.LOST_JOB_RESULT: ("without its result",),
+    PlantedBug.SLOT_TWICE: ("was launched twice",),
     PlantedBug.GUESSED_OUTCOMES: ("is reported to have ended as", "but these runs failed"),
 }
 
