@@ -12,7 +12,7 @@ from tests.builders import a_batch_job, a_group, a_task
 from tests.simulation.small_log import SmallLog
 from wharf.cluster.state.tables import ALLOCATIONS, ARRAY_ATTEMPTS, JOB_PURGES, JOB_RESULTS, JOBS, PERIODIC_LAUNCHES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
-from wharf.contract.model.jobs.array_attempts import ArrayAttempt, GroupAttempt
+from wharf.contract.model.jobs.array_attempts import ArrayAttempt, CancelCause, GroupAttempt
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import Job, JobPurge, JobStatus
 from wharf.contract.model.jobs.job_results import JobResult
@@ -30,12 +30,15 @@ CANCELED = StepCause(kind=StepCauseKind.REPLACED, step="nightly/periodic-7200")
 
 def a_run(id: str, *, create_index: int, overlap: str = "", **fields: Any) -> Job:
     """Return a stored run; of the flow `nightly` if it has `overlap`."""
-    flow = {"parent_id": "nightly", "flow": Flow(overlap=overlap)} if overlap else {}
+    flow = {"parent_id": "nightly" if overlap else "", "flow": Flow(overlap=overlap)}
     return a_batch_job(id, GROUP, create_index=create_index, status=JobStatus.PENDING, **{**flow, **fields})
 
 
 def an_attempt(job: Job, state: StepState = WAITING, **fields: Any) -> ArrayAttempt:
-    part = GroupAttempt(size=1, element_count=1, step=state)
+    is_skipped = state.phase is StepPhase.SKIPPED
+    part = GroupAttempt(
+        size=1, element_count=1, step=state, cancel_cause=CancelCause.STEP if is_skipped else CancelCause.NONE
+    )
     return ArrayAttempt(
         namespace="default", job_id=job.id, attempt=1, job_create_index=job.create_index, groups={"build": part}, **fields
     )
