@@ -52,6 +52,9 @@ class SimulatedFolders(AllocationFolders):
     def move_predecessor_data(self, *_: str) -> None:
         return
 
+    def create_outputs_file(self, _allocation_id: str) -> None:
+        return
+
     def read_outputs(self, allocation_id: str, names: Collection[str], _max_bytes: int) -> ReportedOutputs:
         return ReportedOutputs(texts=self._machine.read_texts(allocation_id, names))
 
@@ -209,7 +212,11 @@ class CoreNode:
         self._journal = NodeJournal(machine.disk, machine.boot_id)
         self._driver = SimulatedDriver(process, machine, self, random)
         host = TaskHost(node_profile.datacenter, REGION, "10.0.0.1", node_id=identity.id, node_name=node_profile.name)
-        self.allocations, folders, hooks = AllocationTable(self._journal), SimulatedFolders(machine), SimulatedTaskHooks()
+        self.allocations, folders, hooks = (
+            AllocationTable(self._journal),
+            SimulatedFolders(machine),
+            SimulatedTaskHooks(),
+        )
         self._manager = AllocationManager(
             world, self._journal, self.allocations, folders, {"mock": self._driver}, host=host,
             reference_values=build_reference_values(self.build_node(), region=REGION), task_hooks=hooks,

@@ -104,11 +104,12 @@ class FlowInvariants:
             if not any(each.is_alive for task_runs in by_task.values() for each in task_runs):
                 continue
             other = self._find_run(allocation_id)
-            if other is not None and (other.namespace, other.parent_id) == (run.namespace, run.parent_id):
-                if other.id != run.id:
-                    raise InvariantViolation(
-                        f"a program of {run.id} starts while one of {other.id} runs", run.id, other.id, allocation_id
-                    )
+            if other is None or other.id == run.id:
+                continue
+            if (other.namespace, other.parent_id) == (run.namespace, run.parent_id):
+                raise InvariantViolation(
+                    f"a program of {run.id} starts while one of {other.id} runs", run.id, other.id, allocation_id
+                )
 
     def _find_run(self, allocation_id: str) -> Job | None:
         """Return the run of an allocation that its node has not ended; `None` if there is none."""
@@ -183,7 +184,9 @@ def _require_overlap(replica: Replica, run: Job, index: int) -> None:
         purged = replica.list_by_index(PURGED_CHILDREN_OF_JOB, run.namespace, run.parent_id)
         left = [*(each.id for each in others), *(each.job_id for each in purged)]
         if left:
-            raise InvariantViolation(f"run {run.id} was launched at {index} although {left[0]} has not ended", run.id, *left)
+            raise InvariantViolation(
+                f"run {run.id} was launched at {index} although {left[0]} has not ended", run.id, *left
+            )
     if get_overlap(run) == FlowOverlap.REPLACE:
         for other in others:
             if not other.stop and other.is_run and not _is_canceled(replica, other):
@@ -244,7 +247,9 @@ def _require_first_run(replica: Replica, run: Job, step: str, where: str) -> Non
     for other in iterate_other_runs(replica, run):
         if not other.stop and any(_has_begun(each.step) for each in _list_newest_parts(replica, other)):
             raise InvariantViolation(
-                f"step {step} of {run.id} begins {where} although run {other.id} of the flow has begun", run.id, other.id
+                f"step {step} of {run.id} begins {where} although run {other.id} of the flow has begun",
+                run.id,
+                other.id,
             )
 
 

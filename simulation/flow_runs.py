@@ -18,7 +18,7 @@ from wharf.contract.model.jobs.steps import Flow, FlowOverlap, Need, NeedWhen
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import SECOND, to_datetime
 
-MEAN_PAUSE_S: Final = 2.0
+MEAN_PAUSE_S: Final = 1.2
 MAX_CHAINED_JOBS: Final = 14
 """Jobs of a seed that need other ones. They limit what a seed costs."""
 MAX_LAUNCHES: Final = 16
@@ -64,7 +64,7 @@ class FlowUser(SimulatedUser):
     def weighted_actions(self) -> Sequence[tuple[int, UserAction]]:
         return (
             (3, self._register_flow), (4, self._launch), (3, self._backfill), (5, self._register_chained),
-            (1, self._cancel_run), (3, self._retry_run), (1, self._purge_run), (1, self._purge_chained),
+            (1, self._cancel_run), (3, self._retry_run), (2, self._purge_run), (2, self._purge_chained),
         )  # fmt: skip
 
     async def run(self) -> None:
@@ -161,7 +161,9 @@ class FlowUser(SimulatedUser):
         """Run the failed steps of a run again, or its first step and what follows it."""
         if run_id := self._choose_run():
             steps = ("step-0",) if self._random.random() < 0.4 else ()
-            await self._try(f"retry {' '.join(steps)} of {run_id}", self._client.flows.retry(run_id, steps=steps), run_id)
+            await self._try(
+                f"retry {' '.join(steps)} of {run_id}", self._client.flows.retry(run_id, steps=steps), run_id
+            )
 
     async def _purge_run(self) -> None:
         if self._runs:

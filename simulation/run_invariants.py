@@ -142,8 +142,14 @@ def _require_condition(
     is_from_condition = new.cause is not None and new.cause.kind == StepCauseKind.CONDITION
     if condition and has_begun and not is_condition_true(replica, job, condition):
         raise InvariantViolation(f"step {name} of {job.id} began, but its If is false: {condition}, by {where}", job.id)
-    if new.phase is StepPhase.SKIPPED and is_from_condition and (not condition or is_condition_true(replica, job, condition)):
-        raise InvariantViolation(f"step {name} of {job.id} was skipped, but its If is true: {condition}, by {where}", job.id)
+    if (
+        new.phase is StepPhase.SKIPPED
+        and is_from_condition
+        and (not condition or is_condition_true(replica, job, condition))
+    ):
+        raise InvariantViolation(
+            f"step {name} of {job.id} was skipped, but its If is true: {condition}, by {where}", job.id
+        )
     if new.phase is StepPhase.FAILED and is_from_condition:
         detail = new.cause.detail if new.cause is not None else ""
         raise InvariantViolation(f"step {name} of {job.id} failed because of its If: {detail}, by {where}", job.id)

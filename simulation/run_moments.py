@@ -36,9 +36,7 @@ def read_moments(replica: Replica, job: Job) -> dict[str, Moment]:
     alive = {
         each.task_group
         for each in allocations
-        if each.array_attempt
-        and each.client_status not in ENDED_STATUSES
-        and each.job_create_index == job.create_index
+        if each.array_attempt and each.client_status not in ENDED_STATUSES and each.job_create_index == job.create_index
     }
     return {step.name: _read_moment(replica, step, attempts, is_alive=step.name in alive) for step in steps}
 

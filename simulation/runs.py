@@ -6,6 +6,7 @@ from typing import Final
 
 from simulation.step_texts import PICK, PICKS, TEXT_NAMES, declares_texts
 from wharf.contract.model.jobs.arrays import GroupArray
+from wharf.contract.model.jobs.constraints import Spread
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy, RestartPolicy
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.resources import Resources
@@ -16,6 +17,8 @@ MAX_STEPS: Final = 7
 MODE_KEY: Final = "mode"
 """The metadata of a run that conditions read."""
 MODES: Final = ("fast", "full")
+EVENLY: Final = Spread(attribute="${node.unique.name}", weight=100)
+"""Small steps would otherwise all run on one node. Only three of four nodes run programs that write texts."""
 NO_RETRY: Final = ReschedulePolicy(attempts=0, unlimited=False)
 NO_RESTART: Final = RestartPolicy(attempts=0, interval=1_800 * SECOND, delay=SECOND, mode="fail")
 
@@ -41,9 +44,9 @@ def _make_step(draw: Random, name: str, size: int, needed: Sequence[TaskGroup], 
     return TaskGroup(
         name=name, count=1, tasks=(task,), depends=needs or None, array=GroupArray(size=size, max_running=draw.choice([0, 1])),
         may_fail=draw.random() < 0.3, final=is_final, condition=_make_condition(draw, needed),
-        outputs=Outputs(text=TEXT_NAMES) if draw.random() < 0.6 else None,
+        outputs=Outputs(text=TEXT_NAMES) if draw.random() < 0.75 else None,
         gate=Gate(timeout=draw.randint(5, 20) * SECOND) if has_gate else None,
-        restart_policy=NO_RESTART, reschedule_policy=NO_RETRY,
+        restart_policy=NO_RESTART, reschedule_policy=NO_RETRY, spreads=(EVENLY,),
     )  # fmt: skip
 
 
@@ -61,7 +64,7 @@ def _make_need(draw: Random, size: int, other: TaskGroup) -> Need:
 
 def _make_condition(draw: Random, needed: Sequence[TaskGroup]) -> str:
     """Return a condition that compares a text of a needed step, or metadata, with a constant; mostly none."""
-    if draw.random() < 0.65:
+    if draw.random() < 0.55:
         return ""
     sign = draw.choice(["==", "!="])
     readable = [other for other in needed if declares_texts(other) and other.array and other.array.element_count == 1]

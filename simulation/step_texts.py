@@ -18,7 +18,9 @@ PICK: Final = "pick"
 ORIGIN: Final = "origin"
 TEXT_NAMES: Final = (PICK, ORIGIN)
 PICKS: Final = ("odd", "even")
-_CONDITION: Final = re.compile(r'(?:steps\["(?P<step>[^"]+)"\]\.(?P<name>\w+)|meta\.(?P<meta>\w+)) (?P<sign>==|!=) "(?P<text>[^"]*)"')
+_CONDITION: Final = re.compile(
+    r'(?:steps\["(?P<step>[^"]+)"\]\.(?P<name>\w+)|meta\.(?P<meta>\w+)) (?P<sign>==|!=) "(?P<text>[^"]*)"'
+)
 
 
 def write_texts(allocation_id: str) -> dict[str, str]:

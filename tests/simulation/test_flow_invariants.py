@@ -31,7 +31,7 @@ CANCELED = StepCause(kind=StepCauseKind.REPLACED, step="nightly/periodic-7200")
 def a_run(id: str, *, create_index: int, overlap: str = "", **fields: Any) -> Job:
     """Return a stored run; of the flow `nightly` if it has `overlap`."""
     flow = {"parent_id": "nightly" if overlap else "", "flow": Flow(overlap=overlap)}
-    return a_batch_job(id, GROUP, create_index=create_index, status=JobStatus.PENDING, **{**flow, **fields})
+    return a_batch_job(id, GROUP, create_index=create_index, **{"status": JobStatus.PENDING, **flow, **fields})
 
 
 def an_attempt(job: Job, state: StepState = WAITING, **fields: Any) -> ArrayAttempt:
@@ -40,7 +40,12 @@ def an_attempt(job: Job, state: StepState = WAITING, **fields: Any) -> ArrayAtte
         size=1, element_count=1, step=state, cancel_cause=CancelCause.STEP if is_skipped else CancelCause.NONE
     )
     return ArrayAttempt(
-        namespace="default", job_id=job.id, attempt=1, job_create_index=job.create_index, groups={"build": part}, **fields
+        namespace="default",
+        job_id=job.id,
+        attempt=1,
+        job_create_index=job.create_index,
+        groups={"build": part},
+        **fields,
     )
 
 
@@ -60,7 +65,11 @@ class FlowScenario:
 
     def launch(self, job: Job, *, is_backfill: bool = False, kind: str = LAUNCHED) -> None:
         launch = PeriodicLaunch(namespace="default", id="nightly", launch=to_datetime(0))
-        records = [(JOBS, job), (ARRAY_ATTEMPTS, an_attempt(job)), *([] if is_backfill else [(PERIODIC_LAUNCHES, launch)])]
+        records = [
+            (JOBS, job),
+            (ARRAY_ATTEMPTS, an_attempt(job)),
+            *([] if is_backfill else [(PERIODIC_LAUNCHES, launch)]),
+        ]
         self.log.put(*records, kind=kind)
 
 
@@ -93,7 +102,9 @@ def test_a_step_that_begins_against_the_result_of_a_needed_job_is_a_violation(
 
     scenario.put(job, READY)
 
-    assert [each.partition(" at ")[0] for each in scenario.violations] == ([] if is_allowed else ["step build of b begins"])
+    assert [each.partition(" at ")[0] for each in scenario.violations] == (
+        [] if is_allowed else ["step build of b begins"]
+    )
 
 
 def test_a_step_that_begins_before_the_end_of_a_needed_job_is_a_violation(scenario: FlowScenario) -> None:

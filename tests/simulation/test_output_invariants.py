@@ -22,9 +22,7 @@ from wharf.contract.model.jobs.steps import Need, Outputs
 WRITER, READER = "00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000001"
 BUILD = a_group("build", a_task("task"), array=GroupArray(size=1), outputs=Outputs(text=TEXT_NAMES))
 CONDITION = 'steps["build"].pick == "odd"'
-SHIP = a_group(
-    "ship", a_task("task"), array=GroupArray(size=1), depends=(Need(on="build"),), condition=CONDITION
-)
+SHIP = a_group("ship", a_task("task"), array=GroupArray(size=1), depends=(Need(on="build"),), condition=CONDITION)
 JOB = a_batch_job("shop", BUILD, SHIP, create_index=1, meta={"mode": "fast"})
 WAITING, READY = StepState(), StepState(phase=StepPhase.READY)
 TEXTS = write_texts(WRITER)
@@ -70,7 +68,9 @@ class OutputScenario:
 
     def run(self, id: str, **texts: dict[str, str]) -> None:
         """Start the program of an allocation, with the texts that it receives."""
-        self.task_runs.record_start(TaskRun(f"run-{id}", id, "task", SHIP, {}, started_s=1.0, ended_s=2.0, step_texts=texts))
+        self.task_runs.record_start(
+            TaskRun(f"run-{id}", id, "task", SHIP, {}, started_s=1.0, ended_s=2.0, step_texts=texts)
+        )
 
 
 @pytest.fixture

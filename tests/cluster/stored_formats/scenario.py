@@ -114,7 +114,10 @@ JOBS_OF_SCENARIO: Final[tuple[Job, ...]] = (
 AFTER_IMPORT: Final = a_batch_job("after-import", a_step("use"), depends=(Need(on="import"),))
 AFTER_RELEASE: Final = a_batch_job("after-release", a_step("tell"), depends=(Need(on="release"),))
 PATHS: Final = (
-    *(f"/v1/job/{job_id}/run" for job_id in ("release", "again", "deploy-1", "deploy-2", "after-import", "after-release")),
+    *(
+        f"/v1/job/{job_id}/run"
+        for job_id in ("release", "again", "deploy-1", "deploy-2", "after-import", "after-release")
+    ),
     *(f"/v1/job/nightly%2Fperiodic-{round(slot.timestamp())}/run" for slot in (FIRST_SLOT, LAST_SLOT)),
     *(f"/v1/job/{job_id}/arrays" for job_id in ("sweep", "long-sweep", "release", "again")),
     *(f"/v1/job/{job_id}/summary" for job_id in ("sweep", "release", "again", "nightly")),

@@ -20,7 +20,7 @@ from wharf.node.core.garbage_collection import DiskUsage
 from wharf.node.deletion import delete_tree
 from wharf.node.kept_files import move_other_entries
 from wharf.node.mounts import list_mounts_below, unmount_all_below
-from wharf.node.tasks.outputs import read_outputs
+from wharf.node.tasks.outputs import create_outputs_file, read_outputs
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +144,10 @@ class AllocationFolders:
             (predecessor_folders.task, own_folders.task, "local"),
         ):
             _move_folder(source, target, name)
+
+    def create_outputs_file(self, allocation_id: str) -> None:
+        """Create the empty file for the texts that the programs of an allocation leave for later steps. Raises `OSError`."""
+        create_outputs_file(self.get_allocation_folder(allocation_id))
 
     def read_outputs(self, allocation_id: str, names: Collection[str], max_bytes: int) -> ReportedOutputs:
         """Return the declared texts that the programs of an allocation left for later steps, and why others are missing."""
