@@ -19,7 +19,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import SECOND, to_datetime
 
 MEAN_PAUSE_S: Final = 1.2
-MAX_CHAINED_JOBS: Final = 14
+MAX_CHAINED_JOBS: Final = 16
 """Jobs of a seed that need other ones. They limit what a seed costs."""
 MAX_LAUNCHES: Final = 16
 """Requests of a seed that launch runs of flows, so that the queues are empty before a seed is checked for a steady state."""
@@ -63,7 +63,7 @@ class FlowUser(SimulatedUser):
     @property
     def weighted_actions(self) -> Sequence[tuple[int, UserAction]]:
         return (
-            (3, self._register_flow), (4, self._launch), (3, self._backfill), (5, self._register_chained),
+            (3, self._register_flow), (4, self._launch), (3, self._backfill), (5, self._register_chain),
             (1, self._cancel_run), (3, self._retry_run), (2, self._purge_run), (2, self._purge_chained),
         )  # fmt: skip
 
@@ -92,13 +92,17 @@ class FlowUser(SimulatedUser):
         """Submit a flow again: a restore may have undone it."""
         await self._submit(make_flow_job(self._cluster.seed, self._random.choice(FLOW_IDS)))
 
+    async def _register_chain(self) -> None:
+        """Submit up to three jobs, one after the other, of which most need earlier ones."""
+        for _ in range(self._random.randint(1, 3)):
+            if len(self._chained) < MAX_CHAINED_JOBS:
+                await self._register_chained()
+
     async def _register_chained(self) -> None:
         """Submit a job that mostly needs one or two earlier ones. Needs of unknown jobs are refused."""
         number = len(self._chained)
-        if number >= MAX_CHAINED_JOBS:
-            return
         draw = self._random
-        needed = draw.sample(self._chained[-4:], min(number, draw.choice([0, 1, 1, 2])))
+        needed = draw.sample(self._chained[-4:], min(number, draw.choice([0, 1, 1, 1, 2])))
         needs = tuple(
             Need(
                 on=each,
