@@ -65,7 +65,7 @@ class FlowScenario:
 
     def launch(self, job: Job, *, is_backfill: bool = False, kind: str = LAUNCHED) -> None:
         launch = PeriodicLaunch(namespace="default", id="nightly", launch=to_datetime(0))
-        records = [
+        records: list[tuple[Any, Any]] = [
             (JOBS, job),
             (ARRAY_ATTEMPTS, an_attempt(job)),
             *([] if is_backfill else [(PERIODIC_LAUNCHES, launch)]),

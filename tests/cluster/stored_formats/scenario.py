@@ -69,7 +69,7 @@ def a_step(name: str, *needs: Need, runs_s: int = 1, exit_code: int = 0, size: i
     task = a_task(
         driver="mock", config={"run_for": f"{runs_s}s", "exit_code": exit_code}, resources=some_resources(20, 16)
     )
-    policies = {
+    policies: dict[str, Any] = {
         "restart_policy": RestartPolicy(attempts=0, interval=SECOND * 60, delay=SECOND, mode="fail"),
         "reschedule_policy": ReschedulePolicy(attempts=0, unlimited=False),
     }

@@ -53,7 +53,7 @@ def build_log() -> tuple[MemoryLog, dict[str, Any]]:
             replies = {path: msgspec.json.decode((await send_raw(server.api, "GET", path)).body) for path in PATHS}
             return cluster.log, replies
 
-    built = loop.run_until_complete(build())
+    built: tuple[MemoryLog, dict[str, Any]] = loop.run_until_complete(build())
     loop.close()
     return built
 
