@@ -8,11 +8,12 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job
 from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from tests.kit.state import SECOND_NS, SETTINGS
+from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations.jobs.admission import validate_submission
 from wharf.cluster.operations.jobs.job_needs import settle_waiting_job
 from wharf.cluster.operations.jobs.job_outcomes import judge_job
 from wharf.cluster.operations.jobs.purge import purge_job
-from wharf.cluster.operations.jobs.registration import deregister_job
+from wharf.cluster.operations.jobs.registration import JobRegistration, deregister_job, register_job
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.scheduling.steps.decider import judge_run
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
@@ -30,6 +31,7 @@ from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.jobs.job_results import JobResult
 from wharf.contract.model.jobs.step_states import StepOutcome
 from wharf.contract.model.jobs.steps import Need
+from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal
 
 DAY_NS = 24 * 3_600 * SECOND_NS
@@ -450,3 +452,40 @@ def test_a_job_with_only_final_steps_is_skipped_if_its_needs_do_not_hold() -> No
     summary = cluster.replica.get(JOB_SUMMARIES, "default", "report")
     assert summary is not None
     assert summary.outcome == "skipped"
+
+
+def decide_submission(cluster: Cluster, job: Job) -> Write:
+    """Return the write that submits a job, as a server decides it that will then lag behind."""
+    registration = JobRegistration(job=canonicalize_job(job, SETTINGS))
+    write = register_job(cluster.replica, registration, cluster.moment, SETTINGS).write
+    assert write is not None
+    return write
+
+
+def test_a_submission_conflicts_with_one_of_a_needed_job_that_its_server_did_not_know() -> None:
+    cluster = Cluster()
+    write = decide_submission(cluster, needing(Need(on="build", when="failed", optional=True)))
+
+    cluster.submit(a_batch_job("build", a_step()))
+
+    assert isinstance(cluster.try_commit(write), WriteConflict)
+
+
+def test_a_submission_conflicts_with_the_end_of_a_needed_job_that_its_server_did_not_know() -> None:
+    cluster = Cluster()
+    write = decide_submission(cluster, needing(Need(on="build", optional=True)))
+
+    cluster.submit(a_batch_job("build", a_step()))
+    cluster.do(purge_job(cluster.replica, "default", "build", cluster.moment, max_changes=100))
+    assert cluster.replica.get(JOBS, "default", "build") is None
+
+    assert isinstance(cluster.try_commit(write), WriteConflict)
+
+
+def test_a_submission_conflicts_with_the_purge_of_a_needed_job() -> None:
+    cluster = Cluster(a_batch_job("build", a_step()))
+    write = decide_submission(cluster, needing("build"))
+
+    cluster.do(purge_job(cluster.replica, "default", "build", cluster.moment, max_changes=100))
+
+    assert isinstance(cluster.try_commit(write), WriteConflict)
