@@ -12,6 +12,7 @@ FIRST_SEEDS = {
     PlantedBug.MISSED_WAKE: 2,
     PlantedBug.FORGETFUL_DISK: 6,
     PlantedBug.SAME_SERVER: 10,
+    PlantedBug.IGNORED_QUEUE: 3,
 }
 """Seeds that detect the bug, because a seed that detects nothing takes three times as long. The default is 1."""
 
@@ -45,8 +46,14 @@ REASONS = {
     PlantedBug.ELEMENT_TWICE: ("is placed twice", "runs twice"),
     PlantedBug.EXCEEDED_LIMIT: ("MaxRunning is",),
     PlantedBug.LATE_REPORT: ("has the result s without a cause",),
-    PlantedBug.LOST_STEPS: ("before its needs allow", "without an answer to its gate"),
-    PlantedBug.STEP_TWICE: ("is placed again",),
+    PlantedBug.LOST_STEPS: (
+        "before its needs allow",
+        "without an answer to its gate",
+        "before the job",
+        "of the flow has",
+    ),
+    # A step that is open again has followers that run.
+    PlantedBug.STEP_TWICE: ("is placed again", "was placed before its needs allow"),
     PlantedBug.SKIPPED_PASSES: ("before its needs allow", "went from skipped to ready"),
     PlantedBug.EARLY_GATE: ("without an answer to its gate",),
     PlantedBug.IGNORED_CONDITION: ("went from skipped to ready", "its If is false"),
