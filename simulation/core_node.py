@@ -38,13 +38,16 @@ JOURNAL_RETRY_INTERVAL_S: Final = 1.0
 REGION: Final = "global"
 MAX_KILL_TIMEOUT_S: Final = 30.0
 
+TextReader = Callable[[str, Collection[str]], dict[str, str]]
+"""Returns the text outputs of an allocation with these names."""
+
 
 class SimulatedFolders(AllocationFolders):
-    """The folders of allocations. None of them exists on a disk. The machine has what programs write."""
+    """The folders of allocations. None of them exists on a disk. `read_texts` returns what programs wrote."""
 
-    def __init__(self, machine: SimulatedMachine) -> None:
+    def __init__(self, read_texts: TextReader = lambda _allocation_id, _names: {}) -> None:
         self._root = Path("/nowhere")
-        self._machine = machine
+        self._read_texts = read_texts
 
     def create_task_folders(self, allocation_id: str, task: str) -> TaskFolders:
         return self.get_task_folders(allocation_id, task)
@@ -56,7 +59,7 @@ class SimulatedFolders(AllocationFolders):
         return
 
     def read_outputs(self, allocation_id: str, names: Collection[str], _max_bytes: int) -> ReportedOutputs:
-        return ReportedOutputs(texts=self._machine.read_texts(allocation_id, names))
+        return ReportedOutputs(texts=self._read_texts(allocation_id, names))
 
     def list_allocations(self) -> list[str]:
         return []
@@ -214,7 +217,7 @@ class CoreNode:
         host = TaskHost(node_profile.datacenter, REGION, "10.0.0.1", node_id=identity.id, node_name=node_profile.name)
         self.allocations, folders, hooks = (
             AllocationTable(self._journal),
-            SimulatedFolders(machine),
+            SimulatedFolders(machine.read_texts),
             SimulatedTaskHooks(),
         )
         self._manager = AllocationManager(
