@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job
 from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
-from tests.kit.state import SECOND_NS, SETTINGS
+from tests.kit.state import SECOND_NS, SETTINGS, AState
+from wharf.cluster.engines.memory.log import ETCD_WRITE_LIMITS
 from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations.jobs.admission import validate_submission
 from wharf.cluster.operations.jobs.job_needs import settle_waiting_job
@@ -30,7 +31,7 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.jobs.job_results import JobResult
 from wharf.contract.model.jobs.step_states import StepOutcome
-from wharf.contract.model.jobs.steps import Need
+from wharf.contract.model.jobs.steps import MAX_NEEDS, Need
 from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal
 
@@ -489,3 +490,13 @@ def test_a_submission_conflicts_with_the_purge_of_a_needed_job() -> None:
     cluster.do(purge_job(cluster.replica, "default", "build", cluster.moment, max_changes=100))
 
     assert isinstance(cluster.try_commit(write), WriteConflict)
+
+
+def test_a_job_with_the_most_needs_fits_into_a_write_to_etcd() -> None:
+    state = AState(limits=ETCD_WRITE_LIMITS)
+    state.put(CLUSTER_FORMAT.build_put(RecordFormat(version=NEWEST_FORMAT)))
+    needs = (Need(on=f"job-{number}", optional=True) for number in range(MAX_NEEDS))
+
+    state.register(canonicalize_job(needing(*needs), SETTINGS))
+
+    assert state.job("report").status is JobStatus.PENDING
