@@ -11,7 +11,7 @@ FIRST_SEEDS = {
     PlantedBug.LOST_LEADER_CHECK: 2,
     PlantedBug.MISSED_WAKE: 2,
     PlantedBug.FORGETFUL_DISK: 6,
-    PlantedBug.SAME_SERVER: 10,
+    PlantedBug.SAME_SERVER: 12,
     PlantedBug.IGNORED_QUEUE: 3,
 }
 """Seeds that detect the bug, because a seed that detects nothing takes three times as long. The default is 1."""
