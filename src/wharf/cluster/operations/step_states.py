@@ -48,6 +48,14 @@ from wharf.contract.model.log import WRITE_INDEX
 
 def read_stored_run(builder: DerivedWriteBuilder, job: Job) -> RunFacts:
     """Return the facts about the steps of a job as the write will leave them."""
+    run = builder.find_run(job)
+    if run is None:
+        run = _read_run(builder, job)
+        builder.remember_run(job, run)
+    return run
+
+
+def _read_run(builder: DerivedWriteBuilder, job: Job) -> RunFacts:
     key = (job.namespace, job.id)
     alive = _count_changed_alive(builder, job)
     return read_run(
