@@ -46,7 +46,7 @@ class DerivedWriteBuilder:
         """Return the record as the write will leave it, or `None` if it does not exist then."""
         changed = self.get_changes(table)
         joined = table.build_key(*key)
-        return changed[joined] if joined in changed else self.snapshot.get(table, *key)
+        return changed[joined] if joined in changed else self.snapshot.get(table, joined)
 
     def iterate_index(self, table: Table[Any], index: Index[Any], value: tuple[Hashable, ...]) -> Iterator[Any]:
         """Yield the records with this value of the index, as the write will leave them."""

@@ -91,7 +91,9 @@ def may_change_steps(builder: DerivedWriteBuilder, job: Job) -> bool:
         return True
     for allocation in builder.list_stored(ALLOCATIONS, ALLOCATIONS_OF_JOB, key):
         old = builder.snapshot.get(ALLOCATIONS, allocation.id)
-        if old is None or old.client_status is not allocation.client_status:
+        # The element of a new allocation that has not begun was open, and still is.
+        former_status = old.client_status if old is not None else ClientStatus.PENDING
+        if allocation.client_status is not former_status:
             return True
     return False
 
