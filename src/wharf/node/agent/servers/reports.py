@@ -19,7 +19,7 @@ MAX_UPDATES_PER_REPORT: Final = 1_000
 """Limit of updates in one report."""
 MAX_CHANGE_REPORT_BYTES: Final = 48_000
 """Limit of the size of a report that contains only changes. Servers decode a request of more than 64 kB in a copy of their process,
-which costs 20 ms, more than several small requests (record 0333)."""
+which costs about 25 ms, as much as 50 small requests (record 0333)."""
 MAX_REPORT_BYTES: Final = 2_000_000
 """Limit of a report's size, log tails included; the last update may exceed it.
 
