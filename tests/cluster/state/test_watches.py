@@ -17,7 +17,7 @@ from wharf.cluster.state import ReplicaLoad, Subscription
 from wharf.cluster.state.replica import MAX_COMPARED_PER_STEP
 from wharf.cluster.state.tables import JOB_VERSIONS
 from wharf.cluster.state.watches import watch_index, watch_index_field, watch_key, watch_prefix, watch_table
-from wharf.contract.model.log import WRITE_INDEX, LogPosition
+from wharf.contract.model.log import WRITE_INDEX, DeleteRecord, LogPosition, PutRecord
 
 
 def test_the_first_batch_wakes_its_subscriptions() -> None:
@@ -198,7 +198,7 @@ def test_a_subscription_to_a_field_is_woken_only_by_changes_of_this_field_and_of
     subscription = replica.watches.subscribe(
         [watch_index_field(CRATES_OF_OWNER, "weight", "north", "ada")], lambda: woken.append(replica.index)
     )
-    batches = [
+    batches: list[PutRecord | DeleteRecord] = [
         CRATES.build_put(make_crate("a", owner="ada")),
         CRATES.build_put(make_crate("a", owner="ada", colour="red")),  # Another field.
         CRATES.build_put(make_crate("a", owner="ada", colour="red", weight=5)),

@@ -195,9 +195,7 @@ class TableWatches:
                 if kind not in self.watches_by_index:
                     index_kind, _, field = kind.partition(FIELD_MARK)
                     get_field = attrgetter(field) if field else None
-                    self.watches_by_index[kind] = IndexWatches(
-                        self._indexes[index_kind].get_value, {}, get_field
-                    )
+                    self.watches_by_index[kind] = IndexWatches(self._indexes[index_kind].get_value, {}, get_field)
                 return self.watches_by_index[kind].by_value
 
     def notify_observers(self, changes: Sequence[RecordChange]) -> None:

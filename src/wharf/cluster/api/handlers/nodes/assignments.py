@@ -56,9 +56,7 @@ class AssignmentReads:
                 value = {each.id: max(each.alloc_modify_index, since) for each in allocations}
             else:  # Nearly always a blocking query waits now, and this value is not sent.
                 value = _build_assignment_indexes(replica, assignments, node_id)
-        return ReadResult(
-            value, max(index, min(options.index, replica.index)), [watch_assignments(node_id)]
-        )
+        return ReadResult(value, max(index, min(options.index, replica.index)), [watch_assignments(node_id)])
 
 
 def _build_assignment_indexes(replica: Replica, assignments: Index[Allocation], node_id: str) -> SlicedValue:
