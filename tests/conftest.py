@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.abilities import PROBES, AbilityRules, is_ci, read_allowed
+from tests.attempts import pytest_runtest_call as pytest_runtest_call
 from tests.failures import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.file_durations import FileDurations
 from tests.file_order import pytest_collection_modifyitems as pytest_collection_modifyitems

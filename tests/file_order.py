@@ -26,7 +26,11 @@ WAITING_FOLDERS: Final = (
     "reliability",
 )
 """Folders of `tests/` with tests that start processes and wait for them."""
-FIRST_FILES: Final = ("simulation/test_seeds.py", "simulation/test_seeds_more.py", "simulation/test_planted_bugs.py")
+FIRST_FILES: Final = (
+    "simulation/test_seeds.py",
+    "bounded_work/test_worst_requests.py",
+    "bounded_work/test_leader_holds.py",
+)
 """Files that compute for a minute or longer. At the end of a run, they would leave cores idle."""
 
 

@@ -148,6 +148,12 @@ def test_a_running_agent_saves_snapshots_and_retains_a_limited_number(tmp_path: 
 
         wait_until(lambda: len(list_own()) == 2, what="two snapshots are retained")
         assert inspect_snapshot_file(list_own()[-1]).trailer.rows["namespaces"] == 1
+        listed = agent.get("/v1/operator/snapshots")
+        assert isinstance(listed, dict)
+        newest = listed["Snapshots"][0]
+        assert newest["Name"].endswith(f"-{tag}.snap")
+        assert newest["Index"] > 0
+        assert newest["SizeBytes"] > 500
         assert [file.name for file in folder.glob("wharf-29*")] == []
         assert foreign.exists()
         wait_until(lambda: not list(folder.glob("*.killed.partial")), what="the incomplete file is deleted")

@@ -33,7 +33,7 @@ from tests.bounded_work.large_records import (
     store_large_records,
     store_many_allocations,
 )
-from tests.bounded_work.measured_loop import MeasuredLoop, run_measured_alone
+from tests.bounded_work.measured_loop import MeasuredLoop, importing_process, run_measured_alone
 from tests.bounded_work.probe import MAX_HOLD_S, Cost, Findings, keep_best_attempts, open_probe
 from tests.bounded_work.worst_requests import (
     BODY_ENDPOINTS,
@@ -69,6 +69,12 @@ SMALL_CHUNK_CONNECTIONS = 20
 
 NO_IDS: defaultdict[str, Sequence[str]] = defaultdict(lambda: (an_id(1),))
 """An id for each part of a path, for requests that are not sent."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_process() -> Iterator[None]:
+    with importing_process():
+        yield
 
 
 def select_bodies(requests: Iterator[WorstRequest], number: int) -> Iterator[WorstRequest]:

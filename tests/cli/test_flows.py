@@ -1,5 +1,6 @@
 """`wharf flow`: lists, the steps of a run, gates, cancellation, retry and backfill."""
 
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import CommandResult, Terminal, open_terminal, write_file
+from wharf.cli.flow.lists import STATES
+from wharf.contract.wire.flows import RunState
 
 CHAIN = """
 ID: release
@@ -350,7 +353,7 @@ def test_the_status_of_a_flow_is_that_of_its_newest_run(terminal: Terminal, tmp_
 
     result = terminal.run("flow", "status", "nightly")
 
-    assert (result.code, "the newest run of nightly is nightly/periodic-" in result.err) == (0, True)
+    assert (result.code, "the run with the latest slot of nightly is nightly/periodic-" in result.err) == (0, True)
 
 
 def test_a_backfill_creates_each_run_once_and_they_wait_for_each_other(terminal: Terminal, tmp_path: Path) -> None:
@@ -371,19 +374,42 @@ def test_a_backfill_creates_each_run_once_and_they_wait_for_each_other(terminal:
     assert states == ["succeeded"] * 3
 
 
-def test_runs_are_sorted_by_their_slots_and_not_by_their_creation(terminal: Terminal, tmp_path: Path) -> None:
+def test_runs_are_listed_by_when_they_began_and_a_flow_shows_the_run_of_its_latest_slot(
+    terminal: Terminal, tmp_path: Path
+) -> None:
     submit(terminal, tmp_path, NIGHTLY)
     terminal.run_ok("job", "periodic", "force", "--detach", "nightly")
     (forced,) = list_run_ids(terminal)
     terminal.wait(5)
     terminal.run_ok("flow", "backfill", "nightly", "--from", "2025-11-01", "--to", "2025-11-03")
 
-    assert list_run_ids(terminal)[0] == forced
-    assert terminal.run("flow", "status", "nightly").err == f"the newest run of nightly is {forced}\n"
+    assert list_run_ids(terminal) == [*map(name_run, ("2025-11-02", "2025-11-01")), forced]
+    assert terminal.run("flow", "status", "nightly").err == f"the run with the latest slot of nightly is {forced}\n"
 
 
-def list_run_ids(terminal: Terminal) -> list[str]:
-    return [line.split()[0] for line in terminal.run_ok("flow", "list", "nightly").splitlines()[1:]]
+def name_run(day: str) -> str:
+    """Return the ID of the run of a day of the flow `nightly`, which is launched at 3:00."""
+    slot = datetime.datetime.fromisoformat(f"{day}T03:00:00+00:00")
+    return f"nightly/periodic-{int(slot.timestamp())}"
+
+
+def test_runs_are_selected_by_their_state(terminal: Terminal, tmp_path: Path) -> None:
+    assert tuple(RunState) == STATES
+    submit(terminal, tmp_path, NIGHTLY)
+    terminal.run_ok("job", "periodic", "force", "--detach", "nightly")
+    submit(terminal, tmp_path, GATED)
+    terminal.wait(20)
+
+    gated = terminal.run_ok("flow", "list", "--state", "gated").splitlines()
+
+    assert [line.split()[0] for line in gated[1:]] == ["release"]
+    assert "ship waits for approval" in gated[1]
+    assert terminal.run_ok("flow", "list", "--state", "failed") == "No such runs.\n"
+    assert list_run_ids(terminal, "--filter", 'ID contains "periodic"', "--state", "active") == list_run_ids(terminal)
+
+
+def list_run_ids(terminal: Terminal, *options: str) -> list[str]:
+    return [line.split()[0] for line in terminal.run_ok("flow", "list", "nightly", *options).splitlines()[1:]]
 
 
 # -- the run that a change concerns

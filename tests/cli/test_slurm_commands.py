@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -35,6 +36,8 @@ from wharf.contract.model.allocations.task_states import TaskEventView, TaskStat
 from wharf.contract.model.decoding import convert_object
 from wharf.contract.model.jobs.array_views import ArrayView
 from wharf.contract.model.jobs.job import Job, JobStatus
+from wharf.contract.model.jobs.run_views import StepStatus, StepView
+from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind
 from wharf.contract.model.times import HOUR, MINUTE, SECOND
 
 DAY = 24 * HOUR
@@ -209,15 +212,66 @@ def test_steps_that_wait_have_lines_with_their_names() -> None:
     ]
 
 
-def test_sacct_lists_a_run_whose_gate_was_rejected(terminal: Terminal, tmp_path: Path) -> None:
-    gate = (
-        "ID: ask\nType: batch\nTaskGroups: [{Name: ship, Gate: {Ask: 'Now?'}, Tasks: [{Name: main, Driver: mock}]}]\n"
-    )
-    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, gate))
-    terminal.wait(2)
-    terminal.run_ok("flow", "approve", "ask", "ship", "--reject")
+ASKING: Final = "ID: ask\nType: batch\nTaskGroups: [{Name: ship, Gate: {Ask: 'Now?', Timeout: 1m}, Tasks: [{Name: main, Driver: mock}]}]\n"
 
-    assert terminal.run_ok("sacct", "-n", "-P", "-o", "JobID,State").splitlines() == ["ask|CANCELLED"]
+
+def test_sacct_shows_a_step_whose_gate_was_rejected_as_failed_with_the_answer(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, ASKING))
+    terminal.wait(2)
+    assert terminal.run_ok("sacct", "-n", "-P", "-o", "State,Reason") == "PENDING|waits for approval\n"
+
+    terminal.run_ok("flow", "approve", "ask", "ship", "--reject", "--text", "not on Friday")
+
+    lines = terminal.run_ok("sacct", "-n", "-P", "-o", "JobID,State,Reason").splitlines()
+    assert lines == ["ask|FAILED|rejected by anonymous: not on Friday"]
+
+
+def test_sacct_shows_a_step_whose_gate_nobody_answered_as_over_its_deadline(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, ASKING))
+    terminal.wait(90)
+
+    lines = terminal.run_ok("sacct", "-n", "-P", "-s", "DL", "-o", "JobID,State,Reason").splitlines()
+    assert lines == ["ask|DEADLINE|not approved: nobody answered in time"]
+
+
+def test_sacct_shows_why_a_job_never_ran(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, ASKING))
+    waiting = (
+        "ID: next\nType: batch\nDepends: [{On: ask}]\nTaskGroups: [{Name: main, Tasks: [{Name: main, Driver: mock}]}]\n"
+    )
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, waiting))
+    terminal.wait(90)
+
+    lines = terminal.run_ok("sacct", "-n", "-P", "-j", "next", "-o", "JobID,State,Reason").splitlines()
+    assert lines == ["next|CANCELLED|skipped, because the job ask failed"]
+
+
+def a_step_view(status: str, kind: StepCauseKind, **fields: Any) -> StepView:
+    return StepView(
+        name="ship", status=StepStatus(status), cause=StepCause(kind=kind, **fields), text="why", ended_at=7
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "state"),
+    [
+        (a_step_view("failed", StepCauseKind.GATE, actor="mia"), "FAILED"),
+        (a_step_view("failed", StepCauseKind.GATE), "DEADLINE"),
+        (a_step_view("failed", StepCauseKind.CONDITION), "FAILED"),
+        (a_step_view("canceled", StepCauseKind.DEADLINE), "DEADLINE"),
+        (a_step_view("canceled", StepCauseKind.CANCEL, actor="mia"), "CANCELLED"),
+        (a_step_view("skipped", StepCauseKind.NEED, step="build"), "CANCELLED"),
+        (a_step_view("skipped", StepCauseKind.CONDITION), "CANCELLED"),
+    ],
+)
+def test_a_step_that_never_began_has_the_state_of_its_cause(step: StepView, state: str) -> None:
+    job = msgspec.structs.replace(a_run("ship"), status=JobStatus.DEAD)
+
+    (row,) = build_rows(job, [], (ArrayView(group="ship", states="c"),), {"ship": step})
+
+    assert (row.state, row.reason, row.end_ns) == (state, "why", 7)
 
 
 def test_the_rest_of_a_large_array_is_one_line() -> None:

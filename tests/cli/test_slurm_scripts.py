@@ -109,6 +109,9 @@ GPU_A100 = {
             {"On": "1", "When": "succeeded"}, {"On": "2", "When": "succeeded"},
             {"On": "3", "When": "failed"}, {"On": "4", "When": "any"},
         ]),
+        ("-d singleton -J train", "Group.Lock", {"Key": "singleton/mia/train"}),
+        ("-d afterany:4,singleton", "Job.Depends", [{"On": "4", "When": "any"}]),
+        ("-d afterany:4,singleton", "Group.Lock", {"Key": "singleton/mia/a.sh"}),
         ("--begin=now --mail-type=END --hint=nomultithread", "Job.Type", "batch"),
     ],
 )  # fmt: skip
@@ -142,7 +145,14 @@ def test_patterns_in_names_of_output_files(lines: str, file: str, errors: str | 
         ("--begin=16:00", "a.sh:2: --begin=16:00: not supported: a job begins as soon as it can"),
         ("--dependency=after:1", "a.sh:2: --dependency=after:1: not supported: a job waits for the end of others"),
         ("-d aftercorr:1", "a.sh:2: -d aftercorr:1: not supported: elements wait for elements only between steps"),
-        ("-d singleton", "-d singleton: not supported: name the jobs to wait for"),
+        (
+            "-d singleton:4",
+            "-d singleton:4: expected afterok, afternotok, afterany with jobs, such as afterok:1:2, or the word singleton",
+        ),
+        ("-d 'singleton?afterok:1'", "not for any of them: write a comma"),
+        ("-d singleton --array=0-3", "--dependency=singleton and --array exclude each other"),
+        ("-d singleton --no-requeue", "--no-requeue and --dependency exclude each other"),
+        (f"-d singleton -J {'n' * 120}", "has 134 bytes, and at most 128 are possible: use a shorter --job-name"),
         ("-d expand:1", "not supported: a job cannot grow"),
         ("-d afterburstbuffer:1", "not supported: there are no burst buffers"),
         (

@@ -16,6 +16,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from tests.attempts import CpuLimitExceeded
 from tests.kit.cluster import ACluster
 from wharf.cluster.state.codec import RecordDecoder
 from wharf.world import SimulatedWorld
@@ -26,6 +27,8 @@ MAX_HOLD_S: Final = 0.020
 """The longest time that a request may hold an event loop."""
 NOISE_FACTOR: Final = 2.0
 """How much longer a hold may be in a test. CPU time grows with cache misses and hyper-threading of a busy machine."""
+_USED_BEFORE_S: Final = 1000.0
+"""The CPU time that a measured process seems to have used before the test, as a server that runs for days."""
 
 
 _is_work_of_others: ContextVar[bool] = ContextVar("is_work_of_others", default=False)
@@ -62,13 +65,13 @@ class LoopHolds:
             self.longest_s, self.longest_name = duration_s, _describe(handle)
             self.longest_causes = _describe_usage(began, resource.getrusage(resource.RUSAGE_THREAD))
 
-    def require_short(self, what: str) -> None:
-        """Fail if a callback held the loop for longer than permitted."""
-        limit_s = MAX_HOLD_S * NOISE_FACTOR
-        assert self.longest_s <= limit_s, (
-            f"{what} held the event loop for {self.longest_s * 1e3:.1f} ms of CPU time, more than "
-            f"{limit_s * 1e3:.0f} ms: {self.longest_name} ({self.longest_causes})"
-        )
+    def require_short(self, what: str, limit_s: float = MAX_HOLD_S * NOISE_FACTOR) -> None:
+        """Fail if a callback held the loop for longer than permitted, in the best of several attempts (`tests.attempts`)."""
+        if self.longest_s > limit_s:
+            raise CpuLimitExceeded(
+                f"{what} held the event loop for {self.longest_s * 1e3:.1f} ms of CPU time, more than "
+                f"{limit_s * 1e3:.0f} ms: {self.longest_name} ({self.longest_causes})"
+            )
 
 
 def _describe(handle: asyncio.Handle) -> str:
@@ -118,11 +121,12 @@ def measure_holds() -> Iterator[LoopHolds]:
 class MeasuredWorld(SimulatedWorld):
     """A simulated world whose CPU clock is real, and whose work off the loop runs in a real thread.
 
-    The loop waits for the thread, so a run stays repeatable. Its own CPU time does not grow meanwhile.
+    The clock says that the process has used more CPU time before than any request may use. The loop waits for the thread, so
+    a run stays repeatable. Its own CPU time does not grow meanwhile.
     """
 
     def cpu_s(self) -> float:
-        return time.thread_time()
+        return _USED_BEFORE_S + time.thread_time()
 
     async def run_off_loop(self, work: Callable[[], T]) -> T:
         results: list[T] = []

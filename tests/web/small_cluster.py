@@ -20,12 +20,15 @@ from tests.builders import a_constraint, a_group, a_job, a_task, some_resources
 from tests.cluster.api.limited_server import ADDRESS, LimitedServer
 from tests.cluster.api.test_node_channels import NODE, RUNS, SECRET, OpenNode
 from tests.kit.cluster import ACluster, ANode, OneServer
+from tests.kit.file_agent import give_files
 from tests.kit.requests import commit
 from tests.kit.state import a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from tests.web.browsing import CONFIRMED, Browser, ShownPage, a_browser, enable_access
 from tests.web.test_logs import LogNode
 from tests.web.test_nodes_and_files import FileNode
+from wharf.agent.snapshots.schedule import build_snapshot_name
+from wharf.cluster.engines.snapshot_file import SNAPSHOT_MAGIC
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
@@ -33,8 +36,10 @@ from wharf.cluster.state.tables import (
     HOST_VOLUMES,
     JOB_VERSIONS,
     JOBS,
+    NODE_POOLS,
     NODES,
     SERVICES,
+    STEP_OUTPUTS,
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.logs import pack_log_tails
@@ -44,9 +49,11 @@ from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy, RestartPolicy, UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, Parameterized, Periodic
-from wharf.contract.model.jobs.steps import Flow, Gate, Need
+from wharf.contract.model.jobs.step_outputs import ElementOutputs, StepOutputs
+from wharf.contract.model.jobs.steps import Flow, Gate, Need, Outputs
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.node_pools import NodePool
 from wharf.contract.model.nodes.node import DriverInfo, NodeHostVolume, NodeStatus
 from wharf.contract.model.nodes.resources import DeviceInstance, NodeCpu, NodeDevice, NodeMemory, NodeResources
 from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
@@ -64,6 +71,16 @@ VOLUME_ID: Final = "7d1f0c44-0000-0000-0000-000000000021"
 READER_RULES: Final = 'namespace "default" {\n  policy = "read"\n}\n'
 UPDATE: Final = UpdatePolicy(max_parallel=1, min_healthy_time=5 * SECOND)
 JOB_FILE: Final = 'job "new" {\n  group "web" {\n    task "server" {\n      driver = "mock"\n    }\n  }\n}\n'
+
+
+REFUSED_VOLUME: Final = {
+    "kind": "register",
+    "name": "not valid!",
+    "namespace": "default",
+    "access": "single-node-writer",
+    "node": "build-1",
+    "path": "srv/data",
+}
 
 
 class Visit(NamedTuple):
@@ -94,6 +111,13 @@ VISITS: Final[Mapping[str, Visit]] = {
     "run-retry": Visit("/ui/jobs/import/retry"),
     "flow": Visit("/ui/jobs/report"),
     "runs-of-flow": Visit("/ui/jobs/report/runs"),
+    "runs": Visit("/ui/flows"),
+    "runs-at-gates": Visit("/ui/flows?state=gated&sort=changed"),
+    "runs-of-none": Visit("/ui/flows?state=skipped&filter=release"),
+    "step": Visit("/ui/jobs/release/steps/build"),
+    "step-at-gate": Visit("/ui/jobs/release/steps/ship"),
+    "step-of-array": Visit("/ui/jobs/release/steps/test"),
+    "step-missing": Visit("/ui/jobs/release/steps/paint"),
     "timeline": Visit("/ui/jobs/web/timeline"),
     "versions": Visit("/ui/jobs/web/versions"),
     "revert": Visit("/ui/jobs/web/versions/0/revert"),
@@ -147,13 +171,24 @@ VISITS: Final[Mapping[str, Visit]] = {
     "sign-in": Visit("/ui/sign-in?next=/ui/jobs", person="nobody"),
     "sign-in-refused": Visit("/ui/sign-in", {"token": "wrong", "next": "/ui/jobs"}, person="nobody"),
     "no-such-page": Visit("/ui/nothing"),
+    "nodes-by-use": Visit("/ui/nodes?sort=use"),
+    "pool-refused": Visit(
+        "/ui/pools", {"name": "not valid!", "description": "x", "algorithm": "spread", "oversubscription": "no"}
+    ),
+    "pool-of-team": Visit("/ui/pools/team"),
+    "pool-question": Visit("/ui/pools/team/delete", {}),
+    "volume-refused": Visit("/ui/volumes", REFUSED_VOLUME),
+    "volume-question": Visit(f"/ui/volumes/{VOLUME_ID}/delete", {}),
+    "service-question": Visit("/ui/services/shop-http/s1/deregister", {}),
+    "audit": Visit("/ui/activity/audit?q=app/database"),
+    "audit-search": Visit("/ui/activity/audit?q=sign&failed=yes"),
 }
 """All pages of the cluster with work, by the name of their golden file."""
 EMPTY_VISITS: Final[Mapping[str, Visit]] = {
     f"empty-{name}": Visit(f"/ui/{path}") for name, path in {"overview": "", "fleet": "fleet", "queue": "queue"}.items()
 } | {
     f"empty-{name}": Visit(f"/ui/{name}")
-    for name in ("jobs", "nodes", "services", "variables", "volumes", "quotas", "activity", "access")
+    for name in ("jobs", "flows", "nodes", "services", "variables", "volumes", "quotas", "activity", "access")
 }
 """Pages of a cluster without nodes and jobs, and without access control."""
 LIMIT_VISITS: Final[Mapping[str, Visit]] = {
@@ -212,6 +247,14 @@ async def show_pages_of_work(cluster: ACluster) -> Mapping[str, ShownPage]:
     server = await cluster.a_server("m1")
     nodes = await cluster.ready_nodes(server, 4)  # While access control is off, nodes need no introduction.
     secret = await enable_access(server)
+    with tempfile.TemporaryDirectory() as folder:
+        give_files(server, Path(folder))
+        add_snapshots(server, Path(folder))
+        return await visit_pages(cluster, server, nodes, secret)
+
+
+async def visit_pages(cluster: ACluster, server: OneServer, nodes: list[ANode], secret: str) -> Mapping[str, ShownPage]:
+    """Fill the cluster, and return what people see when they make their visits."""
     server.client = server.client.with_token_source(FixedToken(secret))
     ids = await fill_cluster(server, nodes)
     talking = OpenNode(cluster, server, SECRET, handler=TalkingNode())  # type: ignore[arg-type]
@@ -247,6 +290,15 @@ async def show_pages_of_limits(cluster: ACluster) -> dict[str, ShownPage]:
     for page in pages.values():
         page.text = page.text.replace(folder, "/etc/wharf")
     return pages
+
+
+def add_snapshots(server: OneServer, folder: Path) -> None:
+    """Add two files that begin as snapshots do, of which the newest is three hours old: the next one is late."""
+    snapshots = folder / "snapshots"
+    snapshots.mkdir()
+    for age in (3 * HOUR, 4 * HOUR):
+        name = build_snapshot_name(server.world.now_ns() - age)
+        (snapshots / name).write_bytes(SNAPSHOT_MAGIC + bytes(50_000))
 
 
 async def sign_in(browser: Browser, secret: str) -> None:
@@ -304,9 +356,37 @@ async def fill_cluster(server: OneServer, nodes: list[ANode]) -> dict[str, str]:
     )
     await commit_talking_node(server)
     await commit_belongings(server)
+    await commit_outputs(server)
     await until(lambda: is_waiting(server, "huge") and is_waiting(server, "second", "team"), what="two jobs wait")
     await pass_time(120)
     return {"failed": failed.id, "second": nodes[1].id, "drained": nodes[2].id, "down": nodes[3].id}
+
+
+async def commit_outputs(server: OneServer) -> None:
+    """Store the texts that steps of the run `release` left, because the nodes of this cluster run no program."""
+    texts = {
+        "version": "1.2",
+        "notes": "faster\nsmaller: <b>half</b> of the files are gone, and the other half begins in a moment of the same day\n",
+    }
+    problem = 'the line 7 of the outputs has no "="'
+    build = ElementOutputs(index=0, texts=texts, problem=problem)
+    scores = tuple(ElementOutputs(index=index, texts={"score": f"{index * 7}"}) for index in range(8))
+    await commit(
+        server,
+        *(
+            STEP_OUTPUTS.build_put(
+                StepOutputs(
+                    namespace="default",
+                    job_id="release",
+                    attempt=1,
+                    group=group,
+                    elements=elements,
+                    create_index=WRITE_INDEX,
+                )
+            )
+            for group, elements in (("build", (build,)), ("test", scores))
+        ),
+    )
 
 
 def list_jobs() -> tuple[Job, ...]:
@@ -360,9 +440,9 @@ def a_release() -> Job:
     brief = {"run_for": "2s"}
     return a_job(
         "release",
-        a_step("build", brief),
+        a_step("build", brief, outputs=Outputs(text=("version", "notes", "size"), keep=("data/app.txt",))),
         a_step("lint", {**brief, "exit_code": 1}, may_fail=True),
-        a_step("test", brief, "build", array=GroupArray(size=8, max_running=4)),
+        a_step("test", brief, "build", array=GroupArray(size=8, max_running=4), outputs=Outputs(text=("score",))),
         a_step("alert", brief, Need(on="test", when="failed")),
         a_step("ship", brief, "test", Need(on="lint", when="ended"), gate=Gate(ask="Release to production?")),
         type="batch",
@@ -445,7 +525,7 @@ async def commit_talking_node(server: OneServer) -> None:
 
 
 async def commit_belongings(server: OneServer) -> None:
-    """Add an instance of a service and a host volume."""
+    """Add an instance of a service, a host volume and a node pool."""
     service = ServiceRegistration(
         id="s1", service_name="shop-http", namespace="default", node_id=NODE, job_id="talk", alloc_id=RUNS,
         tags=("green", "v2"), address="192.0.2.7", port=8080,
@@ -454,7 +534,8 @@ async def commit_belongings(server: OneServer) -> None:
         id=VOLUME_ID, name="orders", node_id=NODE, node_pool="default", host_path="/srv/orders",
         capacity_bytes=5 << 30, state=HostVolumeState.READY, create_index=WRITE_INDEX,
     )  # fmt: skip
-    await commit(server, SERVICES.build_put(service), HOST_VOLUMES.build_put(volume))
+    pool = NodePool(name="team", description="Nodes of the team", create_index=WRITE_INDEX)
+    await commit(server, SERVICES.build_put(service), HOST_VOLUMES.build_put(volume), NODE_POOLS.build_put(pool))
 
 
 def find_allocations(server: OneServer, job_id: str, status: ClientStatus) -> list[Allocation]:

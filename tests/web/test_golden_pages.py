@@ -14,10 +14,13 @@ from tests.web.strict_html import find_problems
 FOLDER = Path(__file__).parent / "golden"
 STATUS_BY_NAME = {
     "job-missing": 404,
+    "step-missing": 404,
     "no-such-page": 404,
     "sign-in-refused": 400,
     "refused-to-reader": 403,
     "drain-refused": 400,
+    "pool-refused": 400,
+    "volume-refused": 400,
 }
 """All other pages have the status 200."""
 

@@ -1,16 +1,35 @@
 """Runs on pages: their steps, and the forms that answer gates, cancel and retry."""
 
 from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
 
+from tests.builders import a_group, a_job
 from tests.kit.cluster import ACluster, OneServer
+from tests.kit.requests import commit
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.web.browsing import Browser, a_browser, a_server_with_access
-from tests.web.small_cluster import FixedToken, a_failed_import, a_flow, a_release, create_reader, register, sign_in
-from tests.web.strict_html import find_problems
+from tests.web.small_cluster import (
+    FixedToken,
+    a_failed_import,
+    a_flow,
+    a_release,
+    a_step,
+    create_reader,
+    register,
+    sign_in,
+)
+from tests.web.strict_html import StrictHtml, find_problems
+from wharf.cluster.state.tables import STEP_OUTPUTS
 from wharf.contract.model.jobs.array_views import ArrayCounts
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.run_views import RunStatus, RunView, StepStatus, StepView
+from wharf.contract.model.jobs.step_outputs import ElementOutputs, StepOutputs, StepOutputsView
+from wharf.contract.model.jobs.steps import Outputs
+from wharf.contract.model.log import WRITE_INDEX
 from wharf.web.views.runs import MAX_BOXES, MAX_ROWS, build_run_section, select_rows
+from wharf.web.views.step_outputs import OutputSummary, summarize_outputs
+from wharf.web.views.steps import build_step_page
 
 
 async def with_run(cluster: ACluster, job: Job) -> tuple[OneServer, Browser]:
@@ -166,3 +185,181 @@ def test_a_large_run_shows_the_failed_steps_and_counts_the_others() -> None:
 
 def test_a_small_run_shows_all_of_its_steps() -> None:
     assert len(select_rows(a_view(3).steps)) == 4
+
+
+# -- outputs, the page of a step, and the page of all runs
+
+
+async def with_outputs(cluster: ACluster, *elements: ElementOutputs) -> Browser:
+    """Return a browser of a cluster with a run whose step `build` has left these outputs."""
+    steps = (
+        a_step("build", {"run_for": "2s"}, outputs=Outputs(text=("version", "notes"), keep=("data/",))),
+        a_step("ship", {"run_for": "2s"}, "build"),
+    )
+    server, browser = await with_run(cluster, a_job("shop", *steps, type="batch"))
+    stored = StepOutputs(
+        namespace="default", job_id="shop", attempt=1, group="build", elements=elements, create_index=WRITE_INDEX
+    )
+    await commit(server, STEP_OUTPUTS.build_put(stored))
+    return browser
+
+
+@in_virtual_time
+async def test_the_page_of_a_run_shows_the_first_outputs_of_its_steps() -> None:
+    async with ACluster() as cluster:
+        texts = {"version": "1.2", "notes": "<b>\n" + "faster " * 40}
+        browser = await with_outputs(cluster, ElementOutputs(index=0, texts=texts))
+
+        page = await browser.get("/ui/jobs/shop")
+
+        assert find_problems(page.text) == []
+        assert "<code>version</code> 1.2" in page.text
+        assert "<code>notes</code> &lt;b&gt; faster faster" in page.text
+        assert 'href="/ui/jobs/shop/steps/build"' in page.text
+
+
+@in_virtual_time
+async def test_the_page_of_a_step_shows_all_lines_of_its_outputs_and_its_kept_files() -> None:
+    async with ACluster() as cluster:
+        notes = "faster\n" * 500 + "the last line\u202e"
+        browser = await with_outputs(
+            cluster, ElementOutputs(index=0, texts={"notes": notes}, problem="line 7 has no =")
+        )
+
+        page = await browser.get("/ui/jobs/shop/steps/build")
+
+        assert find_problems(page.text) == []
+        assert "faster\nfaster\n" in page.text
+        assert "the last line\N{REPLACEMENT CHARACTER}" in page.text
+        assert "The program did not write it." in page.text  # `version`
+        assert "line 7 has no =" in page.text
+        assert "wharf job fetch shop alloc/data/ --group build" in page.text
+        assert '<a href="/ui/jobs/shop/steps/ship">ship</a>' in page.text
+
+
+@in_virtual_time
+async def test_a_step_that_does_not_exist_is_a_page_that_says_so() -> None:
+    async with ACluster() as cluster:
+        browser = await with_outputs(cluster)
+
+        page = await browser.get("/ui/jobs/shop/steps/paint")
+
+        assert (page.status, "has no step" in page.text) == (404, True)
+
+
+@in_virtual_time
+async def test_all_runs_are_listed_by_their_state_the_newest_first() -> None:
+    async with ACluster() as cluster:
+        server, browser = await with_run(cluster, a_release())
+        await register(server, a_failed_import())
+        await register(server, a_flow())
+        child = (await server.client.jobs.dispatch("report")).dispatched_job_id
+        await pass_time(30)
+
+        every, gated, failed = [
+            await browser.get(path) for path in ("/ui/flows", "/ui/flows?state=gated", "/ui/flows?state=failed")
+        ]
+
+        assert [find_problems(each.text) for each in (every, gated, failed)] == [[], [], []]
+        places = [every.text.index(f'href="/ui/jobs/{quote(name, safe="")}"') for name in (child, "import", "release")]
+        assert places == sorted(places)
+        assert "ship waits for approval" in gated.text
+        assert "/ui/jobs/import" not in gated.text
+        assert "load failed" in failed.text
+        assert "/ui/jobs/release" not in failed.text
+        assert "wharf flow list --state failed" in failed.text
+        assert "/v1/runs?namespace=*&amp;sort=newest&amp;state=failed" in failed.text
+
+
+@in_virtual_time
+async def test_pages_of_runs_keep_their_state_order_and_filter() -> None:
+    async with ACluster() as cluster:
+        server, browser = await with_run(cluster, a_flow())
+        for _ in range(51):
+            await server.client.jobs.dispatch("report")
+        await pass_time(5)
+
+        first = await browser.get("/ui/flows?state=active&sort=changed&filter=report&rows=50")
+        (link,) = [each for each in StrictHtml(first.text).links if "token=" in each]
+        second = await browser.get(link)
+
+        assert (first.text.count('id="run-'), second.text.count('id="run-')) == (50, 1)
+        assert parse_qs(urlsplit(link).query).keys() == {"state", "sort", "filter", "rows", "token"}
+
+
+@in_virtual_time
+async def test_a_filter_that_is_not_valid_is_an_error_beside_the_filter_of_runs() -> None:
+    async with ACluster() as cluster:
+        _, browser = await with_run(cluster, a_release())
+
+        page = await browser.get("/ui/flows?filter=Colour+%3D%3D+1")
+
+        assert (page.status, "The filter is not valid" in page.text) == (200, True)
+
+
+@in_virtual_time
+async def test_the_overview_names_the_runs_that_wait_for_approval() -> None:
+    async with ACluster() as cluster:
+        _, browser = await with_run(cluster, a_release())
+
+        page = await browser.get("/ui")
+
+        assert '<a href="/ui/jobs/release">The run release waits for approval</a>' in page.text
+
+
+@in_virtual_time
+async def test_a_second_cancellation_is_shown_with_the_person() -> None:
+    async with ACluster() as cluster:
+        final = a_step("tidy", {"run_for": "24h"}, final=True)
+        server, browser = await with_run(
+            cluster, a_job("shop", a_step("build", {"run_for": "24h"}), final, type="batch")
+        )
+        await browser.post("/ui/jobs/shop/cancel", {})
+        await pass_time(10)
+        assert "Stop its final steps too" in (await browser.get("/ui/jobs/shop")).text
+        await server.client.flows.cancel("shop", text="no time")
+        stopping = await browser.get("/ui/jobs/shop")
+        assert "is being stopped by anonymous" in stopping.text
+        assert 'action="/ui/jobs/shop/cancel"' not in stopping.text
+        await pass_time(10)
+
+        page = await browser.get("/ui/jobs/shop")
+
+        assert "then stopped at once by anonymous: no time" in page.text
+
+
+def a_stored_step(**texts: str) -> StepOutputsView:
+    return StepOutputsView(group="build", elements=(ElementOutputs(index=0, texts=texts),))
+
+
+def test_outputs_beside_a_step_are_short() -> None:
+    summary = summarize_outputs(a_stored_step(a="1", b="x\n y", c="z" * 200, d="4", e="5"), is_array=False)
+
+    assert summary is not None
+    assert [(each.name, each.text) for each in summary.texts] == [("a", "1"), ("b", "x y"), ("c", "z" * 80 + "…")]
+    assert summary.more == "2 more outputs"
+
+
+def test_outputs_of_an_array_are_counted_beside_the_step() -> None:
+    summary = summarize_outputs(a_stored_step(a="1"), is_array=True)
+
+    assert summary == OutputSummary((), "outputs of 1 element")
+    assert summarize_outputs(StepOutputsView(group="build"), is_array=True) is None
+
+
+def test_the_page_of_a_large_array_shows_the_outputs_of_some_elements_and_leads_to_the_others() -> None:
+    names = tuple(f"n{at}" for at in range(30))
+    group = a_group("sweep", outputs=Outputs(text=names), array=GroupArray(size=20))
+    outputs = StepOutputsView(
+        group="sweep", elements=tuple(ElementOutputs(index=at, texts={"n0": str(at)}) for at in range(20))
+    )
+    step = StepView(name="sweep", size=20, is_array=True)
+    run = RunView(job_id="r", namespace="default", steps=(step,))
+
+    first = build_step_page(run, step, group, outputs, (), "", 0, 0)
+    last = build_step_page(run, step, group, outputs, (), "", 18, 0)
+
+    assert [row.index for row in first.outputs] == [0, 1, 2, 3, 4, 5]
+    assert (first.next_url, first.first_url) == ("/ui/jobs/r/steps/sweep?element=6", "")
+    assert [row.index for row in last.outputs] == [18, 19]
+    assert (last.next_url, last.first_url) == ("", "/ui/jobs/r/steps/sweep")

@@ -16,22 +16,35 @@ from wharf import __version__
 from wharf.agent import profiles
 from wharf.agent.errors import CommandError
 from wharf.agent.identity import get_agent_name
+from wharf.agent.logs.audit import get_audit_path
+from wharf.agent.logs.audit_reader import read_audit_log
 from wharf.agent.logs.following import AgentLogReader, build_unavailable_refusal
 from wharf.agent.logs.redaction import REDACTED, Redactor, is_secret_name
 from wharf.agent.node_identities import read_own_node_id
 from wharf.agent.process_context import ProcessContext
+from wharf.agent.snapshots.schedule import read_schedule
 from wharf.agent.snapshots.transfer import SnapshotTransfer, read_file_chunks
 from wharf.agent.supervision.control import DebugReply, DebugRequest, send_control_request
 from wharf.agent.tls.validity import CertificateWatch
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.engines.snapshot_file import SnapshotLimits
-from wharf.cluster.server.agent_interface import AgentInfo, HostInfo, ProcessInfo, SavedSnapshot
+from wharf.cluster.server.agent_interface import (
+    AgentInfo,
+    AuditLogPage,
+    AuditQuery,
+    HostInfo,
+    ProcessInfo,
+    SavedSnapshot,
+    SnapshotSchedule,
+)
 from wharf.cluster.server.metrics import MetricFilter
 from wharf.config.settings import AgentSettings
 from wharf.config.values import redact_settings
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 
+MAX_AUDIT_READS: Final = 2
+"""How many searches in the audit log run at a time in a process. Each uses a thread for up to half a second."""
 MAX_HOST_FILE_BYTES: Final = 100_000
 """Limits how much of each file of the host is returned."""
 
@@ -102,6 +115,7 @@ class AgentInspection:
         self._context = context
         self._folder = Path(context.order.data_folder)
         settings = context.order.settings
+        self._audit_reads = 0
         self._redacted: tuple[AgentSettings, Mapping[str, Any]] | None = None
         """Settings, and what `_redact_settings` returned for them."""
         self._certificates = CertificateWatch(context.world, settings.tls)
@@ -223,6 +237,30 @@ class AgentInspection:
         if not file:
             raise not_found("this agent writes no log file: set log_file in its configuration")
         return read_file_chunks(Path(file))
+
+    async def read_audit_log(self, query: AuditQuery) -> AuditLogPage:
+        """Return entries of the audit log, read on a thread. Raises `Refusal`."""
+        settings = self._context.order.settings
+        if not settings.audit.enabled:
+            raise not_found("this server has no audit log: audit.enabled is false in its configuration")
+        if self._audit_reads >= MAX_AUDIT_READS:
+            raise Refusal(
+                RefusalCode.UNAVAILABLE, f"{MAX_AUDIT_READS} searches in the audit log run already; try again"
+            )
+        self._audit_reads += 1
+        try:
+            return await asyncio.to_thread(read_audit_log, get_audit_path(settings, self._folder), query)
+        except OSError as error:
+            raise Refusal(
+                RefusalCode.UNAVAILABLE, f"the audit log cannot be read: {error.strerror or error}"
+            ) from error
+        finally:
+            self._audit_reads -= 1
+
+    async def read_snapshot_schedule(self) -> SnapshotSchedule:
+        return await asyncio.to_thread(
+            read_schedule, self._context.order.settings, self._folder, now_ns=self._context.world.now_ns()
+        )
 
     async def save_snapshot(self, engine: LogEngine) -> SavedSnapshot:
         return await self._snapshots.save(engine)

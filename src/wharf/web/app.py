@@ -517,7 +517,9 @@ async def _find_allowed(request: PageRequest, page: Page) -> frozenset[str]:
     if not operations or not request.visitor.can_sign_in:
         return frozenset(operations)
     namespace = page.namespace or request.namespace
-    checked = await request.client.acl.check(operations, path=page.rights_path, namespace=namespace, stale=True)
+    checked = await request.client.acl.check(
+        operations, path=page.rights_path, anywhere=page.has_rights_anywhere, namespace=namespace, stale=True
+    )
     return frozenset(checked.value.allowed)
 
 

@@ -113,7 +113,9 @@ class Page(msgspec.Struct, frozen=True):
     namespace: str = ""
     """The namespace in which the forms of the page have an effect; empty: that of the address, or the default one."""
     rights_path: str = ""
-    """The path of the variable that the forms of the page are about."""
+    """The path of the variable, or the name of the node pool, that the forms of the page are about."""
+    has_rights_anywhere: bool = False
+    """Whether a right on any object is enough for the forms of the page: they create objects, and name them."""
     refresh_pause_s: int = 0
     """The shortest time between two updates of the page, if it is not the usual one: for pages that are large."""
     status: int = 200

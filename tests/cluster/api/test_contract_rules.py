@@ -27,10 +27,12 @@ SELECTS_NO_RECORDS = {
     "meta": "adds a field to each job",
     "resources": "adds a field to each node or allocation",
     "os": "adds a field to each node",
+    "use": "adds a field to each node",
     "task_states": "omits a field of each allocation",
     "include_children": "adds jobs to the list",
-    "sort": "changes the order of jobs",
+    "sort": "changes the order of jobs, runs or nodes",
     "choose": "picks from the result of the filter (0068)",
+    "state": "picks by steps of runs, which a filter cannot read (0327)",
     "type": "names the kind of volumes, of which there is one",
 }
 """The parameters of lists that may be combined with a filter, each with the reason. All others narrow the list."""
@@ -130,7 +132,7 @@ def test_the_page_about_filters_names_every_parameter_that_narrows_a_list() -> N
     page = Path(__file__).parents[3].joinpath("docs/filters.md").read_text()
 
     assert named == {"prefix", "status", "job", "node_id", "node_pool", "flow"}
-    assert [name for name in (*named, "choose") if f"`{name}`" not in page] == []
+    assert [name for name in (*named, "choose", "state") if f"`{name}`" not in page] == []
 
 
 @in_virtual_time

@@ -1,6 +1,7 @@
 """Endpoints of flows and their runs."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -360,3 +361,128 @@ def test_a_backfill_that_is_not_valid_is_refused(body: dict[str, Any], text: str
             assert (status, refused.startswith(text)) == (400, True), refused
 
     backfill()
+
+
+# -- order and states of lists
+
+
+def list_ids(runs: list[dict[str, Any]]) -> list[str]:
+    return [each["JobID"] for each in runs]
+
+
+async def with_three_runs(cluster: ACluster) -> ApiClient:
+    """Return a client of a server with runs that began in the order b, c, a. A step of b waits for approval."""
+    _, client = await with_jobs(cluster)
+    gated = a_batch_job("b", a_group("ship", gate=Gate(ask="now?")))
+    for job in (gated, a_run("c"), a_run("a")):
+        await client.put("/v1/jobs", {"Job": job})
+        await pass_time(1)
+    return client
+
+
+@in_virtual_time
+async def test_the_newest_run_is_the_one_that_began_last() -> None:
+    async with ACluster() as cluster:
+        client = await with_three_runs(cluster)
+        await client.delete("/v1/job/c")  # A stop changes the run, and not when it began.
+
+        assert list_ids(await client.get("/v1/runs", sort="newest")) == ["a", "c", "b"]
+        assert list_ids(await client.get("/v1/runs", sort="newest", reverse="true")) == ["b", "c", "a"]
+        assert list_ids(await client.get("/v1/runs", sort="newest", namespace="*")) == ["a", "c", "b"]
+        assert list_ids(await client.get("/v1/runs")) == ["a", "b", "c"]
+
+
+@in_virtual_time
+async def test_a_run_changes_when_a_step_does() -> None:
+    async with ACluster() as cluster:
+        client = await with_three_runs(cluster)
+
+        await client.put("/v1/job/b/answer", {"Step": "ship", "Answer": "approve"})
+
+        assert list_ids(await client.get("/v1/runs", sort="changed")) == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize("sort", ["newest", "changed"])
+@in_virtual_time
+async def test_pages_of_sorted_runs_have_each_run_once(sort: str) -> None:
+    async with ACluster() as cluster:
+        client = await with_three_runs(cluster)
+        whole = list_ids(await client.get("/v1/runs", sort=sort))
+
+        found: list[str] = []
+        token = ""
+        while len(found) < len(whole):
+            page = await client.raw("GET", "/v1/runs", sort=sort, per_page="1", next_token=token)
+            found += list_ids(json.loads(page.body))
+            token = page.headers.get("x-cluster-nexttoken", "")
+
+        assert (found, token) == (whole, "")
+
+
+@in_virtual_time
+async def test_runs_are_listed_by_their_state() -> None:
+    async with ACluster() as cluster:
+        client = await with_three_runs(cluster)
+        await client.put("/v1/job/c/cancel", {"AtOnce": True})
+        await pass_time(1)
+
+        states = {
+            state: list_ids(await client.get("/v1/runs", state=state))
+            for state in ("gated", "active", "waiting", "canceled", "failed")
+        }
+
+        assert states == {
+            "gated": ["b"],
+            "active": ["a", "b"],
+            "waiting": ["a", "b"],
+            "canceled": ["c"],
+            "failed": [],
+        }
+        assert list_ids(await client.get("/v1/runs", state="active", sort="newest", filter='ID != "b"')) == ["a"]
+
+
+@in_virtual_time
+async def test_an_unknown_order_or_state_of_runs_is_refused_with_the_known_ones() -> None:
+    async with ACluster() as cluster:
+        client = await with_three_runs(cluster)
+
+        assert await client.refusal("GET", "/v1/runs", sort="age") == (
+            400,
+            'sort is "age"; it must be newest or changed, or be left out',
+        )
+        assert await client.refusal("GET", "/v1/runs", state="dead") == (
+            400,
+            'state is "dead"; it must be one of gated, active, waiting, running, canceling, succeeded, failed, canceled, skipped, or be '
+            "left out",
+        )
+        assert (await client.refusal("GET", "/v1/runs", sort="newest", next_token=f"{'9' * 30}.default.a"))[0] == 400
+
+
+@in_virtual_time
+async def test_a_second_cancellation_says_who_made_it() -> None:
+    async with ACluster() as cluster:
+        final = a_batch_job("nightly", a_group("build", gate=Gate()), a_group("tidy", final=True))
+        _, client = await with_jobs(cluster, final)
+
+        await client.put("/v1/job/nightly/cancel", {"Text": "wrong input"})
+        await client.put("/v1/job/nightly/cancel", {"Text": "no time"})
+
+        run = await client.get("/v1/job/nightly/run")
+        (attempt,) = run["Attempts"]
+        assert (attempt["CancelCause"]["Actor"], attempt["CancelCause"]["Detail"]) == ("anonymous", "wrong input")
+        assert (attempt["StopCause"]["Actor"], attempt["StopCause"]["Detail"]) == ("anonymous", "no time")
+        assert run["Text"] == ("canceled by anonymous: wrong input; then stopped at once by anonymous: no time")
+
+
+@in_virtual_time
+async def test_many_runs_are_sorted_and_selected_in_short_steps() -> None:
+    steps = [a_group(f"s{number}", gate=Gate() if not number else None) for number in range(20)]
+    async with MeasuredCluster() as cluster:
+        server = await cluster.a_server()
+        await store_all(server, [JOBS.build_put(a_batch_job(f"run{number}", *steps)) for number in range(500)])
+
+        for query in ("sort=newest", "sort=changed", "state=gated", "state=active&sort=newest"):
+            reply, holds = await send(server, "/v1/runs", f"{query}&per_page=10")
+
+            assert (reply.status, len(json.loads(reply.body)) <= 10) == (200, True)
+            holds.require_short("flow.runs")

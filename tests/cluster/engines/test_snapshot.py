@@ -23,6 +23,7 @@ from wharf.cluster.engines.snapshot_file import (
     SnapshotTrailer,
     SnapshotUnusable,
     inspect_snapshot,
+    read_snapshot_index,
     restore_snapshot,
     save_snapshot,
 )
@@ -299,3 +300,22 @@ async def test_a_saved_snapshot_reports_its_size_and_checksum(tmp_path: Path) ->
     inspected = inspect_snapshot(path)
     assert (info.trailer, info.size_bytes, info.sha256) == (inspected.trailer, inspected.size_bytes, inspected.sha256)
     assert info.header.created_ns == inspected.header.created_ns
+
+
+async def test_the_log_index_of_a_snapshot_is_read_without_its_records(tmp_path: Path) -> None:
+    async with a_memory_log() as engine:
+        await fill(engine, batches=3)
+        info = await save_snapshot(engine, tmp_path / "a.snap", world=WORLD, program="test")
+
+    assert read_snapshot_index(tmp_path / "a.snap") == info.trailer.standing.index > 0
+
+
+@pytest.mark.parametrize("length", [0, 14, 16, 20, 40])
+async def test_a_snapshot_without_its_end_has_no_log_index(tmp_path: Path, length: int) -> None:
+    async with a_memory_log() as engine:
+        await fill(engine, batches=1)
+        await save_snapshot(engine, tmp_path / "a.snap", world=WORLD, program="test")
+    (tmp_path / "a.snap").write_bytes((tmp_path / "a.snap").read_bytes()[:length])
+
+    with pytest.raises(SnapshotUnusable, match=r"is damaged \(it has no end\)"):
+        read_snapshot_index(tmp_path / "a.snap")

@@ -151,8 +151,8 @@ async def test_an_attached_engine_reports_the_restart_of_the_store_without_namin
     async with attached(store) as engine:
         store.kill()
         messages: list[str] = []
-        while STORE_RESTARTING_TEXT not in messages:
-            async with asyncio.timeout(60.0):
+        async with asyncio.timeout(60.0):
+            while STORE_RESTARTING_TEXT not in messages:
                 messages.append(await read_refusal())
                 await asyncio.sleep(0.05)
 

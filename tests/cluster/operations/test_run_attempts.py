@@ -1,14 +1,18 @@
 """Attempts in the view of a run: how each step ended in each of them, and the times of the run."""
 
+import msgspec
+
 from tests.builders import a_task
 from tests.cluster.operations.test_step_failures import fail
 from tests.cluster.scheduling.test_runs import Run, a_step
 from tests.kit.state import SETTINGS
 from wharf.cluster.operations.jobs.registration import deregister_job
 from wharf.cluster.operations.run_views import build_run_stub, build_run_view
+from wharf.cluster.state.tables import ATTEMPTS_OF_JOB
+from wharf.contract.model.jobs.array_attempts import ArrayAttempt
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.run_views import StepStatus
-from wharf.contract.model.jobs.step_states import StepCauseKind, StepOutcome
+from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind, StepOutcome
 from wharf.contract.model.jobs.steps import Gate
 
 
@@ -119,8 +123,63 @@ def test_a_final_step_that_a_second_cancellation_stops_names_who_canceled_the_ru
     run.cancel(detail="wrong input")
     run.end("build")
 
-    run.cancel()
+    run.cancel(actor="bob", detail="no time")
     run.kill("tidy")
 
-    steps = {each.name: each.text for each in build_run_view(run.replica, run.job()).steps}
-    assert steps["tidy"] == "stopped with its job, after ada canceled the run: wrong input"
+    view = build_run_view(run.replica, run.job())
+    steps = {each.name: each.text for each in view.steps}
+    assert steps["tidy"] == "stopped by bob: no time, after ada canceled the run: wrong input"
+    assert view.text.endswith("; then stopped at once by bob: no time")
+
+
+def test_a_run_that_is_stopped_at_once_names_who_stopped_it() -> None:
+    run = Run(a_step("build"), a_step("tidy", final=True))
+
+    run.cancel(at_once=True, detail="wrong branch")
+    stopping = build_run_view(run.replica, run.job())
+    run.kill("build")
+    ended = build_run_view(run.replica, run.job())
+
+    assert (stopping.status, stopping.text) == ("canceling", "is being stopped by ada; build runs")
+    assert (ended.status, ended.text) == ("canceled", "canceled: stopped at once by ada: wrong branch")
+    assert {each.name: each.text for each in ended.steps} == {
+        "build": "stopped by ada: wrong branch",
+        "tidy": "stopped by ada: wrong branch",
+    }
+
+
+def test_the_person_and_the_reason_of_a_stop_are_stored_once_with_the_attempt() -> None:
+    run = Run(a_step("build"), a_step("tidy", final=True))
+    run.cancel(detail="wrong input")
+
+    run.cancel(actor="bob", detail="no time")
+
+    (attempt,) = run.replica.list_by_index(ATTEMPTS_OF_JOB, "default", "shop")
+    assert attempt.stop_cause == StepCause(kind=StepCauseKind.STOP, actor="bob", detail="no time")
+    tidy = attempt.groups["tidy"].step
+    assert tidy is not None
+    assert tidy.cause == StepCause(kind=StepCauseKind.STOP)
+
+
+def test_an_attempt_of_an_older_version_has_nobody_who_stopped_it() -> None:
+    stored = msgspec.to_builtins(ArrayAttempt(namespace="default", job_id="shop", attempt=1))
+    del stored["StopCause"]
+
+    assert msgspec.convert(stored, ArrayAttempt).stop_cause is None
+
+
+def test_a_step_that_a_stop_of_the_job_ended_is_not_said_to_be_stopped_by_a_later_cancellation() -> None:
+    run = Run(a_step("build", may_fail=True), a_step("test"))
+    run.do(deregister_job(run.replica, "default", "shop", run.moment, settings=SETTINGS))
+    run.process_pending()
+    run.kill("build")
+    run.kill("test")
+    run.pass_time(60)
+    run.retry(steps=("build",))
+    run.pass_time(60)
+
+    run.cancel(at_once=True, actor="bob")
+    run.kill("build")
+
+    texts = {each.name: each.text for each in build_run_view(run.replica, run.job()).steps}
+    assert texts == {"build": "stopped by bob", "test": "stopped with its job"}

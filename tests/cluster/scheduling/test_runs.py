@@ -108,7 +108,7 @@ class Run(SimulatedCluster):
         self.end(*names, status=ClientStatus.FAILED)
 
     def cancel(self, **fields: Any) -> Any:
-        request = RunCancellation(namespace="default", job_id="shop", actor="ada", **fields)
+        request = RunCancellation(namespace="default", job_id="shop", **{"actor": "ada", **fields})
         result = self.do(cancel_run(self.replica, request, self.moment, SETTINGS))
         self.process_pending()
         return result

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.attempts import CpuLimitExceeded
 from tests.bounded_work.measured_loop import run_measured
 from tests.kit.loop_holds import MAX_HOLD_S, NOISE_FACTOR, measure_holds
 from tests.limits.decision_services import count_slots, count_used
@@ -295,7 +296,9 @@ def test_thousands_of_callers_whose_time_is_over_do_not_hold_the_loop_together(t
 
     longest_s, refused, holder = run_measured(scenario)
 
-    assert (refused, longest_s < MAX_HOLD_S * NOISE_FACTOR) == (count, True), (longest_s, holder)
+    assert refused == count
+    if longest_s >= MAX_HOLD_S * NOISE_FACTOR:
+        raise CpuLimitExceeded(f"the loop was held for {longest_s * 1e3:.1f} ms: {holder}")
 
 
 def test_requests_that_wait_for_a_connection_can_all_leave_in_little_time() -> None:

@@ -53,4 +53,9 @@ def open_audit_log(settings: AgentSettings, data_folder: Path, *, secrets: tuple
     if not audit.enabled:
         return NoAudit()
     rotation = Rotation(audit.rotate_bytes.bytes, audit.rotate_duration.ns, audit.rotate_max_files)
-    return AuditLog(Path(audit.file) if audit.file else data_folder / AUDIT_FILE, rotation, secrets=secrets)
+    return AuditLog(get_audit_path(settings, data_folder), rotation, secrets=secrets)
+
+
+def get_audit_path(settings: AgentSettings, data_folder: Path) -> Path:
+    """Return the file of the audit log: the configured one, or the usual one in the data folder."""
+    return Path(settings.audit.file) if settings.audit.file else data_folder / AUDIT_FILE

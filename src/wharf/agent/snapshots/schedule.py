@@ -7,19 +7,23 @@ says which files are trusted.
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from wharf.agent.data_folder import SNAPSHOT_FOLDER
 from wharf.agent.identity import read_server_id
-from wharf.cluster.engines.snapshot_file import SNAPSHOT_MAGIC
+from wharf.cluster.engines.snapshot_file import SNAPSHOT_MAGIC, SnapshotUnusable, read_snapshot_index
+from wharf.cluster.server.agent_interface import SnapshotEntry, SnapshotSchedule
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import SECOND
 
 SNAPSHOT_SUFFIX: Final = ".snap"
 SERVER_TAG_CHARS: Final = 8
 """How many characters of a server's id are in the names of its snapshots, so that servers can share a folder."""
+MAX_LISTED_SNAPSHOTS: Final = 100
+"""Limits the files whose sizes are read for one request."""
 FIRST_SNAPSHOT_DELAY_S: Final = 60.0
 """The longest wait of a server without a snapshot. A whole interval would never end for a server that restarts more often."""
 _NAME: Final = re.compile(r"wharf-(\d{8}T\d{6}Z)(?:-([0-9a-f]{8}))?\.snap", re.ASCII)
@@ -66,6 +70,30 @@ def list_scheduled_snapshots(folder: Path, *, server_tag: str = "") -> list[Sche
             if time_ns is not None and entry.is_file(follow_symlinks=False) and _is_snapshot(entry.path):
                 found.append(ScheduledSnapshot(time_ns, folder / entry.name))
     return sorted(found)
+
+
+def read_schedule(settings: AgentSettings, data_folder: Path, *, now_ns: int) -> SnapshotSchedule:
+    """Return the snapshots that this server has saved on schedule, the newest first, with the log index of the newest."""
+    folder, snapshots = get_snapshot_folder(settings, data_folder), settings.snapshots
+    found: list[SnapshotEntry] = []
+    problem = ""
+    try:
+        files = list_scheduled_snapshots(folder, server_tag=build_server_tag(data_folder))
+    except OSError as error:
+        files, problem = [], error.strerror or str(error)
+    for file in [each for each in reversed(files) if each.time_ns <= now_ns][:MAX_LISTED_SNAPSHOTS]:
+        with suppress(OSError):  # It was deleted meanwhile.
+            index = 0 if found else _find_index(file.path)
+            found.append(SnapshotEntry(file.path.name, file.time_ns, file.path.stat().st_size, index))
+    return SnapshotSchedule(snapshots.interval.ns, snapshots.keep, str(folder), tuple(found), problem)
+
+
+def _find_index(path: Path) -> int:
+    """Return the log index of a snapshot; 0 if the file is damaged."""
+    try:
+        return read_snapshot_index(path)
+    except SnapshotUnusable:
+        return 0
 
 
 def list_partial_files(folder: Path, *, server_tag: str) -> list[Path]:

@@ -1,5 +1,6 @@
 """`wharf flow list`: flows and runs."""
 
+import json
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -7,7 +8,6 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.completion import complete_jobs
-from wharf.cli.flow.selection import sort_runs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,33 +16,53 @@ if TYPE_CHECKING:
 
 DEFAULT_RUNS: Final = 20
 """Runs that the list shows without `--all`, the newest ones; keeps the output short."""
+STATES: Final = (
+    "gated", "active", "waiting", "running", "canceling", "succeeded", "failed", "canceled", "skipped",
+)  # fmt: skip
+"""The words of `RunState`, whose module takes long to load."""
 
 
 @click.command("list", cls=ServerCommand)
 @click.argument("flow_id", metavar="[FLOW]", required=False, shell_complete=complete_jobs)
 @click.option("--all", "is_all", is_flag=True, help=f"All runs, not only the newest {DEFAULT_RUNS}.")
-def list_(session: Session, flow_id: str | None, is_all: bool) -> None:
-    """List flows, and the newest runs. With FLOW, list the runs of this flow.
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    help="Only runs in this state. gated: a step waits for approval; active: the run has not ended.",
+)
+@click.option("--filter", "expression", default="", help="Only runs whose job matches this expression.")
+def list_(session: Session, flow_id: str | None, is_all: bool, state: str | None, expression: str) -> None:
+    """List flows, and the newest runs: those that began last. With FLOW, list the runs of this flow.
 
     A flow is a periodic or parameterized job with steps. Each launch of it is a run; so is each other job with steps.
+    A retry does not change when a run began.
 
     wharf flow list nightly
+
+    wharf flow list --state gated
     """
-    flows = session.client.flows.list().value if flow_id is None else []
+    is_overview = flow_id is None and not state and not expression
+    flows = session.client.flows.list().value if is_overview else []
     if flow_id is not None:
         flow_id = _require_flow(session, flow_id)
-    runs = session.client.flows.list_runs(flow=flow_id or "").value
-    newest = sort_runs(runs)
-    if not is_all:
-        newest = newest[:DEFAULT_RUNS]
-    if flow_id is not None:
-        session.print_result(newest, lambda: render_runs(session, newest, total=len(runs)))
+        if expression:  # The server takes either of them.
+            expression = f"ParentID == {json.dumps(flow_id)} and ({expression})"
+    reply = session.client.flows.list_runs(
+        flow="" if expression else flow_id or "",
+        state=state or "",
+        sort="newest",
+        filter=expression,
+        per_page=0 if is_all else DEFAULT_RUNS,
+    )
+    runs, has_more = reply.value, bool(reply.next_token)
+    if not is_overview:
+        empty = "No such runs." if state or expression else "No runs yet."
+        session.print_result(runs, lambda: render_runs(session, runs, has_more=has_more) or empty)
         return
     if not flows and not runs:
         session.require_namespace()
-    session.print_result(
-        {"Flows": flows, "Runs": newest}, lambda: _render_overview(session, flows, newest, total=len(runs))
-    )
+    document = {"Flows": flows, "Runs": runs}
+    session.print_result(document, lambda: _render_overview(session, flows, runs, has_more=has_more))
 
 
 def _require_flow(session: Session, query: str) -> str:
@@ -55,13 +75,15 @@ def _require_flow(session: Session, query: str) -> str:
     return found.id
 
 
-def _render_overview(session: Session, flows: "Sequence[FlowStub]", runs: "Sequence[RunStub]", *, total: int) -> str:
+def _render_overview(
+    session: Session, flows: "Sequence[FlowStub]", runs: "Sequence[RunStub]", *, has_more: bool
+) -> str:
     from wharf.cli.common.rendering import render_section
 
     if not flows and not runs:
         return "No flows and no runs yet; `wharf job run FILE` submits a job with steps."
     parts = [render_section("Flows", render_flows(session, flows))] if flows else []
-    parts.append(render_section("Runs", render_runs(session, runs, total=total)))
+    parts.append(render_section("Runs", render_runs(session, runs, has_more=has_more) or "No runs yet."))
     return "\n".join(parts).lstrip("\n")
 
 
@@ -86,12 +108,12 @@ def render_flows(session: Session, flows: "Sequence[FlowStub]") -> str:
     return render_table(titles, rows, optional_columns=("Overlap", "Launched at"), shortenable_columns=("Flow",))
 
 
-def render_runs(session: Session, runs: "Sequence[RunStub]", *, total: int) -> str:
-    """Return the table of runs, newest first."""
+def render_runs(session: Session, runs: "Sequence[RunStub]", *, has_more: bool) -> str:
+    """Return the table of runs; empty if there are none. `has_more`: there are older ones."""
     from wharf.cli.common.rendering import render_table, style_dim
 
     if not runs:
-        return "No runs yet."
+        return ""
     rows = [
         (run.job_id, run.status, _format_steps(run), session.format_time(run.created_at), _format_duration(session, run), _format_message(run))
         for run in runs
@@ -102,8 +124,7 @@ def render_runs(session: Session, runs: "Sequence[RunStub]", *, total: int) -> s
         optional_columns=("Took", "Steps ended"),
         shortenable_columns=("Run",),
     )
-    more = style_dim(f"… and {total - len(runs)} older ones; --all lists them")
-    return f"{table}\n{more}" if total > len(runs) else table
+    return f"{table}\n{style_dim('… and older ones; --all lists them')}" if has_more else table
 
 
 def _format_steps(run: "RunStub") -> str:

@@ -37,14 +37,15 @@ class RunChoice(NamedTuple):
 
 
 def find_run(session: "Session", query: str) -> tuple[str, str]:
-    """Return the ID and the namespace of the run to show: of a flow its newest one. Raises CliError."""
+    """Return the ID and the namespace of the run to show: of a flow the one with the latest slot. Raises CliError."""
     from wharf.cli.common.lookup import find_job
 
     found = find_job(session, query)
     if not _is_flow(found):
         return found.id, found.namespace
     newest = sort_runs(_list_runs(session, found))[0]
-    print_notice(f"the newest run of {found.id} is {newest.job_id}")
+    kind = "run with the latest slot" if found.periodic else "newest run"
+    print_notice(f"the {kind} of {found.id} is {newest.job_id}")
     return newest.job_id, newest.namespace
 
 

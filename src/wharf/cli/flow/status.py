@@ -31,8 +31,9 @@ MAX_ALLOCATIONS_READ: Final = 1_000
 def status(session: Session, run_id: str, follow: bool) -> None:
     """Show the steps of a run in layers, what each waits for or how it ended, and the critical path.
 
-    RUN is a job with steps. If it is a flow, the newest run of the flow is shown. Steps of the critical path have a star: they
-    took the time of the run up to now. With --follow, the exit code is that of the first step that failed.
+    RUN is a job with steps. If it is a flow, the run with the latest slot of its schedule is shown, or else the newest one.
+    Steps of the critical path have a star: they took the time of the run up to now. With --follow, the exit code is that of
+    the first step that failed.
 
     wharf flow status nightly --follow
     """

@@ -3,10 +3,12 @@
 import re
 import signal
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wharf.contract.model.times import SECOND
 
+MAX_LOCK_KEY_BYTES: Final = 128
+"""The limit of servers for the key of a lock."""
 MAX_HOSTS: Final = 100
 """Host names that one option may list; each becomes a condition that every node is compared with."""
 _TIME: Final = re.compile(r"(?:(?P<days>\d{1,5})-)?(?P<first>\d{1,7})(?::(?P<second>\d{1,4}))?(?::(?P<third>\d{1,4}))?")
@@ -28,6 +30,8 @@ NO_INDEX: Final = "4294967294"
 """What Slurm writes for `%a` in a job that is not an array."""
 
 
+SINGLETON: Final = "singleton"
+"""The kind of dependency that names no job: the job waits for others of the same user and name."""
 DEPENDENCY_WORDS: Final[Mapping[str, str]] = {"afterok": "succeeded", "afternotok": "failed", "afterany": "any"}
 """The kinds of dependencies, each with the `When` of the need that it becomes."""
 _REFUSED_DEPENDENCIES: Final[Mapping[str, str]] = {
@@ -35,7 +39,6 @@ _REFUSED_DEPENDENCIES: Final[Mapping[str, str]] = {
     "aftercorr": "elements wait for elements only between steps of one job: write a job file with `Each`",
     "afterburstbuffer": "there are no burst buffers: use afterany",
     "expand": "a job cannot grow: request what it needs at its submission",
-    "singleton": "name the jobs to wait for, such as afterany:JOB, or write a job file with a `Lock`",
 }
 
 
@@ -195,17 +198,31 @@ def parse_number(text: str, *, lowest: int = 1, highest: int = 1_000_000) -> int
     return int(text)
 
 
-def parse_dependency(text: str) -> tuple[dict[str, str], ...]:
-    """Return the needs of a job from a list such as `afterok:1:2,afterany:3`. Raises `SlurmValueError`."""
+class Dependency(NamedTuple):
+    """What a job waits for."""
+
+    needs: tuple[dict[str, str], ...]
+    is_singleton: bool
+    """Whether it also waits for other jobs of the same user and name."""
+
+
+def parse_dependency(text: str) -> Dependency:
+    """Return what a job waits for, from a list such as `afterok:1:2,afterany:3,singleton`. Raises `SlurmValueError`."""
     if "?" in text:
         raise SlurmValueError("not supported: a job waits for all that it names, not for any of them: write a comma")
     needs: dict[str, dict[str, str]] = {}
+    is_singleton = False
     for part in text.split(","):
         kind, *job_ids = part.strip().split(":")
+        if kind == SINGLETON and not job_ids:
+            is_singleton = True
+            continue
         if kind in _REFUSED_DEPENDENCIES:
             raise SlurmValueError(f"not supported: {_REFUSED_DEPENDENCIES[kind]}")
         if kind not in DEPENDENCY_WORDS:
-            raise SlurmValueError(f"expected {', '.join(DEPENDENCY_WORDS)} with jobs, such as afterok:1:2")
+            raise SlurmValueError(
+                f"expected {', '.join(DEPENDENCY_WORDS)} with jobs, such as afterok:1:2, or the word {SINGLETON}"
+            )
         if not job_ids or not all(job_ids):
             raise SlurmValueError(f"{kind} names no job: write its ID, such as {kind}:1")
         for job_id in job_ids:
@@ -214,4 +231,15 @@ def parse_dependency(text: str) -> tuple[dict[str, str], ...]:
             if job_id in needs:
                 raise SlurmValueError(f"the job {job_id} is named twice: remove one")
             needs[job_id] = {"On": job_id, "When": DEPENDENCY_WORDS[kind]}
-    return tuple(needs.values())
+    return Dependency(tuple(needs.values()), is_singleton)
+
+
+def build_singleton_lock(user: str, name: str) -> dict[str, Any]:
+    """Return the lock that all singleton jobs of a user with one name share. Raises `SlurmValueError` if its key is too long."""
+    key = f"{SINGLETON}/{user}/{name}"
+    if (size := len(key.encode())) > MAX_LOCK_KEY_BYTES:
+        raise SlurmValueError(
+            f"--dependency={SINGLETON}: the lock {key} has {size} bytes, and at most {MAX_LOCK_KEY_BYTES} are possible: "
+            "use a shorter --job-name"
+        )
+    return {"Key": key}

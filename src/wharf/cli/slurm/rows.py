@@ -4,7 +4,7 @@ Pure: jobs and allocations go in. States, and where each comes from, are in docs
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from wharf.cli.common.allocation_selection import get_index, get_natural_order, select_newest
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wharf.contract.model.jobs.array_views import ArrayView
     from wharf.contract.model.jobs.groups import TaskGroup
     from wharf.contract.model.jobs.job import Job
+    from wharf.contract.model.jobs.run_views import StepView
 
 COMPACT_STATES: Final = {
     "PENDING": "PD",
@@ -26,6 +27,7 @@ COMPACT_STATES: Final = {
     "CANCELLED": "CA",
     "FAILED": "F",
     "TIMEOUT": "TO",
+    "DEADLINE": "DL",
     "OUT_OF_MEMORY": "OOM",
     "NODE_FAIL": "NF",
     "PREEMPTED": "PR",
@@ -41,6 +43,9 @@ _STATE_BY_LETTER: Final = {
     "x": "CANCELLED",  # Skipped: Slurm has no state for it.
 }
 """The letters of elements in the API of arrays; `.` is an element that waits."""
+_NEVER_BEGAN_LETTERS: Final = frozenset("cx")
+_HELD_STATUSES: Final = frozenset({"waiting", "gated"})
+"""States of steps whose elements may not begin yet."""
 _SHORT_STATE: Final = re.compile(r"(\d*)([a-z.-])")
 _OVERDUE_TEXT: Final = "max_run_duration"
 _OUT_OF_MEMORY_TEXT: Final = "out of memory"
@@ -88,29 +93,56 @@ class Row(NamedTuple):
         return max((self.end_ns or now_ns) - self.start_ns, 0) if self.start_ns else 0
 
 
-def build_rows(job: "Job", allocations: "Iterable[AllocationStub]", arrays: "Iterable[ArrayView]" = ()) -> list[Row]:
+def build_rows(
+    job: "Job",
+    allocations: "Iterable[AllocationStub]",
+    arrays: "Iterable[ArrayView]" = (),
+    steps: "Mapping[str, StepView] | None" = None,
+) -> list[Row]:
     """Return the lines of one job: runs that have not begun first, then the others by their index.
 
     `arrays` are the states of the elements of its arrays. They count for elements whose allocation was deleted, or that
-    run again.
+    run again. `steps` are the steps of a run, by name: they say why elements never began.
     """
     states_by_group = {array.group: expand_states(array.states) for array in arrays}
     newest = select_newest(allocations)
     rows: list[Row] = []
     for group in job.groups:
         base = _build_base(job, group)
+        step = (steps or {}).get(group.name)
         own = [each for each in newest if each.task_group == group.name]
         labels = () if _is_single_step(job, group) else _list_labels(group)
         states = states_by_group.get(group.name, "")
         own = [each for each in own if not _is_superseded(states, get_index(each))]
         waiting = _find_waiting_row(job, group, base, own, labels, states)
-        rows += [waiting] if waiting is not None else []
+        if waiting is not None:
+            if step is not None and step.status in _HELD_STATUSES:
+                waiting = waiting._replace(reason=step.text)
+            rows.append(waiting)
         known = {get_index(each) for each in own}
-        rows += [_build_row(job, group, base, each, labels) for each in sorted(own, key=get_natural_order)]
+        own_rows = [_build_row(job, group, base, each, labels) for each in sorted(own, key=get_natural_order)]
+        rows += [_note_deadline(row, step) for row in own_rows]
         for letter, state in _STATE_BY_LETTER.items():
             ended = [index for index, each in enumerate(states) if each == letter and index not in known]
-            rows += [_join_runs(job, group, base._replace(state=state), labels, ended)] if ended else []
+            row = base._replace(state=state)
+            if step is not None and letter in _NEVER_BEGAN_LETTERS:
+                row = row._replace(state=find_step_state(step), reason=step.text, end_ns=step.ended_at)
+            rows += [_join_runs(job, group, row, labels, ended)] if ended else []
     return rows
+
+
+def find_step_state(step: "StepView") -> str:
+    """Return the state of a step whose elements never began, in Slurm's words."""
+    cause = step.cause
+    if cause is not None and (cause.kind == "deadline" or (cause.kind == "gate" and not cause.actor)):
+        return "DEADLINE"  # The run took too long, or nobody answered the gate in time.
+    return "FAILED" if step.status == "failed" else "CANCELLED"
+
+
+def _note_deadline(row: Row, step: "StepView | None") -> Row:
+    """Return the line of a run that was stopped because of the deadline of its flow with that state."""
+    is_over = step is not None and step.cause is not None and step.cause.kind == "deadline"
+    return row._replace(state="DEADLINE") if is_over and row.state == "CANCELLED" else row
 
 
 def expand_states(text: str) -> str:

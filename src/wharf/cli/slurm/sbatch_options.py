@@ -16,7 +16,9 @@ TRANSLATED: Final = (
     SlurmOption("constraint", "C", help="words in the metadata `features` of nodes, joined by & or |"),
     SlurmOption("cpus-per-task", "c", help="cores"),
     SlurmOption(
-        "dependency", "d", help="needs between jobs: afterok, afternotok, afterany; the other kinds are refused"
+        "dependency",
+        "d",
+        help="needs between jobs: afterok, afternotok, afterany; singleton becomes a lock; the other kinds are refused",
     ),
     SlurmOption("error", "e", help="file for error output; without it, `wharf job logs`"),
     SlurmOption("exclude", "x", help="names of nodes that are not used"),

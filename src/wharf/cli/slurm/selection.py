@@ -186,6 +186,7 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
     for stub in stubs[:MAX_JOBS]:
         try:
             job = session.client.jobs.read(stub.id, namespace=stub.namespace).value
+            run = session.client.flows.read_run(stub.id, namespace=stub.namespace).value if job.is_run else None
         except NotFound:
             continue
         has_arrays = any(group.array is not None for group in job.groups)
@@ -193,7 +194,8 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
             stub.id, namespace=stub.namespace, newest=MAX_ALLOCATIONS if has_arrays else None
         ).value
         arrays = session.client.jobs.arrays(stub.id, namespace=stub.namespace).value.arrays if has_arrays else ()
-        yield from build_rows(job, allocations, arrays)
+        steps = {each.name: each for each in run.steps} if run is not None else None
+        yield from build_rows(job, allocations, arrays, steps)
 
 
 def resolve_names(filter: RowFilter, stubs: "Sequence[JobStub]") -> RowFilter:

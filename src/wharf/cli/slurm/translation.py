@@ -10,8 +10,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from wharf.cli.slurm.amounts import (
+    SINGLETON,
     SlurmValueError,
     build_device,
+    build_singleton_lock,
     expand_hosts,
     parse_dependency,
     parse_devices,
@@ -105,6 +107,7 @@ class _Draft:
     disk_mb: int = 0
     replaces_lost: bool = True
     depends: tuple[dict[str, str], ...] = ()
+    is_singleton: bool = False
 
 
 def translate(
@@ -158,7 +161,7 @@ def _build_request(draft: _Draft, script: Script, arguments: tuple[str, ...]) ->
     memory_mb = (
         draft.memory_mb or draft.memory_per_core_mb * cores or draft.memory_per_gpu_mb * gpu_count or DEFAULT_MEMORY_MB
     )
-    if draft.depends and not draft.replaces_lost:
+    if (draft.depends or draft.is_singleton) and not draft.replaces_lost:
         raise SlurmValueError(
             "--no-requeue and --dependency exclude each other: a job that waits for others runs again if its node is lost: "
             "remove --no-requeue, and let the script find out whether its work is done"
@@ -168,6 +171,11 @@ def _build_request(draft: _Draft, script: Script, arguments: tuple[str, ...]) ->
             "--no-requeue and --array exclude each other: an element runs again if its node is lost: remove --no-requeue, and "
             "let the script find out whether its work is done"
         )
+    if draft.array is not None and draft.is_singleton:
+        raise SlurmValueError(
+            f"--dependency={SINGLETON} and --array exclude each other: a lock would let the elements run one at a time: "
+            "remove the dependency, and limit the array with --array=0-9%1 if its elements must not run together"
+        )
     time_ns, kill_signal, kill_timeout_ns = draft.time_ns, "SIGTERM", KILL_WAIT_S * SECOND
     if draft.signal:
         if not time_ns:
@@ -176,7 +184,7 @@ def _build_request(draft: _Draft, script: Script, arguments: tuple[str, ...]) ->
             raise SlurmValueError("--signal is sent before the job begins: use fewer seconds after @")
         time_ns, kill_signal, kill_timeout_ns = time_ns - draft.signal_s * SECOND, draft.signal, draft.signal_s * SECOND
     index = "" if draft.array is None else "${WHARF_ARRAY_INDEX}" if draft.array.is_plain else "${WHARF_ARRAY_ITEM}"
-    name = draft.name or script.name
+    name = build_job_name(draft.name or script.name)[:MAX_NAME_CHARS]
     user = draft.submitter.user
     output, error = (
         translate_pattern(escape_references(text), index_reference=index, user=user)
@@ -184,7 +192,7 @@ def _build_request(draft: _Draft, script: Script, arguments: tuple[str, ...]) ->
     )
     request = BatchRequest(
         id=draft.submitter.job_id,
-        name=build_job_name(name)[:MAX_NAME_CHARS],
+        name=name,
         script=script,
         arguments=arguments,
         driver=draft.submitter.driver,
@@ -208,6 +216,7 @@ def _build_request(draft: _Draft, script: Script, arguments: tuple[str, ...]) ->
         meta={**({"submit_user": user} if user else {}), **draft.meta},
         description=draft.comment[:MAX_DESCRIPTION_CHARS],
         depends=draft.depends,
+        lock=build_singleton_lock(user, name) if draft.is_singleton else {},
     )
     return msgspec.structs.replace(request, node_env=_build_variables(draft, request, tasks, index))
 
@@ -307,14 +316,17 @@ def _read_cpus_per_task(draft: _Draft, value: str) -> str:
 
 
 def _read_dependency(draft: _Draft, value: str) -> str:
-    draft.depends = parse_dependency(value)
+    draft.depends, draft.is_singleton = parse_dependency(value)
     words = {"succeeded": "have succeeded", "failed": "have failed", "any": "have ended"}
     parts = [
         f"{', '.join(need['On'] for need in draft.depends if need['When'] == when)} {text}"
         for when, text in words.items()
         if any(need["When"] == when for need in draft.depends)
     ]
-    return f"begins when {' and '.join(parts)}; it never runs as soon as that is impossible"
+    notes = [f"begins when {' and '.join(parts)}; it never runs as soon as that is impossible"] if parts else []
+    if draft.is_singleton:
+        notes.append(f"never runs at the same time as another job of yours with this name and --dependency={SINGLETON}")
+    return "; ".join(notes)
 
 
 def _read_error(draft: _Draft, value: str) -> str:

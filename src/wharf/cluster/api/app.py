@@ -55,7 +55,7 @@ from wharf.cluster.api.requests.parameters import (
 from wharf.cluster.api.requests.request import Request, create_request
 from wharf.cluster.api.requests.targets import RequestTarget, RequestTargetCache
 from wharf.cluster.api.results import StreamedBody
-from wharf.cluster.api.routing.router import Router
+from wharf.cluster.api.routing.router import get_api_router
 from wharf.cluster.api.routing.unrouted import build_redirect, build_unrouted_reply, clean_path
 from wharf.cluster.api.websockets.dispatcher import WebSocketDispatcher
 from wharf.cluster.server.log.writer import NOTHING_WRITTEN_TEXT
@@ -126,7 +126,7 @@ class Api:
         self._server = server
         self._max_body_bytes = max_body_bytes
         self._audit = AuditWriter(server.world, audit)
-        self._router = Router(ENDPOINTS)
+        self._router = get_api_router()
         authenticator = authenticator or CallerAuthenticator(server.world)
         self._admission = admission or AdmissionController(server)
         self._streams = CallerSlots(

@@ -12,12 +12,12 @@ from wharf.cluster.api.asgi import App, Receive, Scope, Send
 from wharf.cluster.api.connection import CONNECTION_EXTENSION
 from wharf.cluster.api.node_callers import find_node_by_secret
 from wharf.cluster.api.requests.parameters import parse_query
-from wharf.cluster.api.routing.router import Router
+from wharf.cluster.api.routing.router import get_api_router
 from wharf.cluster.server.server import Server
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.credentials import NODE_SECRET_HEADER, SERVER_SECRET_HEADER, read_credentials, read_token
-from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
+from wharf.contract.wire.endpoint_table import EndpointKind
 
 LIMITS_SCOPE_KEY: Final = "wharf.limits"
 """The key of the classification in the ASGI scope, read by the limiter.
@@ -45,7 +45,7 @@ class RequestClassifier:
         self._server = server
         self._tokens = tokens
         self._is_nomad_compatible = is_nomad_compatible
-        self._router = Router(ENDPOINTS)
+        self._router = get_api_router()
         self._server_secret = server.identity.door_secret.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

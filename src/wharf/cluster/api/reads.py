@@ -191,7 +191,8 @@ class ReadExecutor:
                 raise invalid_request("Filter expression cannot be used with other filter parameters")
             if lists.can_filter:
                 self._filters.compile(options.filter, request.endpoint)
-        if options.is_reversed and not lists.can_reverse:
+        can_reverse = lists.can_reverse or bool(request.query.get(lists.reversing_parameter))
+        if options.is_reversed and not can_reverse:
             options = msgspec.structs.replace(options, is_reversed=False)
         if not lists.has_pages:
             options = msgspec.structs.replace(options, per_page=0, next_token="")
@@ -314,6 +315,7 @@ class ReadExecutor:
                 body = await encode_deferred(value.build, work, is_pretty=is_pretty)
             else:
                 await server.off_loop.loop_slots.begin()
+                work.restart()
                 if isinstance(value, SlicedValue):
                     value = await value.build(work)
                 elif isinstance(value, BrainQuery):

@@ -32,6 +32,8 @@ _KIND_HEADER: Final = 1
 _KIND_SLICE: Final = 2
 _KIND_TRAILER: Final = 3
 _MAX_FRAME_BYTES: Final = 256_000_000
+_MAX_SKIPPED_FRAMES: Final = 100_000
+"""Limits the work of finding the trailer. A slice has about a megabyte."""
 _MAX_SLICE_BYTES: Final = 256_000_000
 """Limits the memory for one slice. Programs before this limit wrote a thousand records in a slice, whatever their sizes."""
 _MAX_SLICE_RECORDS: Final = 20_000
@@ -147,6 +149,26 @@ def inspect_snapshot(path: Path, limits: SnapshotLimits = UNLIMITED) -> Snapshot
             return reader.get_info()
     except OSError as error:
         raise SnapshotUnusable(f"the snapshot {path} cannot be read: {error.strerror or error}") from error
+
+
+def read_snapshot_index(path: Path) -> int:
+    """Return the log index of a snapshot file, from its trailer. Nothing is verified. Raises `SnapshotUnusable`."""
+    try:
+        with path.open("rb") as file:
+            file.seek(len(SNAPSHOT_MAGIC) + 2)
+            for _ in range(_MAX_SKIPPED_FRAMES):
+                head = file.read(5)
+                length = int.from_bytes(head[:4], "big")
+                if len(head) < 5 or length > _MAX_FRAME_BYTES:
+                    break
+                if head[4] == _KIND_TRAILER:
+                    return msgspec.msgpack.decode(file.read(length), type=SnapshotTrailer).standing.index
+                file.seek(length, os.SEEK_CUR)
+    except OSError as error:
+        raise SnapshotUnusable(f"the snapshot {path} cannot be read: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SnapshotUnusable(f"the snapshot {path} is damaged ({error}): use another one") from error
+    raise SnapshotUnusable(f"the snapshot {path} is damaged (it has no end): use another one")
 
 
 async def restore_snapshot(engine: SnapshotTarget, path: Path, limits: SnapshotLimits = UNLIMITED) -> int:

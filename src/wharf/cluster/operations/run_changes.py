@@ -93,9 +93,16 @@ def add_run_attempt(builder: DerivedWriteBuilder, job: Job, attempt: ArrayAttemp
     settle_steps(builder, job, now_ns)
 
 
-def stop_run(builder: WriteBuilder, job: Job, now_ns: int) -> None:
-    """Add to the write that stops a job the end of all of its steps, also of final ones."""
+def stop_run(builder: WriteBuilder, job: Job, now_ns: int, cause: StepCause | None = None) -> None:
+    """Add to the write that stops a job the end of all of its steps, also of final ones.
+
+    `cause`: who stops the run, and why; `None`: the job is stopped without a cancellation of the run.
+    """
     steps = start_builder(builder.snapshot, "run-stopped", Cause(CauseKind.REQUEST, ""))
+    newest = read_stored_run(steps, job).newest_attempt
+    if cause is not None and newest is not None:
+        # The name and the reason may be long, and the write has the job too. Views take both from the attempt.
+        steps.put_record(ARRAY_ATTEMPTS, replace(newest, stop_cause=cause, stopped_at=now_ns))
     end_steps(steps, job, StepCause(kind=StepCauseKind.STOP), now_ns)
     write = steps.build_write()
     builder.changes += write.changes

@@ -101,6 +101,8 @@ def describe_cause(group: TaskGroup, state: StepState, cause: StepCause) -> str:
             return f"canceled, because the run {cause.step} took its place"
         case StepCauseKind.LOCK:
             return f"canceled, because the run {cause.step} took the lock{detail}"
+        case StepCauseKind.STOP if cause.actor:
+            return f"stopped{actor}{detail}"
     return f"stopped with its job{detail}"
 
 
@@ -123,8 +125,16 @@ def describe_progress(status: StepStatus, counts: ArrayCounts, size: int, wait: 
     return f"{text}; one {wait}" if wait else text
 
 
-def describe_run(status: RunStatus, steps: Sequence[StepView], run_ahead: str, *, has_failures: bool) -> str:
-    """Return the state of a run as a sentence."""
+def describe_run(
+    status: RunStatus,
+    steps: Sequence[StepView],
+    run_ahead: str,
+    *,
+    has_failures: bool,
+    canceled: StepCause | None = None,
+    stopped: StepCause | None = None,
+) -> str:
+    """Return the state of a run as a sentence. `canceled` and `stopped` say who canceled it and who stopped its final steps."""
     failed = [each.name for each in steps if each.status is StepStatus.FAILED and each.outcome is StepOutcome.FAILED]
     allowed = [
         each.name for each in steps if each.status is StepStatus.FAILED and each.outcome is not StepOutcome.FAILED
@@ -137,8 +147,8 @@ def describe_run(status: RunStatus, steps: Sequence[StepView], run_ahead: str, *
     if status is RunStatus.FAILED:
         return f"failed: {join_names(failed)} failed"
     if status is RunStatus.CANCELED:
-        cause = next((each.text for each in steps if each.status is StepStatus.CANCELED and each.cause is not None), "")
-        return cause if cause.startswith("canceled") else "canceled"
+        texts = [each.text for each in steps if each.status is StepStatus.CANCELED and each.cause is not None]
+        return _describe_cancellation(texts, canceled, stopped)
     if status is RunStatus.SKIPPED:
         first = next((each for each in steps if each.status is StepStatus.SKIPPED and each.cause is not None), None)
         return f"skipped: {first.name} was {first.text}" if first is not None else "skipped: none of its steps ran"
@@ -146,7 +156,7 @@ def describe_run(status: RunStatus, steps: Sequence[StepView], run_ahead: str, *
         return f"waits for the run {run_ahead} to end"
     parts = []
     if status is RunStatus.CANCELING:
-        parts.append("is being canceled")
+        parts.append(f"is being stopped by {stopped.actor}" if stopped is not None else "is being canceled")
     if gated:
         parts.append(f"{join_names(gated)} {'waits' if len(gated) == 1 else 'wait'} for approval")
     if running:
@@ -157,6 +167,21 @@ def describe_run(status: RunStatus, steps: Sequence[StepView], run_ahead: str, *
     if not parts:
         parts = [f"{each.name} {each.text}" for each in steps if each.status in _IDLE_STATUSES][:1]
     return "; ".join(parts)
+
+
+def _describe_cancellation(step_texts: Sequence[str], canceled: StepCause | None, stopped: StepCause | None) -> str:
+    """Return who canceled a run, and who stopped its final steps after that or at once."""
+    text = next((each for each in step_texts if each.startswith("canceled")), "")
+    if not text and canceled is not None and canceled.actor:
+        text = f"canceled by {canceled.actor}{_format_detail(canceled)}"
+    if stopped is None:
+        return text or "canceled"
+    stop = f"stopped at once by {stopped.actor}{_format_detail(stopped)}"
+    return f"{text}; then {stop}" if text else f"canceled: {stop}"
+
+
+def _format_detail(cause: StepCause) -> str:
+    return f": {cause.detail}" if cause.detail else ""
 
 
 _BUSY_STATUSES: Final = frozenset({StepStatus.STARTING, StepStatus.RUNNING, StepStatus.STOPPING})

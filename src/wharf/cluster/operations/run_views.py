@@ -1,6 +1,6 @@
 """Builds what the API shows of a run, from the stored states of its steps, the results of elements and its allocations."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from wharf.cluster.operations.array_views import count_states, show_running
@@ -12,8 +12,15 @@ from wharf.cluster.scheduling.steps.facts import RunFacts, add_cancel_reason, re
 from wharf.cluster.scheduling.steps.needs import NeededStep
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import list_elements
-from wharf.cluster.state.tables import ARRAY_RESULTS, ElementPhase
-from wharf.contract.model.jobs.array_attempts import OPEN, ArrayAttempt, AttemptReason, ElementStates, select_attempts
+from wharf.cluster.state.tables import ARRAY_RESULTS, ATTEMPTS_OF_JOB, ElementPhase
+from wharf.contract.model.jobs.array_attempts import (
+    OPEN,
+    ArrayAttempt,
+    AttemptReason,
+    ElementStates,
+    GroupAttempt,
+    select_attempts,
+)
 from wharf.contract.model.jobs.array_views import ArrayCounts
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -166,7 +173,9 @@ def build_run_view(
     run_ahead = (queues or RunQueues(snapshot)).find_run_ahead(job) if waits_in_queue(job, run) else ""
     layers = find_layers(needs)
     critical_path = find_critical_path(needs, steps)
-    canceled = newest.cancel_cause if (newest := run.newest_attempt) is not None else None
+    newest = run.newest_attempt
+    canceled = newest.cancel_cause if newest is not None else None
+    stopped = newest.stop_cause if newest is not None else None
     waits, failures = StepWaits(snapshot, job), StepFailures(snapshot, job) if has_details else None
     views = [
         _build_step(
@@ -180,16 +189,16 @@ def build_run_view(
         for name, each in steps.items()
     ]
     views.sort(key=lambda each: each.layer)
-    status, has_failures = find_run_status(steps.values(), run.newest_attempt)
+    status, has_failures = find_run_status([each.facts for each in steps.values()], run.newest_attempt)
     return RunView(
         job_id=job.id,
         namespace=job.namespace,
         flow=job.parent_id,
         status=status,
         has_failures=has_failures,
-        text=describe_run(status, views, run_ahead, has_failures=has_failures),
+        text=describe_run(status, views, run_ahead, has_failures=has_failures, canceled=canceled, stopped=stopped),
         waits_for_run=run_ahead,
-        created_at=_find_creation(job, run),
+        created_at=find_run_creation(job, run.attempts),
         ended_at=max((each.ended_at for each in steps.values()), default=0) if status.has_ended else 0,
         deadline=newest.deadline if newest is not None else 0,
         layer_count=max(layers.values(), default=-1) + 1,
@@ -226,6 +235,8 @@ def _build_attempts(
                 create_time=attempt.create_time,
                 steps=tuple(attempt.groups),
                 partial_steps=tuple(name for name, part in attempt.groups.items() if part.element_count < part.size),
+                cancel_cause=attempt.cancel_cause,
+                stop_cause=attempt.stop_cause,
                 results=tuple(results),
             )
         )
@@ -254,7 +265,7 @@ def _build_earlier_step(
     key = (job.namespace, job.id)
     elements = ElementStates(name, layers, lambda *chunk: snapshot.get(ARRAY_RESULTS, *key, *chunk))
     stored = StepFacts(group, attempt.groups[name].step or StepState(phase=StepPhase.READY), elements.states)
-    facts = add_cancel_reason(stored, attempt.cancel_cause)
+    facts = add_cancel_reason(stored, attempt)
     outcome, counts = judge_step(facts), count_states(facts.elements)
     own = [each for each in run.attempts[: position + 1] if name in each.groups]
     step = _Step(facts, counts, _find_status(facts, counts, outcome), outcome, own, elements.first_attempt, "")
@@ -271,22 +282,42 @@ def _build_earlier_step(
     )
 
 
-def _find_creation(job: Job, run: RunFacts) -> int:
+def list_run_attempts(snapshot: Replica, job: Job) -> list[ArrayAttempt]:
+    """Return the attempts of a run, oldest first."""
+    stored = snapshot.list_by_index(ATTEMPTS_OF_JOB, job.namespace, job.id)
+    own = [each for each in stored if each.job_create_index == job.create_index]
+    return sorted(own, key=lambda each: each.attempt)
+
+
+def find_run_creation(job: Job, attempts: Sequence[ArrayAttempt]) -> int:
     """Return when the run was submitted. A stop or a retry makes a new version of the job, but no new run."""
-    submitted = [each.create_time for each in run.attempts if each.reason is AttemptReason.REGISTERED]
-    oldest = [each.create_time for each in run.attempts[:1]]
+    submitted = [each.create_time for each in attempts if each.reason is AttemptReason.REGISTERED]
+    oldest = [each.create_time for each in attempts[:1]]
     return next(iter(submitted[-1:] or oldest), 0) or job.submit_time
 
 
-def find_run_status(steps: Iterable["_Step"], newest: ArrayAttempt | None) -> tuple[RunStatus, bool]:
+def has_open_gate(attempts: Sequence[ArrayAttempt]) -> bool:
+    """Return whether a step of a run waits for the approval of a person. `attempts` are those of the run, oldest first."""
+    newest: dict[str, GroupAttempt] = {}
+    for attempt in attempts:
+        newest |= attempt.groups
+    return any(part.step is not None and part.step.phase is StepPhase.GATED for part in newest.values())
+
+
+def read_run_status(snapshot: Replica, job: Job) -> RunStatus:
+    """Return the state of a run in one word."""
+    run = read_snapshot_run(snapshot, job)
+    return find_run_status(list(run.iter_facts()), run.newest_attempt)[0]
+
+
+def find_run_status(steps: Sequence[StepFacts], newest: ArrayAttempt | None) -> tuple[RunStatus, bool]:
     """Return the state of a run in one word, and whether a step failed that may fail."""
-    steps = list(steps)
-    outcome, has_failures = judge_run(each.facts for each in steps)
+    outcome, has_failures = judge_run(steps)
     if outcome:
         return RunStatus(outcome), has_failures
-    if newest is not None and newest.cancel_cause is not None:
+    if newest is not None and (newest.cancel_cause is not None or newest.stop_cause is not None):
         return RunStatus.CANCELING, has_failures
-    has_begun = any(each.state.began_at or each.facts.alive for each in steps)
+    has_begun = any(each.state.began_at or each.alive for each in steps)
     return RunStatus.RUNNING if has_begun else RunStatus.WAITING, has_failures
 
 

@@ -16,6 +16,7 @@ import msgspec
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.server.metrics import MetricFilter
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.wire.operator import AuditEntry
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
@@ -67,6 +68,51 @@ class SavedSnapshot(msgspec.Struct, frozen=True):
     index: int
     sha256: bytes
     parts: AsyncGenerator[bytes, None]
+
+
+class SnapshotEntry(msgspec.Struct, frozen=True):
+    """A snapshot that a server has saved on schedule."""
+
+    name: str
+    saved_ns: int
+    size_bytes: int
+    index: int = 0
+    """The log index of its state; 0 if it was not read."""
+
+
+class SnapshotSchedule(msgspec.Struct, frozen=True):
+    """The snapshots that a server saves by itself."""
+
+    interval_ns: int
+    """0: it saves none."""
+    keep: int
+    folder: str
+    snapshots: Sequence[SnapshotEntry] = ()
+    """The newest first, without files of other servers. A time ahead of the clock is left out, because it is wrong."""
+    problem: str = ""
+    """Why the folder cannot be read; empty if it can."""
+
+
+class AuditQuery(msgspec.Struct, frozen=True):
+    """Which entries of the audit log to return."""
+
+    limit: int
+    search: str = ""
+    """Words that an entry must have, without upper and lower case."""
+    is_failed: bool = False
+    """Whether only requests are returned that were refused or failed."""
+    next_token: str = ""
+    """Where to continue: the token of the previous page."""
+
+
+class AuditLogPage(msgspec.Struct, frozen=True):
+    """Entries of the audit log, the newest first."""
+
+    entries: Sequence[AuditEntry]
+    next_token: str = ""
+    """Where older entries begin; empty if there are none."""
+    is_incomplete: bool = False
+    """Whether the search stopped before it found as many entries as requested, because it had read too much."""
 
 
 class AgentInterface(Protocol):
@@ -121,6 +167,14 @@ class AgentInterface(Protocol):
         """Yield the content of the log file. Raises `Refusal` if there is none."""
         ...
 
+    async def read_snapshot_schedule(self) -> SnapshotSchedule:
+        """Return the snapshots that this server has saved on schedule. Raises `Refusal` if there is no agent."""
+        ...
+
+    async def read_audit_log(self, query: AuditQuery) -> AuditLogPage:
+        """Return entries of the audit log. Raises `Refusal` if there is no audit log."""
+        ...
+
     async def save_snapshot(self, engine: LogEngine) -> SavedSnapshot:
         """Save the state of the log to an archive. Raises `Refusal`."""
         ...
@@ -171,6 +225,13 @@ class NoAgentInterface:
 
     def read_log_file(self) -> AsyncGenerator[bytes, None]:
         raise _refuse("no log file")
+
+    async def read_snapshot_schedule(self) -> SnapshotSchedule:
+        raise _refuse("no disk for snapshots")
+
+    async def read_audit_log(self, query: AuditQuery) -> AuditLogPage:
+        del query
+        raise _refuse("no audit log")
 
     async def save_snapshot(self, engine: LogEngine) -> SavedSnapshot:
         del engine

@@ -105,8 +105,9 @@ def _build_off_loop_refusal(_waiting_count: int) -> Overloaded:
 class SlicedWork:
     """Work of one request that runs in slices on the event loop, and partly off the loop. Its CPU time is counted.
 
-    Call `restart` first, and `pause` when `is_slice_over` returns true. Await nothing else between two calls of `pause`:
-    other tasks would be counted. Reading the clock of the thread takes almost a microsecond, so short work leaves it out.
+    The first slice begins when the work is created. Call `restart` if something was awaited since then, and `pause` when
+    `is_slice_over` returns true. Await nothing else between two calls of `pause`: other tasks would be counted. Reading
+    the clock of the thread takes almost a microsecond, so short work leaves it out.
     """
 
     __slots__ = ("_began_s", "_budget", "_off_loop", "_owner", "_world")
@@ -117,7 +118,7 @@ class SlicedWork:
         self._world = world
         self._off_loop = off_loop
         self._budget = budget
-        self._began_s = 0.0
+        self._began_s = world.cpu_s()
 
     def is_slice_over(self) -> bool:
         """Return whether the work has used the loop for a slice."""

@@ -217,6 +217,16 @@ class RecordDecoder(Generic[R]):
         return self._decode(_encoder.encode(plain_record))
 
 
+def get_decoder(table: Table[R]) -> RecordDecoder[R]:
+    """Return the decoder of a replica. All replicas of a process use the same one, unless it holds values that records share."""
+    return RecordDecoder(table) if table.shared_fields else _get_common_decoder(table)
+
+
+@cache
+def _get_common_decoder(table: Table[R]) -> RecordDecoder[R]:
+    return RecordDecoder(table)
+
+
 def _compile_finish_function(
     table: Table[Any],
     shared_readers: Mapping[str, "_SharedValueReaders"],

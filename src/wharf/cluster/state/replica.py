@@ -10,7 +10,14 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from wharf.cluster.state.codec import UNLIMITED_FORMAT, HeavyRecord, NewerFormat, RecordDecoder, build_encoder
+from wharf.cluster.state.codec import (
+    UNLIMITED_FORMAT,
+    HeavyRecord,
+    NewerFormat,
+    RecordDecoder,
+    build_encoder,
+    get_decoder,
+)
 from wharf.cluster.state.sharded_dict import ShardedDict
 from wharf.cluster.state.stepwise import HEAVY_RECORD_BYTES
 from wharf.cluster.state.table import Index, ListOrder, Table
@@ -74,7 +81,7 @@ class Replica:
         self.watches = WatchRegistry(self.tables)
         # Decoders are kept when the state is loaded again, because they hold the values that records share.
         self._decoders: dict[str, RecordDecoder[Any]] = {
-            table_name: RecordDecoder(table) for table_name, table in self.tables.items()
+            table_name: get_decoder(table) for table_name, table in self.tables.items()
         }
         self._adopted_tables = [table for table in self.tables.values() if table.is_adopted]
         self._encoders: dict[str, Callable[[Any], bytes]] = {}

@@ -25,6 +25,7 @@ from wharf.contract.wire.endpoint import (
     define_read,
     define_write,
     duration,
+    flag,
     text,
     text_list,
 )
@@ -402,6 +403,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         parameters=(
             text_list("endpoint", f"The name of an endpoint, such as `job.scale`; up to {MAX_CHECKED_ENDPOINTS} times."),
             text("path", "The path of the variable, or the name of the node pool, that the endpoints are about."),
+            flag("anywhere", "Check whether the caller may use them on any object, instead of in the namespace and on the path."),
         ),
     ),
     define_read(

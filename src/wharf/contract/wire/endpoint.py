@@ -85,6 +85,8 @@ class ListFeatures(msgspec.Struct, frozen=True, kw_only=True):
     joins: tuple[JoinedFieldType, ...] = ()  # Further fields that filters can use.
     can_reverse: bool = True
     """Whether `reverse` has an effect; otherwise it is ignored."""
+    reversing_parameter: str = ""
+    """A parameter with which `reverse` has an effect although `can_reverse` is false: one that Nomad does not have."""
     can_filter: bool = True  # Whether `filter` is supported.
     has_pages: bool = True  # Whether `per_page` and `next_token` are supported.
     has_prefix: bool = True  # Whether `prefix` is supported.

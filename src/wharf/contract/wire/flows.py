@@ -25,6 +25,27 @@ DEFAULT_BACKFILLED_RUNS: Final = 50
 FLOW_LIST: Final = ListFeatures(record=Job)
 
 
+class RunSort(StrEnum):
+    """The order of a list of runs."""
+
+    NEWEST = "newest"  # The run that began last is the first. A retry does not change when a run began.
+    CHANGED = "changed"  # The run is the first that was submitted, or of which a step began or ended, last.
+
+
+class RunState(StrEnum):
+    """Which runs a list has: those with a `RunStatus`, or one of two further words."""
+
+    GATED = "gated"  # A step waits for the approval of a person.
+    ACTIVE = "active"  # It has not ended.
+    WAITING = "waiting"
+    RUNNING = "running"
+    CANCELING = "canceling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    SKIPPED = "skipped"
+
+
 class RunCancelRequest(Record):
     """A request to cancel a run. A second one stops its final steps too."""
 
@@ -129,7 +150,11 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "flow.runs", "/v1/runs", need=permissions.READ_JOB, summary="List runs: jobs with steps.",
         list_features=ListFeatures(record=Job, filtering_parameters=("flow",)), reply_type=list[RunStub],
-        parameters=(text("flow", "Only runs of the flow with this ID."),),
+        parameters=(
+            text("flow", "Only runs of the flow with this ID."),
+            text("state", f"Only runs in this state: {', '.join(RunState)}. It may be combined with a filter."),
+            text("sort", "`newest`: the run that began last first; `changed`: the run that changed last first. Without it: by namespace and ID."),
+        ),
     ),
     define_read(
         "flow.run", f"{JOB_PATH}/run", need=permissions.READ_JOB,

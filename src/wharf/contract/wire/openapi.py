@@ -311,7 +311,7 @@ def list_common_parameters(endpoint: Endpoint) -> list[str]:
         names += ["prefix"] if features.has_prefix else []
         names += ["filter"] if features.can_filter else []
         names += ["per_page", "next_token"] if features.has_pages else []
-        names += ["reverse"] if features.can_reverse else []
+        names += ["reverse"] if features.can_reverse or features.reversing_parameter else []
     names += ["region", "pretty"]
     if takes_idempotency_key(endpoint):
         names.append("idempotency_key")

@@ -18,6 +18,7 @@ from wharf.contract.wire.endpoint import (
     define_write,
     flag,
     text,
+    unsigned,
 )
 
 
@@ -155,6 +156,63 @@ class StateSizes(Record):
     engine: dict[str, Any]  # Facts about the log engine, by name.
 
 
+class SnapshotFile(Record):
+    """A snapshot that a server has saved on schedule."""
+
+    name: str
+    saved_at: int  # In ns since the epoch.
+    size_bytes: int
+    index: int = 0  # Log index of its state; only of the newest one.
+
+
+class ScheduledSnapshots(Record):
+    """The snapshots that a server saves by itself. Downloads by operators are not among them."""
+
+    server_id: str
+    interval: int  # In ns; 0: it saves none.
+    keep: int  # How many it retains.
+    folder: str
+    snapshots: list[SnapshotFile]  # The newest first, 100 at most.
+    problem: str = ""  # Why the folder cannot be read; empty if it can.
+
+
+class AuditEntry(Record):
+    """A line of the audit log: a request that writes, or the begin or end of a command in a task."""
+
+    time: int  # In ns since the epoch, in steps of a millisecond.
+    request_id: str = ""
+    endpoint: str = ""  # Its name, such as `job.register`.
+    method: str = ""
+    path: str = ""  # Without the query and without secrets.
+    region: str = ""
+    namespace: str = ""
+    accessor_id: str = ""  # The token of the caller, not its secret.
+    token_name: str = ""
+    source: str = ""  # The address of the caller.
+    status: int = 0  # The HTTP status of the reply.
+    index: int = 0  # Log index of the write; 0 if nothing was written.
+    error: str = ""
+    duration_ms: float = 0.0  # How long a command in a task ran.
+    allocation_id: str = ""
+    task: str = ""
+    command: tuple[str, ...] = ()  # The words of a command in a task.
+    exit_code: int | None = None
+
+
+class AuditEntries(Record):
+    """Entries of the audit log of one server, the newest first."""
+
+    server_id: str
+    entries: tuple[AuditEntry, ...]
+    next_token: str = ""  # Selects older entries; empty if there are none.
+    is_incomplete: bool = False
+    """Whether the search stopped early because it had read 16 MB; `NextToken` continues there."""
+
+
+DEFAULT_AUDIT_ENTRIES: Final = 100
+MAX_AUDIT_ENTRIES: Final = 500
+"""Limits the size of a reply: an entry can have some kilobytes."""
+MAX_AUDIT_SEARCH_CHARS: Final = 200
 _CONFIGURATION: Final = "/v1/operator/scheduler/configuration"
 _AUTOPILOT: Final = "/v1/operator/autopilot/configuration"
 _CAS_PARAMETER: Final = text("cas", "Write only if the stored document still has this ModifyIndex.")
@@ -212,10 +270,26 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         content_type="application/x-gzip",
         summary="Download the whole state as a gzip archive. Secrets in it stay encrypted with the keyring.",
     ),
+    define_local(
+        "operator.snapshots", "/v1/operator/snapshots", need=permissions.READ_OPERATOR, reply_type=ScheduledSnapshots,
+        summary="List the snapshots that a server has saved on schedule, the newest first.", refusal_statuses=(501,),
+        parameters=(text("server_id", "Forward the request to this server: its ID or name, or `leader`."),),
+    ),
     Endpoint(
         name="operator.restore_snapshot", method="PUT", path="/v1/operator/snapshot", kind=EndpointKind.LOCAL,
         need=permissions.MANAGEMENT_TOKEN, has_streamed_body=True, body_type=bytes, is_audited=True,
         summary="Replace the whole state with a snapshot. A damaged snapshot changes nothing.",
+    ),
+    define_local(
+        "operator.audit", "/v1/operator/audit", need=permissions.MANAGEMENT_TOKEN, reply_type=AuditEntries,
+        summary="Read the audit log of a server, the newest entries first.", refusal_statuses=(404, 501, 503),
+        parameters=(
+            text("search", "Words that an entry must have, such as `job.register` or the name of a token."),
+            flag("failed", "Only requests that were refused or failed."),
+            unsigned("limit", f"How many entries to return, at most {MAX_AUDIT_ENTRIES}; {DEFAULT_AUDIT_ENTRIES} by default."),
+            text("next_token", "Continue with older entries: the `NextToken` of the previous reply."),
+            text("server_id", "Forward the request to this server: its ID or name, or `leader`."),
+        ),
     ),
     define_local(
         "operator.license", "/v1/operator/license", need=permissions.READ_OPERATOR,

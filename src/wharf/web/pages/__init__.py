@@ -25,6 +25,7 @@ from wharf.web.pages import (
     servers,
     services,
     sign_in,
+    steps,
     terminal,
     variables,
     versions,
@@ -32,7 +33,7 @@ from wharf.web.pages import (
 )
 
 ROUTES: Final[tuple[Route, ...]] = (
-    *overview.ROUTES, *jobs.ROUTES, *logs.ROUTES, *versions.ROUTES, *actions.ROUTES, *runs.ROUTES, *run.ROUTES, *allocations.ROUTES, *files.ROUTES, *terminal.ROUTES, *nodes.ROUTES, *sign_in.ROUTES,
+    *overview.ROUTES, *jobs.ROUTES, *logs.ROUTES, *versions.ROUTES, *actions.ROUTES, *runs.ROUTES, *steps.ROUTES, *run.ROUTES, *allocations.ROUTES, *files.ROUTES, *terminal.ROUTES, *nodes.ROUTES, *sign_in.ROUTES,
     *provider_sign_in.ROUTES,
     *search.ROUTES, *queue.ROUTES, *servers.ROUTES, *access.ROUTES, *namespaces.ROUTES, *quotas.ROUTES, *limits.ROUTES, *pools.ROUTES,
     *services.ROUTES, *variables.ROUTES, *volumes.ROUTES, *activity.ROUTES,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from wharf.contract.client.errors import RequestRefused
 from wharf.contract.model.explanations import JobExplanation
@@ -35,6 +35,7 @@ MAX_SERVICE_INSTANCES: Final = 10
 
 async def list_jobs(request: PageRequest) -> Page | Redirect:
     """Show one page of the jobs. Without a filter, the runs of periodic and parameterized jobs are left out."""
+    narrowed: dict[str, Any] = {} if request.query.get("filter") else {"filter": WITHOUT_CHILDREN}
     view = await fetch_list(
         request,
         ("jobs",),
@@ -43,7 +44,7 @@ async def list_jobs(request: PageRequest) -> Page | Redirect:
         searched=("ID", "Name"),
         sort="changed" if request.query.get("sort") == "changed" else "",
         namespace=request.listed_namespace,
-        **({} if request.query.get("filter") else {"filter": WITHOUT_CHILDREN}),
+        **narrowed,
     )
     if isinstance(view, Redirect):
         return view

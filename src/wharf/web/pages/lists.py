@@ -23,6 +23,8 @@ async def fetch_list(
     list_records: Callable[..., Any],  # A list method of the client.
     build_row: Callable[[Any], R],  # Takes the type of record that the method lists.
     searched: tuple[str, ...] = (),
+    *,
+    can_go_back: bool = True,
     **fixed_options: Any,
 ) -> ListView[R] | Redirect:
     """Return the page of the list that the address names. A filter that the API refuses is an error beside the filter.
@@ -30,6 +32,7 @@ async def fetch_list(
     A filter without an operator is searched in the fields `searched`, such as `Name`.
 
     The address of the previous page has the token `before`: the list is read backwards to find where that page begins.
+    `can_go_back`: whether the API lists backwards.
     """
     per_page = read_page_size(request.query)
     options = {
@@ -37,7 +40,7 @@ async def fetch_list(
         "prefix": request.query.get("prefix", ""),
         **fixed_options,
     }
-    if before := request.query.get("before"):
+    if can_go_back and (before := request.query.get("before")):
         parameters = {name: value for name, value in request.query.items() if name not in ("before", "token")}
         token = await _find_previous_token(partial(list_records, **options, next_token=before, reverse=True), per_page)
         return Redirect(build_link(*path, **parameters, token=token))
@@ -52,7 +55,7 @@ async def fetch_list(
             path, request.query, (), next_token="", error=describe_filter_error(refusal.text, searched)
         )
     rows = tuple(build_row(record) for record in reply.value)
-    return build_list_view(path, request.query, rows, next_token=reply.next_token)
+    return build_list_view(path, request.query, rows, next_token=reply.next_token, can_go_back=can_go_back)
 
 
 async def _find_previous_token(list_backwards: Callable[..., Any], per_page: int) -> str:
@@ -83,10 +86,10 @@ PLAIN_TEXT: Final = re.compile(r"[^\s\"'`=!()<>]+")
 FILTER_ERROR: Final = "failed to read filter expression:"
 
 
-def build_list_path(path: str, request: PageRequest, *, has_namespace: bool = False) -> str:
-    """Return the request of the API that returns the list which the address of the page names."""
+def build_list_path(path: str, request: PageRequest, *, has_namespace: bool = False, **fixed: str) -> str:
+    """Return the request of the API that returns the list which the address of the page names. `fixed`: further parameters."""
     query = {"namespace": request.listed_namespace} if has_namespace else {}
-    query |= {name: request.query[name] for name in LIST_OPTIONS if request.query.get(name)}
+    query |= {name: request.query[name] for name in LIST_OPTIONS if request.query.get(name)} | fixed
     return f"{path}?{urlencode(query, safe='*')}" if query else path
 
 

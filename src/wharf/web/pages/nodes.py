@@ -7,6 +7,7 @@ from wharf.contract.client.errors import InvalidRequest, NotFound
 from wharf.contract.model.refusal import RefusalCode
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes.messages import DrainSpec
+from wharf.contract.wire.nodes.use import NodeOrder
 from wharf.web.page import Page, PageRequest, Redirect, Route
 from wharf.web.pages.confirmation import ask_first, is_confirmed
 from wharf.web.pages.figures import fetch_figures
@@ -15,24 +16,41 @@ from wharf.web.pages.people import find_names
 from wharf.web.rendering import MIN_SHORT_ID, UUID, build_link, quote_for_filter
 from wharf.web.views.charts import HISTORY
 from wharf.web.views.fleet import build_fleet_view, read_grouping
-from wharf.web.views.nodes import DEADLINE_TEXTS, DRAIN_DEADLINES_S, MAX_ALLOCATIONS, build_node_page, build_node_row
+from wharf.web.views.nodes import (
+    DEADLINE_TEXTS,
+    DRAIN_DEADLINES_S,
+    MAX_ALLOCATIONS,
+    build_node_page,
+    build_node_row,
+    read_node_order,
+)
 
 
 async def list_nodes(request: PageRequest) -> Page | Redirect:
     """Show one page of the nodes."""
+    order = read_node_order(request.query.get("sort", ""))
     view = await fetch_list(
-        request, ("nodes",), request.client.nodes.list, build_node_row, searched=("Name", "ID"), resources=True
+        request,
+        ("nodes",),
+        request.client.nodes.list,
+        build_node_row,
+        searched=("Name", "ID"),
+        resources=True,
+        use=True,
+        sort=order,
     )
     if isinstance(view, Redirect):
         return view
+    is_by_use = order is NodeOrder.USE
     return Page(
         "nodes.html",
         "Nodes",
         view,
         section="nodes",
-        topics=("Node",),
+        topics=("Node", "Allocation" if is_by_use else "Allocation:*rows"),
+        refresh_pause_s=FLEET_PAUSE_S if is_by_use else 0,
         command=build_list_command("wharf node status", request),
-        api_path=build_list_path("/v1/nodes", request),
+        api_path=build_list_path("/v1/nodes", request, use="true", sort=order),
     )
 
 

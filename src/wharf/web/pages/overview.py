@@ -8,12 +8,14 @@ from typing import Final, NamedTuple, TypeVar
 from wharf.contract.client.errors import Forbidden, RequestRefused
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.jobs.run_views import RunStub
+from wharf.contract.wire.flows import RunSort, RunState
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.limits import LimiterStatus
 from wharf.contract.wire.nodes.messages import NodeListStub
 from wharf.web.page import ALL_NAMESPACES, Page, PageRequest, Redirect, Route
 from wharf.web.pages.people import find_names
-from wharf.web.views.overview import MAX_RECENT_JOBS, build_overview
+from wharf.web.views.overview import MAX_RECENT_JOBS, MAX_TROUBLES_OF_A_KIND, build_overview
 from wharf.web.views.quotas import QuotaRow, build_quota_list
 
 T = TypeVar("T")
@@ -28,13 +30,13 @@ MAX_FAILED_ROLLOUTS: Final = 20
 async def show_overview(request: PageRequest) -> Page | Redirect:
     """Show what needs a person, and the jobs that changed last."""
     parts = _Parts(must_sign_in=request.visitor.can_sign_in and not request.visitor.is_signed_in)
-    waiting, rollouts, jobs, (troubled, has_ready), leader, (limits, quotas) = await asyncio.gather(
+    waiting, rollouts, jobs, (troubled, has_ready), leader, ((limits, quotas), gated_runs) = await asyncio.gather(
         parts.read("jobs that wait", _list_waiting(request), []),
         parts.read("rollouts", _list_rollouts(request), []),
         parts.read("jobs", _list_jobs(request), ListedJobs([], [], [])),
         parts.read("nodes", _list_troubled_nodes(request), ([], True)),
         parts.read("the leader", request.client.status.leader(), "unknown"),
-        _read_amounts(request),
+        asyncio.gather(_read_amounts(request), _list_gated_runs(request)),
     )
     if isinstance(parts.refusal, Forbidden) and len(parts.missing) >= MAX_MISSING_PARTS:
         raise parts.refusal  # The person may see nothing of the page.
@@ -50,6 +52,7 @@ async def show_overview(request: PageRequest) -> Page | Redirect:
         request.now_ns,
         has_ready_nodes=has_ready,
         unfinished_jobs=jobs.unfinished,
+        gated_runs=gated_runs,
         names=await find_names(request, (each.last_drain.accessor_id for each in troubled if each.last_drain)),
         missing=f"Not shown: {', '.join(parts.missing)}. {parts.refusal.text}" if parts.refusal else "",
     )
@@ -111,6 +114,20 @@ async def _list_jobs(request: PageRequest) -> ListedJobs:
         list_last_changed(filter='ParentID == ""', per_page=MAX_RECENT_JOBS),
     )
     return ListedJobs(ended.value, unfinished.value, recent.value)
+
+
+async def _list_gated_runs(request: PageRequest) -> list[RunStub]:
+    """Return the newest runs of which a step waits for approval, one more than the page shows; none if they are refused."""
+    try:
+        reply = await request.client.flows.list_runs(
+            state=RunState.GATED.value,
+            sort=RunSort.NEWEST.value,
+            namespace=ALL_NAMESPACES,
+            per_page=MAX_TROUBLES_OF_A_KIND + 1,
+        )
+    except RequestRefused:
+        return []
+    return reply.value
 
 
 async def _list_rollouts(request: PageRequest) -> list[Deployment]:

@@ -1,22 +1,43 @@
-"""What the pages of jobs show of runs: their steps, the runs of a flow, and the forms that change a run."""
+"""Lists of runs, what the pages of jobs show of runs, and the forms that change a run."""
 
+import asyncio
+import shlex
 from typing import Final
+from urllib.parse import urlencode
 
 from wharf.contract.client.errors import InvalidRequest, RequestRefused
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import RefusalCode
+from wharf.contract.wire.flows import RunSort, RunState
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
-from wharf.web.pages.lists import fetch_list
+from wharf.web.pages.lists import expand_filter, fetch_list, find_sign_in
+from wharf.web.pages.steps import read_outputs
 from wharf.web.rendering import build_link, quote_segment
 from wharf.web.views.runs import (
+    MAX_FLOWS,
     MAX_RUNS,
+    AllRunsView,
+    FlowRow,
     RunRow,
     RunSection,
     RunsView,
+    build_flow_row,
     build_retry_view,
     build_run_row,
     build_run_section,
 )
+
+ENDED_STATES: Final = frozenset(
+    {RunState.SUCCEEDED.value, RunState.FAILED.value, RunState.CANCELED.value, RunState.SKIPPED.value}
+)
+SLOW_REFRESH_S: Final = 10
+"""The pause between two updates of a list of runs that ended in one way: the servers read the steps of all runs for it."""
+SEARCHED: Final = ("ID",)
+"""The fields in which a filter without an operator is searched."""
+NAME_SORT: Final = "name"
+"""The order by namespace and ID, for which the API needs no parameter."""
+SORTS: Final = {"": RunSort.NEWEST.value, RunSort.CHANGED.value: RunSort.CHANGED.value, NAME_SORT: ""}
+"""The orders of the page, each with that of the API."""
 
 
 async def read_runs(request: PageRequest, job: Job) -> tuple[RunSection | None, tuple[RunRow, ...]]:
@@ -25,17 +46,66 @@ async def read_runs(request: PageRequest, job: Job) -> tuple[RunSection | None, 
         return None, ()
     flows = request.client.flows
     if not job.is_run:
-        reply = await flows.list_runs(flow=job.id, namespace=job.namespace, per_page=MAX_RUNS, reverse=True)
+        reply = await flows.list_runs(
+            flow=job.id, namespace=job.namespace, per_page=MAX_RUNS, sort=RunSort.NEWEST.value
+        )
         return None, tuple(build_run_row(each, request.now_ns) for each in reply.value)
     try:
         run = (await flows.read_run(job.id, namespace=job.namespace)).value
     except RequestRefused:
         return None, ()  # It was deleted meanwhile. The page shows the rest.
-    return build_run_section(run, request.query.get("namespace", ""), request.now_ns), ()
+    outputs = await read_outputs(request, job, run)
+    return build_run_section(run, request.query.get("namespace", ""), request.now_ns, outputs), ()
+
+
+async def list_all_runs(request: PageRequest) -> Page | Redirect:
+    """Show one page of all runs, the newest first, and on the first page the flows that make runs."""
+    query, namespace = request.query, request.listed_namespace
+    sort = SORTS.get(query.get("sort", ""), RunSort.NEWEST.value)
+    state = query.get("state", "")
+    view, (flows, has_more_flows) = await asyncio.gather(
+        fetch_list(
+            request,
+            ("flows",),
+            request.client.flows.list_runs,
+            lambda run: build_run_row(run, request.now_ns),
+            searched=SEARCHED,
+            namespace=namespace,
+            sort=sort,
+            state=state,
+        ),
+        _list_flows(request, is_shown=not any(query.get(name) for name in ("state", "filter", "token", "before"))),
+    )
+    if isinstance(view, Redirect):
+        return view
+    if (sign_in := find_sign_in(request, has_rows=bool(view.rows or view.error or flows))) is not None:
+        return sign_in
+    expression = expand_filter(query.get("filter", ""), SEARCHED)
+    api_query = {"namespace": namespace, "sort": sort, "state": state, "filter": expression}
+    options = (("-namespace", query.get("namespace", "")), ("--state", state), ("--filter", expression))
+    return Page(
+        "flows.html",
+        "Runs",
+        AllRunsView(view, flows, has_more_flows),
+        section="jobs",
+        namespace=namespace,
+        topics=("Job", "Allocation:*rows", "Evaluation:*rows"),
+        refresh_pause_s=SLOW_REFRESH_S if state in ENDED_STATES else 0,
+        command=shlex.join(["wharf", "flow", "list", *(word for option in options if option[1] for word in option)]),
+        api_path=f"/v1/runs?{urlencode({name: value for name, value in api_query.items() if value}, safe='*')}",
+    )
+
+
+async def _list_flows(request: PageRequest, *, is_shown: bool) -> tuple[tuple[FlowRow, ...], bool]:
+    """Return the first flows, and whether there are more; none if the page does not show them."""
+    if not is_shown:
+        return (), False
+    reply = await request.client.flows.list(namespace=request.listed_namespace, per_page=MAX_FLOWS)
+    return tuple(build_flow_row(each, request.now_ns) for each in reply.value), bool(reply.next_token)
 
 
 async def list_runs(request: PageRequest) -> Page | Redirect:
-    """Show one page of the runs of a flow."""
+    """Show one page of the runs of a flow, the newest first."""
     job_id, namespace = request.path_values["job"], request.namespace
     view = await fetch_list(
         request,
@@ -44,6 +114,7 @@ async def list_runs(request: PageRequest) -> Page | Redirect:
         lambda run: build_run_row(run, request.now_ns),
         namespace=namespace,
         flow=job_id,
+        sort=RunSort.NEWEST.value,
     )
     if isinstance(view, Redirect):
         return view
@@ -55,7 +126,7 @@ async def list_runs(request: PageRequest) -> Page | Redirect:
         section="jobs",
         topics=("Job", "Allocation:*rows", "Evaluation:*rows"),
         command=f"wharf flow list{option} {job_id}",
-        api_path=f"/v1/runs?flow={quote_segment(job_id)}&namespace={quote_segment(namespace)}",
+        api_path=f"/v1/runs?flow={quote_segment(job_id)}&namespace={quote_segment(namespace)}&sort=newest",
     )
 
 
@@ -105,6 +176,7 @@ def _link_to_job(request: PageRequest) -> str:
 
 
 ROUTES: Final = (
+    Route("flows", list_all_runs, is_shared=True),
     Route("jobs/{job}/runs", list_runs, is_shared=True),
     Route("jobs/{job}/cancel", cancel_run, method="POST"),
     Route("jobs/{job}/answer", answer_gate, method="POST"),

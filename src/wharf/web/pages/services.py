@@ -3,8 +3,9 @@
 from typing import Any, Final
 
 from wharf.web.page import Page, PageRequest, Redirect, Route
+from wharf.web.pages.confirmation import ask_first, is_confirmed
 from wharf.web.pages.lists import fetch_list
-from wharf.web.rendering import quote_segment
+from wharf.web.rendering import build_link, quote_segment
 from wharf.web.views.services import build_instance_row, build_service_list
 
 
@@ -37,6 +38,7 @@ async def show_service(request: PageRequest) -> Page | Redirect:
         list_instances,
         build_instance_row,
         namespace=request.namespace,
+        can_go_back=False,
     )
     if isinstance(view, Redirect):
         return view
@@ -51,7 +53,25 @@ async def show_service(request: PageRequest) -> Page | Redirect:
     )
 
 
+async def deregister_instance(request: PageRequest) -> Page | Redirect:
+    """Delete the registration of an instance of a service."""
+    name, instance_id = request.path_values["service"], request.path_values["instance"]
+    url = build_link("services", name, namespace=request.query.get("namespace"))
+    if not is_confirmed(request):
+        return ask_first(
+            request,
+            f"Deregister an instance of {name}?",
+            f"Clients of the service no longer find the instance {instance_id}. Its task keeps running, and registers it again "
+            "when it is restarted.",
+            button="Deregister",
+            cancel_url=url,
+        )
+    await request.client.services.delete(name, instance_id, namespace=request.namespace)
+    return Redirect(url, "The instance is deregistered.")
+
+
 ROUTES: Final = (
     Route("services", list_services, is_shared=True),
     Route("services/{service}", show_service, is_shared=True),
+    Route("services/{service}/{instance}/deregister", deregister_instance, method="POST"),
 )

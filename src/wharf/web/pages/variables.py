@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from wharf.contract.client.errors import Conflict, NotFound
 from wharf.contract.model.refusal import RefusalCode
 from wharf.contract.wire.variables import VariableView
@@ -24,6 +22,7 @@ async def list_variables(request: PageRequest) -> Page | Redirect:
         request.client.variables.list,
         lambda variable: build_variable_row(variable, request.now_ns),
         namespace=request.listed_namespace,
+        can_go_back=False,
     )
     if isinstance(view, Redirect):
         return view
@@ -32,9 +31,10 @@ async def list_variables(request: PageRequest) -> Page | Redirect:
     return Page(
         "variables.html",
         "Variables",
-        msgspec.structs.replace(view, previous_url=""),  # The API does not list them backwards.
+        view,
         section="cluster",
         topics=("Variable",),
+        has_rights_anywhere=True,
         command="wharf var list",
         api_path="/v1/vars?namespace=*",
     )

@@ -22,6 +22,8 @@ class ListView(msgspec.Struct, Generic[R], frozen=True):
     namespace: str = ""
     sort: str = ""
     """The order, if it is not the usual one."""
+    state: str = ""
+    """The state of the rows, if the list has only those in one state."""
     error: str = ""
     """Why the filter was refused; then there are no rows."""
     next_url: str = ""
@@ -37,19 +39,30 @@ def read_page_size(query: Mapping[str, str]) -> int:
 
 
 def build_list_view(
-    path: tuple[str, ...], query: Mapping[str, str], rows: tuple[R, ...], *, next_token: str, error: str = ""
+    path: tuple[str, ...],
+    query: Mapping[str, str],
+    rows: tuple[R, ...],
+    *,
+    next_token: str,
+    error: str = "",
+    can_go_back: bool = True,
 ) -> ListView[R]:
-    """Return the page with these rows. `next_token`: where the next page begins; empty on the last page."""
-    parameters = {name: query[name] for name in ("namespace", "filter", "sort", "rows", "prefix") if query.get(name)}
+    """Return the page with these rows. `next_token`: where the next page begins; empty on the last page.
+
+    `can_go_back`: whether the API can list backwards, to find the previous page.
+    """
+    names = ("namespace", "filter", "sort", "state", "rows", "prefix")
+    parameters = {name: query[name] for name in names if query.get(name)}
     token = query.get("token", "")
     return ListView(
         rows=rows,
         filter=query.get("filter", ""),
         namespace=query.get("namespace", ""),
         sort=query.get("sort", ""),
+        state=query.get("state", ""),
         error=error,
         next_url=build_link(*path, **parameters, token=next_token) if next_token else "",
-        previous_url=build_link(*path, **parameters, before=token) if token else "",
+        previous_url=build_link(*path, **parameters, before=token) if token and can_go_back else "",
         first_url=build_link(*path, **parameters) if token else "",
     )
 

@@ -9,7 +9,7 @@ from wharf.contract.model.nodes.resources import NodeDevice, NodeResources, Rese
 from wharf.contract.model.resource_usage import get_capacity
 from wharf.contract.model.times import to_ns
 from wharf.contract.wire.nodes.messages import NodeListStub, NodeView
-from wharf.contract.wire.nodes.use import NodeUse
+from wharf.contract.wire.nodes.use import NodeOrder, NodeUse, RequestedResources
 from wharf.web.rendering import build_link, format_age, format_clock, format_span
 from wharf.web.views.allocations import AllocationRow, build_allocation_row
 from wharf.web.views.charts import Chart, build_chart, read_map, read_number
@@ -48,9 +48,14 @@ class NodeRow(msgspec.Struct, frozen=True):
     pool: str
     node_class: str
     datacenter: str
-    cpu: int
-    memory: int
+    cpu: Amount
+    memory: Amount
     version: str
+
+    @property
+    def fullest(self) -> Amount:
+        """The resource of which allocations request the larger share."""
+        return max(self.cpu, self.memory, key=lambda amount: amount.percent)
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
@@ -137,12 +142,19 @@ DEADLINE_TEXTS = {
 """What each deadline means."""
 
 
+def read_node_order(text: str) -> NodeOrder:
+    """Return the order that the address names, if it is one; by name otherwise."""
+    return NodeOrder(text) if text in tuple(NodeOrder) else NodeOrder.NAME
+
+
 def build_node_row(node: NodeListStub) -> NodeRow:
     """Return a node as the list shows it."""
     capacity = get_capacity(
         node.node_resources if isinstance(node.node_resources, NodeResources) else None,
         node.reserved_resources if isinstance(node.reserved_resources, ReservedResources) else None,
     )
+    requested = node.requested_resources
+    use = requested if isinstance(requested, RequestedResources) else RequestedResources()
     return NodeRow(
         key=node.id,
         url=build_link("nodes", node.id),
@@ -152,8 +164,8 @@ def build_node_row(node: NodeListStub) -> NodeRow:
         pool=node.node_pool,
         node_class=node.node_class,
         datacenter=node.datacenter,
-        cpu=capacity.cpu,
-        memory=capacity.memory_mb,
+        cpu=Amount("CPU", "MHz", use.cpu, capacity.cpu),
+        memory=Amount("Memory", "MB", use.memory_mb, capacity.memory_mb),
         version=node.version,
     )
 

@@ -7,6 +7,8 @@ import msgspec
 
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
+from wharf.contract.model.jobs.run_views import RunStub
+from wharf.contract.wire.flows import RunState
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.jobs.states import AllocationCounts, count_allocations, is_parent
 from wharf.contract.wire.limits import LimiterStatus
@@ -55,6 +57,7 @@ def build_overview(
     *,
     has_ready_nodes: bool,
     unfinished_jobs: Sequence[JobStub] = (),
+    gated_runs: Sequence[RunStub] = (),
     missing: str = "",
     names: Names | None = None,
 ) -> Overview:
@@ -69,6 +72,7 @@ def build_overview(
         *_list_failed(failed_jobs),
         *_list_failing(job for job in unfinished_jobs if (job.namespace, job.id) not in known),
         *_list_waiting(waiting, now_ns),
+        *_list_gated(gated_runs),
         *_list_rollouts(deployments),
         *_list_nodes(nodes, names or {}),
         *_list_quotas(quotas),
@@ -200,6 +204,18 @@ def _list_failed(jobs: list[JobStub]) -> list[Trouble]:
     if len(failed) > MAX_TROUBLES_OF_A_KIND:
         text = count_noun(len(failed) - MAX_TROUBLES_OF_A_KIND, "more job failed", "more jobs failed")
         troubles.append(Trouble(Tone.BAD, text, build_link("jobs", filter='Status == "dead"')))
+    return troubles
+
+
+def _list_gated(runs: Sequence[RunStub]) -> list[Trouble]:
+    """Return a sentence for each run of which a step waits for approval."""
+    troubles = []
+    for run in runs[:MAX_TROUBLES_OF_A_KIND]:
+        url = build_link("jobs", run.job_id, namespace="" if run.namespace == "default" else run.namespace)
+        troubles.append(Trouble(Tone.WAIT, f"The run {run.job_id} waits for approval", url, run.text))
+    if len(runs) > MAX_TROUBLES_OF_A_KIND:
+        url = build_link("flows", state=RunState.GATED.value)
+        troubles.append(Trouble(Tone.WAIT, "More runs wait for approval", url))
     return troubles
 
 

@@ -1,28 +1,41 @@
-"""The steps of a run as a picture and as a table, and the list of the runs of a flow."""
+"""The steps of a run as a picture and as a table, and lists of runs and flows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from wharf.contract.model.jobs.array_views import ArrayCounts
-from wharf.contract.model.jobs.run_views import RunStatus, RunStub, RunView, StepStatus, StepView
+from wharf.contract.model.jobs.run_views import FlowStub, RunStatus, RunStub, RunView, StepStatus, StepView
+from wharf.contract.model.jobs.step_outputs import StepOutputsView
 from wharf.contract.model.jobs.step_states import StepOutcome
-from wharf.contract.wire.flows import RunRetryResponse
+from wharf.contract.wire.flows import RunRetryResponse, RunState
 from wharf.web.rendering import build_link, format_age, format_span
 from wharf.web.views.listing import ListView
 from wharf.web.views.states import State, Tone
+from wharf.web.views.step_outputs import OutputSummary, summarize_outputs
 
 MAX_BOXES: Final = 120
 """Steps of a picture. A page has at most 3,000 elements, and a box has up to six."""
 MAX_ROWS: Final = 150
-"""Steps of the table; a row has up to eleven elements."""
+"""Steps of the table; a row has up to twelve elements, and a few have outputs with seven more."""
 MAX_SHOWN_NEEDS: Final = 5
 """Needs that a row of the table names."""
 MAX_PATH_STEPS: Final = 20
 """Steps of the critical path that a page names, the last ones."""
 MAX_RUNS: Final = 20
 """Runs that the page of a flow shows, the newest first."""
+MAX_FLOWS: Final = 50
+"""Flows that the page of all runs shows."""
+SHOWN_STATES: Final = (
+    ("", "all"),
+    (RunState.GATED.value, "waiting for approval"),
+    (RunState.ACTIVE.value, "not ended"),
+    (RunState.FAILED.value, "failed"),
+    (RunState.SUCCEEDED.value, "succeeded"),
+    (RunState.CANCELED.value, "canceled"),
+)
+"""The states by which people select runs. The address accepts all others of the API too."""
 
 STEP_TONES: Final = {
     StepStatus.WAITING: Tone.IDLE,
@@ -82,11 +95,14 @@ class StepRow(msgspec.Struct, frozen=True):
 
     key: str
     name: str
+    url: str
+    """The page of the step."""
     layer: int
     state: State
     elements: str
     duration: str
     text: str
+    outputs: OutputSummary | None
     needs: str
     is_critical: bool
     retry_url: str
@@ -109,6 +125,10 @@ class RunSection(msgspec.Struct, frozen=True):
     questions: tuple[GateQuestion, ...]
     critical_path: str
     has_ended: bool
+    can_cancel: bool
+    """Whether it has not ended, and its final steps were not stopped yet."""
+    is_canceling: bool
+    """Whether it was canceled, and another cancellation stops its final steps too."""
     can_retry: bool
     retry_url: str
     cancel_url: str
@@ -118,12 +138,16 @@ class RunSection(msgspec.Struct, frozen=True):
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """A run in the list of the runs of a flow."""
+    """A run in a list."""
 
     key: str
+    job_id: str
     name: str
+    """The ID of its job, without that of its flow."""
     url: str
     namespace: str
+    flow: str
+    flow_url: str
     state: State
     text: str
     steps: str
@@ -138,6 +162,33 @@ class RunsView(msgspec.Struct, frozen=True):
     flow: str
     flow_url: str
     list: ListView[RunRow]
+
+
+class FlowRow(msgspec.Struct, frozen=True):
+    """A flow in the list of all flows."""
+
+    key: str
+    job_id: str
+    url: str
+    runs_url: str
+    namespace: str
+    launched: str
+    """What launches its runs."""
+    counts: str
+    latest: State | None
+    """The state of its newest run; `None` if it has none."""
+    age: str
+    created_ns: int
+    """When the newest run began."""
+
+
+class AllRunsView(msgspec.Struct, frozen=True):
+    """One page of the runs of all flows, and of other jobs with steps."""
+
+    list: ListView[RunRow]
+    flows: tuple[FlowRow, ...]
+    has_more_flows: bool
+    states: tuple[tuple[str, str], ...] = SHOWN_STATES
 
 
 class RetriedRow(msgspec.Struct, frozen=True):
@@ -166,8 +217,13 @@ def describe_step(status: StepStatus) -> State:
     return State(STEP_WORDS.get(status, str(status)), STEP_TONES[status])
 
 
-def build_run_section(run: RunView, namespace: str, now_ns: int) -> RunSection:
-    """Return what the page of a job shows of its run. `namespace` is that of the address of the page."""
+def build_run_section(
+    run: RunView, namespace: str, now_ns: int, outputs: Mapping[str, StepOutputsView] | None = None
+) -> RunSection:
+    """Return what the page of a job shows of its run.
+
+    `namespace` is that of the address of the page. `outputs` are the texts that steps left, by the names of the steps.
+    """
     shown = select_rows(run.steps)
     keys = {step.name: f"step-{number}" for number, step in enumerate(run.steps)}
     shown_names = {step.name for step in shown}
@@ -181,11 +237,15 @@ def build_run_section(run: RunView, namespace: str, now_ns: int) -> RunSection:
         attempt=run.attempts[-1].attempt if len(run.attempts) > 1 else 0,
         layers=_build_layers(run.steps[:MAX_BOXES], keys, shown_names, now_ns),
         hidden_boxes=max(0, len(run.steps) - MAX_BOXES),
-        rows=tuple(_build_row(run, step, keys[step.name], namespace, now_ns) for step in shown),
+        rows=tuple(
+            _build_row(run, step, keys[step.name], (outputs or {}).get(step.name), namespace, now_ns) for step in shown
+        ),
         hidden_rows=len(run.steps) - len(shown),
         questions=tuple(_iter_questions(run.steps, now_ns)),
         critical_path=_format_path(run, now_ns),
         has_ended=run.status.has_ended,
+        can_cancel=not run.status.has_ended and all(each.stop_cause is None for each in run.attempts[-1:]),
+        is_canceling=run.status is RunStatus.CANCELING,
         can_retry=run.status in (RunStatus.FAILED, RunStatus.CANCELED, RunStatus.SKIPPED),
         retry_url=build_link("jobs", run.job_id, "retry", namespace=namespace),
         cancel_url=build_link("jobs", run.job_id, "cancel", namespace=namespace),
@@ -218,30 +278,39 @@ def _build_layers(
             name=step.name,
             url=f"#{keys[step.name]}" if step.name in shown_names else "",
             state=describe_step(step.status),
-            detail=_format_counts(step) or _format_duration(step, now_ns),
+            detail=format_step_counts(step) or format_step_duration(step, now_ns),
             is_critical=step.is_critical,
         )
         boxes.setdefault(step.layer, []).append(box)
     return tuple(Layer(number + 1, tuple(each)) for number, each in sorted(boxes.items()))
 
 
-def _build_row(run: RunView, step: StepView, key: str, namespace: str, now_ns: int) -> StepRow:
-    newest = run.attempts[-1].attempt if run.attempts else 0
-    origin = f"kept from attempt {step.attempt}" if step.attempt and step.attempt < newest else ""
+def _build_row(
+    run: RunView, step: StepView, key: str, outputs: StepOutputsView | None, namespace: str, now_ns: int
+) -> StepRow:
     more = len(step.needs) - MAX_SHOWN_NEEDS
     has_ended = step.status in (StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELED)
     return StepRow(
         key=key,
         name=step.name,
+        url=build_link("jobs", run.job_id, "steps", step.name, namespace=namespace),
         layer=step.layer + 1,
         state=describe_step(step.status),
-        elements=_format_counts(step),
-        duration=_format_duration(step, now_ns),
-        text="; ".join(filter(None, (_leave_out(step), _describe_answer(step), origin))),
+        elements=format_step_counts(step),
+        duration=format_step_duration(step, now_ns),
+        text=describe_step_text(run, step),
+        outputs=summarize_outputs(outputs, is_array=step.is_array),
         needs=", ".join(step.needs[:MAX_SHOWN_NEEDS]) + (f" and {more} more" if more > 0 else ""),
         is_critical=step.is_critical,
         retry_url=build_link("jobs", run.job_id, "retry", step=step.name, namespace=namespace) if has_ended else "",
     )
+
+
+def describe_step_text(run: RunView, step: StepView) -> str:
+    """Return why a step waits or how it ended, who approved its gate, and whether a retry kept it."""
+    newest = run.attempts[-1].attempt if run.attempts else 0
+    origin = f"kept from attempt {step.attempt}" if step.attempt and step.attempt < newest else ""
+    return "; ".join(filter(None, (_leave_out(step), _describe_answer(step), origin)))
 
 
 def _leave_out(step: StepView) -> str:
@@ -258,7 +327,7 @@ def _describe_answer(step: StepView) -> str:
     return f"approved by {gate.answered_by}" + (f": {gate.answer_text}" if gate.answer_text else "")
 
 
-def _format_counts(step: StepView) -> str:
+def format_step_counts(step: StepView) -> str:
     """Return the counts of an array, such as `490 of 500, 8 run, 2 failed`; empty for a step with one element."""
     if not step.is_array:
         return ""
@@ -271,7 +340,8 @@ def _format_counts(step: StepView) -> str:
     return ", ".join(parts)
 
 
-def _format_duration(step: StepView, now_ns: int) -> str:
+def format_step_duration(step: StepView, now_ns: int) -> str:
+    """Return how long a step ran, or has been running; empty if it has not begun."""
     return format_span((step.ended_at or now_ns) - step.began_at) if step.began_at else ""
 
 
@@ -294,22 +364,52 @@ def _format_path(run: RunView, now_ns: int) -> str:
     return " → ".join([*(["…"] if len(run.critical_path) > len(shown) else []), *parts])
 
 
+def _describe_run(run: RunStub) -> State:
+    """Return the state of a run in words. One that only waits for a person does not look as if it ran."""
+    if run.counts.gated and not run.counts.running and not run.status.has_ended:
+        return State(STEP_WORDS[StepStatus.GATED], Tone.WAIT)
+    return State(str(run.status), RUN_TONES[run.status])
+
+
 def build_run_row(run: RunStub, now_ns: int) -> RunRow:
-    """Return a run as the list of the runs of a flow shows it."""
+    """Return a run as lists show it."""
     counts, end_ns = run.counts, run.ended_at if run.status.has_ended else now_ns
     ended = counts.succeeded + counts.failed + counts.skipped + counts.canceled
     state = str(run.status)
+    namespace = run.namespace if run.namespace != "default" else ""
     return RunRow(
         key=f"{run.namespace}/{run.job_id}",
+        job_id=run.job_id,
         name=run.job_id.removeprefix(f"{run.flow}/") if run.flow else run.job_id,
-        url=build_link("jobs", run.job_id, namespace=run.namespace if run.namespace != "default" else ""),
+        url=build_link("jobs", run.job_id, namespace=namespace),
         namespace=run.namespace,
-        state=State(state, RUN_TONES[run.status]),
+        flow=run.flow,
+        flow_url=build_link("jobs", run.flow, namespace=namespace) if run.flow else "",
+        state=_describe_run(run),
         text="" if run.text == state else run.text.removeprefix(f"{state}: "),
         steps=f"{ended} of {run.step_count}",
         took=format_span(end_ns - run.created_at),
         age=format_age(run.created_at, now_ns),
         created_ns=run.created_at,
+    )
+
+
+def build_flow_row(flow: FlowStub, now_ns: int) -> FlowRow:
+    """Return a flow as the list of all flows shows it."""
+    namespace = flow.namespace if flow.namespace != "default" else ""
+    latest = flow.latest
+    counts = ((flow.waiting, "waiting"), (flow.running, "running"), (flow.ended, "ended"))
+    return FlowRow(
+        key=f"{flow.namespace}/{flow.job_id}",
+        job_id=flow.job_id,
+        url=build_link("jobs", flow.job_id, namespace=namespace),
+        runs_url=build_link("jobs", flow.job_id, "runs", namespace=namespace),
+        namespace=flow.namespace,
+        launched="stopped" if flow.stop else "by schedule" if flow.is_periodic else "by dispatch",
+        counts=", ".join(f"{count:,} {word}" for count, word in counts if count) or "none yet",
+        latest=_describe_run(latest) if latest is not None else None,
+        age=format_age(latest.created_at, now_ns) if latest is not None else "",
+        created_ns=latest.created_at if latest is not None else 0,
     )
 
 

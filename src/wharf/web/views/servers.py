@@ -7,6 +7,7 @@ import msgspec
 
 from wharf.contract.wire.operator import AutopilotHealth, AutopilotServer, StateSizes
 from wharf.web.rendering import format_age
+from wharf.web.views.snapshots import SnapshotsView
 from wharf.web.views.states import State, Tone
 
 MEGABYTE: Final = 1024 * 1024
@@ -42,9 +43,12 @@ class ServersView(msgspec.Struct, frozen=True):
     index: int
     tables: tuple[tuple[str, int], ...]
     """The number of records of each table that is not empty, the largest first."""
+    snapshots: SnapshotsView
 
 
-def build_servers_view(health: AutopilotHealth, sizes: StateSizes, now_ns: int) -> ServersView:
+def build_servers_view(
+    health: AutopilotHealth, sizes: StateSizes, snapshots: SnapshotsView, now_ns: int
+) -> ServersView:
     """Return the page of the servers."""
     newest = max((server.last_index for server in health.servers), default=0)
     tables = sorted(sizes.tables.items(), key=lambda item: (-item[1], item[0]))
@@ -57,6 +61,7 @@ def build_servers_view(health: AutopilotHealth, sizes: StateSizes, now_ns: int) 
         log_size=_describe_size(int(engine.get("size_bytes", 0)), int(engine.get("quota_bytes", 0))),
         index=sizes.index,
         tables=tuple((name, count) for name, count in tables if count),
+        snapshots=snapshots,
     )
 
 

@@ -40,6 +40,7 @@ class InstanceRow(msgspec.Struct, frozen=True):
     node_url: str
     short_node_id: str
     tags: str
+    deregister_url: str
 
 
 def build_service_list(services: Sequence[NamespaceServices], prefix: str) -> CutList[ServiceRow]:
@@ -76,4 +77,7 @@ def build_instance_row(instance: ServiceRegistration) -> InstanceRow:
         node_url=build_link("nodes", instance.node_id),
         short_node_id=instance.node_id[:8],
         tags=", ".join(instance.tags or ()),
+        deregister_url=build_link(
+            "services", instance.service_name, instance.id, "deregister", namespace=instance.namespace
+        ),
     )

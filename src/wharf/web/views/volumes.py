@@ -4,11 +4,38 @@ from typing import Final
 
 import msgspec
 
+from wharf.contract.model.jobs.volumes import AccessMode
 from wharf.contract.model.volumes import HostVolume, HostVolumeState, HostVolumeStub, make_host_volume_stub
 from wharf.web.rendering import build_link, format_count
+from wharf.web.views.field_errors import FormView
+from wharf.web.views.listing import ListView
 from wharf.web.views.states import State, Tone
 
 MEGABYTE: Final = 1024 * 1024
+ACCESS_CHOICES: Final = (
+    (AccessMode.SINGLE_NODE_WRITER, "read and write (single-node-writer)"),
+    (AccessMode.SINGLE_NODE_READER, "read only (single-node-reader-only)"),
+    (AccessMode.SINGLE_NODE_SINGLE_WRITER, "one writer at a time (single-node-single-writer)"),
+    (AccessMode.SINGLE_NODE_MULTI_WRITER, "several writers (single-node-multi-writer)"),
+)
+FIELD_HINTS: Final = (
+    ("no node can create", ""),
+    ("missing name", "name"),
+    ("invalid name", "name"),
+    ("has a volume", "name"),
+    ("namespace", "namespace"),
+    ("access mode", "access"),
+    ("capacity_max", "max"),
+    ("capacity", "min"),
+    ("host path", "path"),
+    ("node pool", "pool"),
+    ("plugin", "plugin"),
+    ("node", "node"),
+)
+"""Parts of the texts of mistakes, and their fields. A text about a node is last: others name a node too."""
+NUMBER_HINTS: Final = (("min:", "min"), ("max:", "max"))
+"""The same for numbers, which the form itself checks."""
+EMPTY_VOLUME_FORM: Final = FormView({"namespace": "default", "access": AccessMode.SINGLE_NODE_WRITER})
 STATES: Final = {
     HostVolumeState.PENDING: State("waits for its node", Tone.WAIT),
     HostVolumeState.READY: State("ready", Tone.GOOD),
@@ -35,6 +62,16 @@ class VolumeView(msgspec.Struct, frozen=True):
 
     row: VolumeRow
     facts: tuple[tuple[str, str], ...]
+    delete_url: str
+
+
+class VolumeListView(msgspec.Struct, frozen=True):
+    """The list of host volumes, with the forms that add one."""
+
+    list: ListView[VolumeRow]
+    create: FormView
+    register: FormView
+    access_modes: tuple[tuple[str, str], ...] = ACCESS_CHOICES
 
 
 def build_volume_row(volume: HostVolumeStub) -> VolumeRow:
@@ -67,7 +104,11 @@ def build_volume_view(volume: HostVolume) -> VolumeView:
         ("Being deleted", "yes" if volume.deletion_started else ""),
     )
     return VolumeView(
-        build_volume_row(make_host_volume_stub(volume)), tuple((name, text) for name, text in facts if text)
+        row=build_volume_row(make_host_volume_stub(volume)),
+        facts=tuple((name, text) for name, text in facts if text),
+        delete_url=build_link(
+            "volumes", volume.id, "delete", namespace=volume.namespace if volume.namespace != "default" else ""
+        ),
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from wharf.cluster.access.caller import CallerKind
 from wharf.cluster.api.handlers.jobs.reads import JOB_NOT_FOUND_TEXT
 from wharf.cluster.api.handlers.jobs.specification import has_management_token
+from wharf.cluster.api.handlers.run_lists import parse_run_sort, parse_run_state, select_runs, sort_runs
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -85,16 +86,20 @@ def list_flows(replica: Replica, _request: Request, options: QueryOptions) -> Li
 
 
 def list_runs(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
-    """List runs, all or those of one flow."""
+    """List runs: all, those of one flow, or those in one state."""
     flow = request.get_text("flow")
+    sort, state = parse_run_sort(request.get_text("sort")), parse_run_state(request.get_text("state"))
     if flow and not options.prefix:
         options = msgspec.structs.replace(options, prefix=f"{flow}/")  # The IDs of its runs begin with it.
-    return _list_selected(
+    listing = _list_selected(
         replica,
         options,
         lambda job: _is_run(job) and job.parent_id == (flow or job.parent_id),
         lambda: partial(build_run_stub, replica, queues=RunQueues(replica)),
     )
+    if state is not None:
+        listing = select_runs(replica, listing, options, state)
+    return listing if sort is None else sort_runs(replica, listing, options, sort)
 
 
 def _list_selected(
@@ -120,6 +125,7 @@ async def _prepare_views(
     """Build the views of jobs in slices. Return the function that returns the view of a job."""
     views = {}
     build_view = start_reading()
+    work.restart()
     for job in jobs:
         if work.is_slice_over():
             await work.pause()

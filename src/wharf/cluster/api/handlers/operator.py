@@ -1,4 +1,4 @@
-"""Endpoints for operators: scheduler and autopilot configuration, servers, cluster health and garbage collection."""
+"""Endpoints for operators: scheduler and autopilot configuration, servers, cluster health, audit log and garbage collection."""
 
 import asyncio
 import re
@@ -10,12 +10,14 @@ import msgspec
 
 from wharf.cluster.api.handlers.agents.health import check_engine_health
 from wharf.cluster.api.handlers.agents.server_list import LAST_CONTACT_TAG, list_known_members
+from wharf.cluster.api.relay.members import relay_to_named_member
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import UUID_PATTERN
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler
 from wharf.cluster.operations import agents
 from wharf.cluster.operations.operator import configuration
+from wharf.cluster.server.agent_interface import AuditQuery
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.handlers.agents import (
     GET_SERVER_STATUS,
@@ -99,6 +101,29 @@ class ClusterOperatorActions:
         sizes = {name: replica.count_records(table) for name, table in replica.tables.items()}
         return ActionResult(
             operator_wire.StateSizes(index=replica.index, tables=sizes, engine=msgspec.structs.asdict(health))
+        )
+
+    async def list_audit_entries(self, request: Request) -> ActionResult:
+        """Return entries of the audit log of this server or of the one that the request names. Raises `Refusal`."""
+        limit = request.get_number("limit", default=operator_wire.DEFAULT_AUDIT_ENTRIES)
+        search = request.get_text("search")
+        if not 0 < limit <= operator_wire.MAX_AUDIT_ENTRIES:
+            raise invalid_request(f"limit is {limit}; it must be a number from 1 to {operator_wire.MAX_AUDIT_ENTRIES}")
+        if len(search) > operator_wire.MAX_AUDIT_SEARCH_CHARS:
+            raise invalid_request(
+                f"search has {len(search):,} characters; {operator_wire.MAX_AUDIT_SEARCH_CHARS} are allowed"
+            )
+        if (relayed := await relay_to_named_member(self._server, request)) is not None:
+            return relayed
+        query = AuditQuery(limit, search, request.get_flag("failed"), request.get_text("next_token"))
+        page = await self._server.agent.read_audit_log(query)
+        return ActionResult(
+            operator_wire.AuditEntries(
+                server_id=self._server.identity.member_id,
+                entries=tuple(page.entries),
+                next_token=page.next_token,
+                is_incomplete=page.is_incomplete,
+            )
         )
 
     # -- configurations --------------------------------------------------------------------------------------------
@@ -351,6 +376,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
     actions, maintenance = ClusterOperatorActions(server), MaintenanceActions(server)
     return {
         "operator.state": actions.read_state_sizes,
+        "operator.audit": actions.list_audit_entries,
         "operator.set_scheduler": actions.set_scheduler_configuration,
         "operator.set_autopilot": actions.set_autopilot_configuration,
         "operator.remove_peer": actions.remove_peer,

@@ -35,10 +35,13 @@ class SortedSnapshot(Generic[R]):
         iterate_records: Callable[[Iterable[tuple[Any, R]]], Iterator[R]],
         *,
         reverse: bool,
+        records_per_check: int = 0,
     ) -> None:
         """`build_entries` returns pairs of position and record, for those of the records that belong to the list.
-        `iterate_records` returns the records of sorted pairs.
+        `iterate_records` returns the records of sorted pairs. `records_per_check`: if positions take long to compute, how many are
+        computed in one step; 0: the usual number.
         """
+        self._records_per_check = records_per_check or RECORDS_PER_CHECK
         self._snapshot = snapshot
         self._build_entries = build_entries
         self._iterate_records = iterate_records
@@ -50,7 +53,7 @@ class SortedSnapshot(Generic[R]):
         """Read and sort the records in slices. Other tasks run in between."""
         entries: list[tuple[Any, R]] = []
         try:
-            while records := self._snapshot.read_next(RECORDS_PER_CHECK):
+            while records := self._snapshot.read_next(self._records_per_check):
                 entries += self._build_entries(records)
                 if len(entries) >= MAX_SORTED_TOGETHER:
                     self._add_part(entries)

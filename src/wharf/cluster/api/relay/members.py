@@ -17,8 +17,9 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.transport import Unreachable
+from wharf.contract.model.body_limits import cut_echo
 from wharf.contract.model.cluster import Member
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 from wharf.contract.wire.errors import CODE_HEADER, DETAIL_HEADER, REASON_HEADER
 
 LEADER_NAME: Final = "leader"
@@ -50,6 +51,20 @@ async def relay_to_member(server: Server, request: Request, member: Member) -> A
     if member.id == server.identity.member_id:
         return None
     return await build_relayed_result(await server.relay.send_to_member(member.address, build_relayed_request(request)))
+
+
+async def relay_to_named_member(server: Server, request: Request) -> ActionResult | None:
+    """Relay the request to the member that its parameter `server_id` names, and return its reply.
+
+    Return `None` if it names none, or this server. Raises `Refusal` if the name is unknown.
+    """
+    name = request.get_text("server_id")
+    if not name:
+        return None
+    member = find_member(server, name)
+    if member is None:
+        raise not_found(f"no server has the ID or name {cut_echo(name)}")
+    return await relay_to_member(server, request, member)
 
 
 class NodeHolder(msgspec.Struct, frozen=True):

@@ -5,12 +5,13 @@ before a known suffix is the id. A job named `a/plan` can therefore not be read;
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
 from urllib.parse import unquote
 
 import msgspec
 
-from wharf.contract.wire.endpoint_table import Endpoint
+from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint
 
 EndpointByMethod = dict[str, Endpoint]
 
@@ -143,6 +144,12 @@ class Router:
         if not node.methods and (node.named is not None or node.suffixes):
             return ID_PREFIX_MATCH
         return RouteMatch(node.methods, values)
+
+
+@cache
+def get_api_router() -> Router:
+    """Return the router of all endpoints, which does not change."""
+    return Router(ENDPOINTS)
 
 
 def _get_or_add_suffix(node: _PathNode, segments: tuple[str, ...]) -> _Suffix:

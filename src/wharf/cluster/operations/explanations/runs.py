@@ -79,6 +79,8 @@ class RunExplainer:
         if newest is None or StepOutcome.OPEN not in self._outcomes.values():
             return ""
         time = format_time(to_datetime(newest.deadline)) if newest.deadline else ""
+        if newest.stop_cause is not None:
+            return f"; it was stopped with its final steps by {newest.stop_cause.actor}"
         if newest.cancel_cause is not None:
             limit = f"; its final steps may run until {time}" if time else ""
             return f"; it was canceled{describe_cause(newest.cancel_cause)}{limit}"
@@ -201,6 +203,8 @@ def describe_cause(cause: StepCause | None) -> str:
             return f" because the run {cause.step} took its lock"
         case StepCauseKind.DEADLINE:
             return f" because its time was over{detail}"
+        case StepCauseKind.STOP if cause.actor:
+            return f" because {cause.actor} stopped the run{detail}"
         case StepCauseKind.STOP:
             return f" because the job was stopped{detail}"
     return f"{actor}{detail}"

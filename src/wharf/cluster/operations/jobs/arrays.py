@@ -31,6 +31,7 @@ from wharf.contract.model.jobs.array_attempts import (
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_outputs import StepOutputs
+from wharf.contract.model.jobs.step_states import StepCause
 from wharf.contract.model.log import WRITE_INDEX, Condition, DeleteRecord
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
@@ -62,16 +63,17 @@ def _refuse_format(feature: str) -> NoReturn:
     )
 
 
-def add_attempt(builder: WriteBuilder, job: Job, stored: Job | None) -> None:
+def add_attempt(builder: WriteBuilder, job: Job, stored: Job | None, *, stop_cause: StepCause | None = None) -> None:
     """Add to the write the attempt of a job version that is stored: of its new arrays and of those that changed.
 
     An array whose tasks and elements are unchanged keeps its results, for example after a change of `MaxRunning`. If the
     job is stopped, its open elements are canceled instead. Periodic and parameterized jobs have no attempts; their
-    children have. `stored` is the job until now.
+    children have. `stored` is the job until now. `stop_cause` is who stops a run with its final steps; `None`: nobody is
+    recorded.
     """
     if job.stop:
         if stored is not None and stored.is_run:
-            stop_run(builder, stored, job.submit_time)
+            stop_run(builder, stored, job.submit_time, stop_cause)
         elif stored is not None and stored.has_arrays:
             _cancel_open(builder, stored, job.submit_time)
         return

@@ -33,6 +33,7 @@ from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger, Sche
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, JobStatus, Submission
 from wharf.contract.model.jobs.periodic import PeriodicLaunch
+from wharf.contract.model.jobs.step_states import StepCause
 from wharf.contract.model.jobs.validation import find_update_error
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
@@ -212,10 +213,12 @@ def deregister_job(
     settings: JobSettings,
     eval_priority: int = 0,
     cause: str = "",
+    stop_cause: StepCause | None = None,
 ) -> Decision[JobWriteResult]:
     """Return the decision that stops the job. It stays readable until it is garbage-collected.
 
     A job that does not exist changes nothing. `eval_priority` is the priority of the evaluation; 0: that of the job.
+    `stop_cause` is who stops a run with its final steps; `None`: nobody is recorded.
     """
     if eval_priority > 0:
         check_eval_priority(eval_priority)
@@ -225,7 +228,7 @@ def deregister_job(
     # A tag belongs to one version, so the new version does not inherit it.
     job = make_next_version(replace(stored, stop=True, version_tag=None), stored, context)
     builder = WriteBuilder(snapshot)
-    store_version(builder, job, max_versions=settings.versions_kept)
+    store_version(builder, job, max_versions=settings.versions_kept, stop_cause=stop_cause)
     sync_policies(builder, job)
     evaluation = make_deregister_evaluation(job, context, eval_priority=eval_priority)
     if evaluation is not None:

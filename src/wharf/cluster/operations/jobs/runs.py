@@ -87,7 +87,10 @@ def cancel_run(
     if job.stop or newest is None or judge_run(run.iter_facts()).outcome:
         raise Refusal(RefusalCode.CONFLICT, f'run "{job.id}" has ended')
     if request.at_once or newest.cancel_cause is not None:
-        stop = deregister_job(snapshot, job.namespace, job.id, context, settings=settings, cause=request.cause)
+        stop_cause = StepCause(kind=StepCauseKind.STOP, actor=request.actor, detail=request.detail)
+        stop = deregister_job(
+            snapshot, job.namespace, job.id, context, settings=settings, cause=request.cause, stop_cause=stop_cause
+        )
         reply = stop.build_reply
 
         def build_stop_reply(index: int) -> RunResult:

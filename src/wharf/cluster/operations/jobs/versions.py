@@ -15,6 +15,7 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
 from wharf.contract.model.body_limits import find_name_problem
 from wharf.contract.model.jobs.job import Job, JobStatus, JobType, VersionTag
+from wharf.contract.model.jobs.step_states import StepCause
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, invalid_request, not_found
 
@@ -100,15 +101,23 @@ def get_initial_status(job: Job, stored: Job | None = None) -> JobStatus:
     return JobStatus.PENDING
 
 
-def store_version(builder: WriteBuilder, job: Job, *, max_versions: int, starts_arrays: bool = True) -> None:
+def store_version(
+    builder: WriteBuilder,
+    job: Job,
+    *,
+    max_versions: int,
+    starts_arrays: bool = True,
+    stop_cause: StepCause | None = None,
+) -> None:
     """Add to the write the changes that store the job as its newest version and delete versions beyond `max_versions`.
 
     At most `MAX_DROPPED_VERSIONS` are deleted; later writes delete the rest. The version that was current until now gets
     the last status of the job. The write conflicts if the job changes before the commit. `starts_arrays`: the elements of
-    new and changed arrays run.
+    new and changed arrays run. `stop_cause` is who stops a run with its final steps; `None`: nobody is recorded.
     """
     if starts_arrays:
-        add_attempt(builder, job, builder.snapshot.get(JOBS, job.namespace, job.id))
+        stored = builder.snapshot.get(JOBS, job.namespace, job.id)
+        add_attempt(builder, job, stored, stop_cause=stop_cause)
     builder.put(JOBS, job)
     builder.put(JOB_VERSIONS, job)
     builder.require_unchanged_key(JOBS, job.namespace, job.id)

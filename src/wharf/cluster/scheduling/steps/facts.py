@@ -37,10 +37,10 @@ class RunFacts:
         return self.attempts[-1] if self.attempts else None
 
     def get_facts(self) -> dict[str, StepFacts]:
-        """Return the facts about each step as users see them: a canceled step has the reason of the cancellation, which is
-        stored only once, with the attempt."""
-        canceled = self.newest_attempt.cancel_cause if self.newest_attempt is not None else None
-        return {name: add_cancel_reason(record.facts, canceled) for name, record in self.steps.items()}
+        """Return the facts about each step as users see them: a canceled or stopped step has the reason, which is stored
+        only once, with the attempt."""
+        newest = self.newest_attempt
+        return {name: add_cancel_reason(record.facts, newest) for name, record in self.steps.items()}
 
     def iter_facts(self) -> Iterator[StepFacts]:
         """Yield what is stored about each step."""
@@ -58,13 +58,17 @@ class RunFacts:
         return select_startable(facts.group, facts.elements, needed)
 
 
-def add_cancel_reason(facts: StepFacts, canceled: StepCause | None) -> StepFacts:
-    """Return the facts about a canceled step with the reason that `canceled`, the cancellation of its attempt, has."""
-    if canceled is None or not canceled.detail or facts.state.phase is not StepPhase.CANCELED:
+def add_cancel_reason(facts: StepFacts, attempt: ArrayAttempt | None) -> StepFacts:
+    """Return the facts about a canceled or stopped step with the person and the reason that an attempt has."""
+    state = facts.state
+    if attempt is None or state.phase is not StepPhase.CANCELED:
         return facts
-    if facts.state.cause != replace(canceled, detail=""):
-        return facts
-    return facts._replace(state=replace(facts.state, cause=canceled))
+    canceled, stopped = attempt.cancel_cause, attempt.stop_cause
+    if canceled is not None and canceled.detail and state.cause == replace(canceled, detail=""):
+        return facts._replace(state=replace(state, cause=canceled))
+    if stopped is not None and state.cause == StepCause(kind=stopped.kind) and state.since == attempt.stopped_at:
+        return facts._replace(state=replace(state, cause=stopped))
+    return facts
 
 
 def read_snapshot_run(snapshot: Replica, job: Job) -> RunFacts:

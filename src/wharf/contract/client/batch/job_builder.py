@@ -90,6 +90,8 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Further templates of the task."""
     depends: tuple[Mapping[str, Any], ...] = ()
     """The jobs that must have ended before this one begins."""
+    lock: Mapping[str, Any] = {}
+    """The lock that the work holds while it runs."""
 
 
 def build_batch_job(request: BatchRequest) -> dict[str, Any]:
@@ -97,6 +99,8 @@ def build_batch_job(request: BatchRequest) -> dict[str, Any]:
     group: dict[str, Any] = {"Name": GROUP_NAME}
     if request.array is not None:
         group["Array"] = request.array.build_block(fail_fast=request.fail_fast)
+    if request.lock:
+        group["Lock"] = dict(request.lock)
     # The program decides whether it failed: it is not repeated, neither on its node nor on another one.
     group["RestartPolicy"] = {"Attempts": 0, "Mode": "fail"}
     group["ReschedulePolicy"] = {"Attempts": 0, "Unlimited": False}

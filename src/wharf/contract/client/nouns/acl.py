@@ -205,13 +205,13 @@ class AclMethods(MethodGroup[M]):
 
     @read_method("acl.check")
     def check(
-        self, endpoints: Sequence[str], *, path: str = "", **options: Unpack[ReadOptions]
+        self, endpoints: Sequence[str], *, path: str = "", anywhere: bool = False, **options: Unpack[ReadOptions]
     ) -> ReadSpec[acl.AccessCheck]:
         """Check which of these endpoints, such as `job.scale`, the caller may use in the namespace.
 
-        `path` is the path of a variable, or the name of a node pool.
+        `path` is the path of a variable, or the name of a node pool. `anywhere`: check for any namespace, path and pool instead.
         """
-        return ReadSpec(options, endpoint=tuple(endpoints), path=path)
+        return ReadSpec(options, endpoint=tuple(endpoints), path=path, anywhere=anywhere)
 
     @call_method("acl.bootstrap")
     def bootstrap(self, secret: str = "", **options: Unpack[WriteOptions]) -> CallSpec[acl.TokenView]:

@@ -27,9 +27,15 @@ class FlowMethods(MethodGroup[M]):
         return ListSpec(options)
 
     @list_method("flow.runs")
-    def list_runs(self, *, flow: str = "", **options: Unpack[ListOptions]) -> ListSpec[RunStub]:
-        """List runs: jobs with steps. `flow`: only the runs of the flow with this ID."""
-        return ListSpec(options, flow=flow)
+    def list_runs(
+        self, *, flow: str = "", state: str = "", sort: str = "", **options: Unpack[ListOptions]
+    ) -> ListSpec[RunStub]:
+        """List runs: jobs with steps. `flow`: only the runs of the flow with this ID.
+
+        `state`: only runs in this state, such as `failed`, `gated` (a step waits for approval) or `active` (not ended).
+        `sort`: `newest` lists the run first that began last, `changed` the run that changed last.
+        """
+        return ListSpec(options, flow=flow, state=state, sort=sort)
 
     @read_method("flow.run")
     def read_run(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[RunView]:

@@ -26,10 +26,19 @@ class NodeMethods(MethodGroup[M]):
 
     @list_method("node.list")
     def list(
-        self, *, resources: bool = False, os: bool = False, **options: Unpack[ListOptions]
+        self,
+        *,
+        resources: bool = False,
+        os: bool = False,
+        use: bool = False,
+        sort: str = "",
+        **options: Unpack[ListOptions],
     ) -> ListSpec[messages.NodeListStub]:
-        """List nodes. `resources` and `os` select whether these fields are included."""
-        return ListSpec(options, resources=resources, os=os)
+        """List nodes. `resources`, `os` and `use` select whether these fields are included.
+
+        `sort`: `name`, `state`, `pool` or `use` instead of the order by ID; then `reverse` has an effect.
+        """
+        return ListSpec(options, resources=resources, os=os, use=use, sort=sort)
 
     @read_method("node.fleet")
     def fleet(self, *, by: str = "", **options: Unpack[ReadOptions]) -> ReadSpec[FleetPicture]:

@@ -82,6 +82,31 @@ class OperatorMethods(MethodGroup[M]):
         """Read the health of all servers. Does not raise an error if one is unhealthy."""
         return CallSpec(options)
 
+    @call_method("operator.snapshots")
+    def snapshots(
+        self, *, server_id: str = "", **options: Unpack[CallOptions]
+    ) -> CallSpec[operator.ScheduledSnapshots]:
+        """List the snapshots that a server has saved on schedule, the newest first. `server_id`: another server than this one."""
+        return CallSpec(options, server_id=server_id)
+
+    @call_method("operator.audit")
+    def audit(
+        self,
+        *,
+        search: str = "",
+        failed: bool = False,
+        limit: int | None = None,
+        next_token: str = "",
+        server_id: str = "",
+        **options: Unpack[CallOptions],
+    ) -> CallSpec[operator.AuditEntries]:
+        """Read the audit log of a server, the newest entries first.
+
+        `search`: words that an entry must have. `failed`: only requests that were refused or failed. `next_token` of a reply
+        selects older entries. `server_id`: another server than this one.
+        """
+        return CallSpec(options, search=search, failed=failed, limit=limit, next_token=next_token, server_id=server_id)
+
     @stream_method("operator.save_snapshot")
     def save_snapshot(self, **options: Unpack[CallOptions]) -> StreamSpec[bytes]:
         """Download a snapshot of the whole state."""

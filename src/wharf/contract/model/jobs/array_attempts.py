@@ -87,6 +87,9 @@ class ArrayAttempt(Record):
     reason: AttemptReason = AttemptReason.REGISTERED
     groups: dict[str, GroupAttempt] = {}
     cancel_cause: StepCause | None = None  # Why the run was canceled in this attempt; `None`: it was not.
+    stop_cause: StepCause | None = None
+    """Who stopped the run with its final steps, such as by a second cancellation; `None`: nobody, or it is not known."""
+    stopped_at: int = 0  # ns since the epoch: when that was. The steps that it ended entered their phase then.
     deadline: int = 0  # ns since the epoch: when the run is canceled, or its final steps after that; 0: never.
     create_time: int = 0  # ns since the epoch
     create_index: int = 0

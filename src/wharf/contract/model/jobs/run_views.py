@@ -105,6 +105,8 @@ class RunAttemptView(Record):
     create_time: int = 0  # ns since the epoch
     steps: tuple[str, ...] = ()
     partial_steps: tuple[str, ...] = ()  # The steps of which it runs only some elements.
+    cancel_cause: StepCause | None = None  # Who or what canceled the run in this attempt; `None`: nothing did.
+    stop_cause: StepCause | None = None  # Who stopped it with its final steps; `None`: nobody, or it is not known.
     results: tuple[AttemptStepView, ...] = ()  # Of its steps, in the order of the file; of very old attempts none.
 
 

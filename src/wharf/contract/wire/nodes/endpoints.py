@@ -32,9 +32,11 @@ from wharf.contract.wire.nodes.messages import (
     NodeListStub,
     NodeView,
 )
-from wharf.contract.wire.nodes.use import DEFAULT_SHOWN_ALLOCATIONS, MAX_SHOWN_ALLOCATIONS, NodeUse
+from wharf.contract.wire.nodes.use import DEFAULT_SHOWN_ALLOCATIONS, MAX_SHOWN_ALLOCATIONS, NodeOrder, NodeUse
 
-NODE_LIST: Final = ListFeatures(record=Node, hidden_fields=frozenset({"SecretDigest"}), can_reverse=False)
+NODE_LIST: Final = ListFeatures(
+    record=Node, hidden_fields=frozenset({"SecretDigest"}), can_reverse=False, reversing_parameter="sort"
+)
 
 BAD_FIELDS_PREFIX: Final = "Failed to parse node list fields: "
 NODE_FIELD_PARAMETERS: Final[tuple[Parameter, ...]] = (
@@ -45,7 +47,12 @@ NODE_FIELD_PARAMETERS: Final[tuple[Parameter, ...]] = (
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "node.list", "/v1/nodes", need=permissions.READ_NODE, summary="List nodes.",
-        list_features=NODE_LIST, parameters=NODE_FIELD_PARAMETERS, reply_type=list[NodeListStub],
+        list_features=NODE_LIST, reply_type=list[NodeListStub],
+        parameters=(
+            *NODE_FIELD_PARAMETERS,
+            flag("use", "Include what the allocations of each node request together.", refusal_prefix=BAD_FIELDS_PREFIX),
+            text("sort", f"The order, instead of by ID: {', '.join(NodeOrder)}. `state` begins with nodes that need a person, `use` with the fullest. Then `reverse` has an effect."),
+        ),
     ),
     define_read(
         "node.fleet", "/v1/fleet", need=permissions.READ_NODE,

@@ -27,6 +27,7 @@ from wharf.contract.model.nodes.node import (
 from wharf.contract.model.nodes.resources import NodeResources, ReservedResources
 from wharf.contract.model.record import Record
 from wharf.contract.model.services import ServiceRegistration
+from wharf.contract.wire.nodes.use import RequestedResources
 from wharf.contract.wire.times import DurationText
 
 _HIDDEN_FIELDS: Final = frozenset(("secret_digest", "reports_from"))
@@ -86,6 +87,8 @@ class NodeListStub(Record):
     """All resources; present only if requested."""
     reserved_resources: ReservedResources | msgspec.UnsetType | None = msgspec.UNSET
     """Resources not for tasks; present only if requested."""
+    requested_resources: RequestedResources | msgspec.UnsetType = msgspec.UNSET
+    """What its allocations request together; present only if `use` requests it."""
     last_drain: DrainMetadata | None = None  # Its current or last drain.
     create_index: int = 0  # Log index of its creation.
     modify_index: int = 0  # Log index of its last change.

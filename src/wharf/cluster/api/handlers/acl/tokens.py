@@ -283,11 +283,15 @@ def check_access(replica: Replica, request: Request, options: QueryOptions) -> R
     for name in names:
         if name not in ENDPOINT_BY_NAME:
             raise invalid_request(f'endpoint: no endpoint has the name "{name[:64]}"; the OpenAPI document lists all')
-    allowed = tuple(
-        name
-        for name in dict.fromkeys(names)
-        if request.has_permission(ENDPOINT_BY_NAME[name].need, namespace=options.namespace, path=path, label=path)
-    )
+    is_anywhere = request.get_flag("anywhere")
+
+    def may_use(name: str) -> bool:
+        need = ENDPOINT_BY_NAME[name].need
+        if is_anywhere:
+            return not request.caller.is_refused and request.caller.rights.satisfies_anywhere(need)
+        return request.has_permission(need, namespace=options.namespace, path=path, label=path)
+
+    allowed = tuple(filter(may_use, dict.fromkeys(names)))
     return ReadResult(
         acl_wire.AccessCheck(allowed=allowed), replica.get_last_change(ACL_TOKENS, ACL_POLICIES, ACL_ROLES), []
     )

@@ -6,6 +6,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final
 
+from wharf.cluster.api.handlers.nodes.usages import AllocationUsages
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ReadHandler, SlicedValue
@@ -18,7 +19,7 @@ from wharf.contract.model.acl.permissions import READ_JOB
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 from wharf.contract.model.refusal import invalid_request
-from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
+from wharf.contract.model.resource_usage import Usage, get_node_capacity
 from wharf.contract.wire.nodes.fleet import LETTERS, MAX_FLEET_NODES, FleetGrouping, FleetPicture, FleetValue
 
 GroupValue = Any
@@ -54,8 +55,7 @@ class _FleetBuilder:
         self._is_visible = is_visible
         self._get_value = get_value
         self._counts: Counter[GroupValue] = Counter()
-        self._usages: dict[int, tuple[object, Usage]] = {}
-        """The usage of shared resources, by their identity, with the resources themselves."""
+        self._usages = AllocationUsages()
 
     async def build(self, work: SlicedWork) -> FleetPicture:
         """Read all nodes, then choose the letters of the most frequent values."""
@@ -101,20 +101,12 @@ class _FleetBuilder:
         for allocation in self._replica.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node.id):
             if allocation.is_occupying and self._is_visible(allocation):
                 values.append(self._get_value(allocation))
-                usage = self._get_usage(allocation)
+                usage = self._usages.get(allocation)
                 cpu += usage.cpu
                 memory += usage.memory_mb
         self._counts.update(values)
         values.sort()  # Equal letters side by side compress well.
         return values, Usage(cpu, memory)
-
-    def _get_usage(self, allocation: Allocation) -> Usage:
-        """Return what an allocation uses. Siblings share one record of resources, which is added up once."""
-        resources = allocation.allocated_resources
-        known = self._usages.get(id(resources))
-        if known is None:
-            known = self._usages[id(resources)] = (resources, get_allocation_usage(allocation))
-        return known[1]
 
     def _choose_letters(self) -> tuple[tuple[FleetValue, ...], dict[GroupValue, str]]:
         """Return the letters of the most frequent values; all others share the last letter."""

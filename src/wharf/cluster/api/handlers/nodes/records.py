@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_view
+from wharf.cluster.api.handlers.nodes.orders import NodeUseReader, show_use, sort_nodes
 from wharf.cluster.api.index_lists import build_index_list
 from wharf.cluster.api.lists.listing import Listing, list_by_name
 from wharf.cluster.api.requests.parameters import QueryOptions
@@ -38,6 +39,7 @@ from wharf.contract.model.nodes.node import Node, SchedulingEligibility
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire.nodes import messages
 from wharf.contract.wire.nodes.messages import NodeChangeResponse, NodeDrainRequest, NodeListStub, build_node_view
+from wharf.contract.wire.nodes.use import NodeOrder
 
 LOOKUP_ERROR_PREFIX: Final = "node lookup failed: index error: "
 
@@ -46,7 +48,17 @@ VERSION_ATTRIBUTES: Final = ("wharf.version", "nomad.version")
 
 
 def list_nodes(replica: Replica, request: Request, options: QueryOptions) -> Listing[Node]:
-    return list_by_name(replica, NODES, parse_node_prefix(options), **build_stub_options(replica, request))
+    """List nodes by ID, or in the order that the request names. Raises `Refusal` for an unknown order."""
+    options, order = parse_node_prefix(options), request.get_text("sort")
+    if order and order not in tuple(NodeOrder):
+        raise invalid_request(f'sort is "{order[:40]}"; it must be one of {", ".join(NodeOrder)}, or be left out')
+    listing = list_by_name(replica, NODES, options, **build_stub_options(replica, request))
+    use = NodeUseReader(replica)
+    if order:
+        listing = sort_nodes(listing, replica, NodeOrder(order), options, use)
+    if request.get_flag("use"):
+        listing = show_use(listing, replica, use, lambda node: build_node_stub(node, request))
+    return listing
 
 
 def build_stub_options(replica: Replica, request: Request) -> dict[str, Any]:
@@ -88,7 +100,7 @@ def build_node_stub(node: Node, request: Request) -> NodeListStub:
 NODE_STUB_FIELDS: Final = tuple(
     name
     for name in NodeListStub.__struct_fields__
-    if name not in ("address", "version", "attributes", "node_resources", "reserved_resources")
+    if name not in ("address", "version", "attributes", "node_resources", "reserved_resources", "requested_resources")
 )
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
+from wharf.cluster.api.handlers.nodes.usages import AllocationUsages
 from wharf.cluster.api.index_lists import NewestRecords, visit_in_slices
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.request import Request
@@ -18,7 +19,6 @@ from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.acl.permissions import READ_JOB
 from wharf.contract.model.allocations.allocation import Allocation, AllocationStub
 from wharf.contract.model.refusal import invalid_request
-from wharf.contract.model.resource_usage import Usage, get_allocation_usage
 from wharf.contract.wire.nodes.use import DEFAULT_SHOWN_ALLOCATIONS, MAX_SHOWN_ALLOCATIONS, DeviceUse, NodeUse
 
 STUBS_PER_CHECK: Final = 20
@@ -55,8 +55,7 @@ class _UseReader:
         self._ended = NewestRecords[Allocation](limit)
         self._cpu = 0
         self._memory_mb = 0
-        self._usages: dict[int, tuple[object, Usage]] = {}
-        """The usage of shared resources, by their identity, with the resources themselves."""
+        self._usages = AllocationUsages()
         self._devices: Counter[tuple[str, str, str]] = Counter()
 
     def add(self, allocation: Allocation) -> None:
@@ -72,11 +71,9 @@ class _UseReader:
 
     def _add_usage(self, allocation: Allocation) -> None:
         resources = allocation.allocated_resources
-        known = self._usages.get(id(resources))
-        if known is None:
-            known = self._usages[id(resources)] = (resources, get_allocation_usage(allocation))
-        self._cpu += known[1].cpu
-        self._memory_mb += known[1].memory_mb
+        usage = self._usages.get(allocation)
+        self._cpu += usage.cpu
+        self._memory_mb += usage.memory_mb
         for task in ((resources.tasks if resources is not None else None) or {}).values():
             for device in task.devices or ():
                 self._devices[device.vendor, device.type, device.name] += len(device.device_ids or ())
