@@ -72,6 +72,9 @@ def _read_run(builder: DerivedWriteBuilder, job: Job) -> RunFacts:
             builder.snapshot.count_by_index(ELEMENTS_OF_GROUP, *key, job.create_index, group, ElementPhase.ALIVE)
             + alive[group]
         ),
+        lambda group: builder.iterate_index(
+            ALLOCATIONS, ELEMENTS_OF_GROUP, (*key, job.create_index, group, ElementPhase.ALIVE)
+        ),
     )
 
 
