@@ -20,8 +20,9 @@ from tests.limits.admin.test_commands import ADA_HEADER, Operator, run_as_operat
 from tests.limits.decision_services import ADA, DIRECTORY
 from tests.ports import free_ports
 from tests.waiting import wait_until
-from wharf.agent.http.gateway_activity import MAX_REPLY_BYTES, MAX_REQUESTS, GatewayActivity
+from wharf.agent.http.gateway_activity import MAX_REPLY_BYTES, MAX_REQUESTS, MAX_TIME_S, GatewayActivity
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.times import SECOND
 from wharf.contract.wire.limits import OrganizationActivity
 from wharf.world import RealWorld
 
@@ -81,6 +82,25 @@ async def read_refusal(address: str, token: Path, *, timeout_s: float = 20.0) ->
 
 def build_reply(body: bytes, status: str = "200 OK") -> bytes:
     return b"HTTP/1.1 %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (status.encode(), len(body), body)
+
+
+def a_row(count: int, time: str = "2027-01-31T12:00:00Z") -> bytes:
+    """Return a report with one row, which has this number of requests and this time."""
+    texts = {"actor_name": "a", "actor_type": "opaque", "user_name": None, "is_member": None, "resource_name": "acme"}
+    counts = {"total_request_count": count, "rate_limited_request_count": 0}
+    times = {"last_request_timestamp": time, "last_rate_limited_timestamp": None}
+    return json.dumps([{**texts, **counts, **times}]).encode()
+
+
+def test_a_time_that_the_api_cannot_send_is_cut(tmp_path: Path) -> None:
+    async def scenario() -> OrganizationActivity:
+        async with a_listener(build_reply(a_row(1, "9999-12-31T00:00:00Z"))) as address:
+            gateway = GatewayActivity(RealWorld(), address, write_token(tmp_path))
+            return await gateway.read_activity("acme", minutes=60, page=1)
+
+    (row,) = asyncio.run(scenario()).rows
+
+    assert row.last == MAX_TIME_S * SECOND
 
 
 def test_members_and_outsiders_are_listed_with_their_resource_and_their_refusals(tmp_path: Path) -> None:
@@ -150,6 +170,9 @@ def test_a_token_that_is_wrong_or_readable_by_others_is_a_sentence_without_the_t
     [
         (build_reply(b"<html>"), "its reply is not a report"),
         (build_reply(b'[{"actor_name": 1}]'), "its reply is not a report"),
+        (build_reply(a_row(1 << 70)), "its reply is not a report"),
+        (build_reply(a_row(-1)), "its reply is not a report"),
+        (build_reply(a_row(1, "2027-01-31T12:00:00")), "its reply is not a report"),
         (build_reply(b'{"message": "no such\\u001b[2J report"}', "400 Bad Request"), "status 400: no such[2J report"),
         (build_reply(b"", "302 Found\r\nlocation: http://192.0.2.1/"), "it replied with the status 302"),
         (build_reply(b" " * (MAX_REPLY_BYTES + 1)), "bytes"),

@@ -196,6 +196,7 @@ EMPTY_VISITS: Final[Mapping[str, Visit]] = {
 LIMIT_VISITS: Final[Mapping[str, Visit]] = {
     "limits": Visit("/ui/limits"),
     "limits-of-caller": Visit(f"/ui/limits/callers/{quote(ADDRESS, safe='')}"),
+    "limits-of-organizations": Visit("/ui/limits/organization"),
     "limits-cost": Visit(f"/ui/limits/cost?caller={quote(ADDRESS)}&path=/v1/jobs"),
 }
 """Pages of a server with rate limits, which has refused requests and has a grant and a ban."""

@@ -32,6 +32,7 @@ ROWS = (
     OrganizationActivityRow(
         actor="installation:71", actor_type="installation", resource="acme", requests=1, last=NOW_NS
     ),
+    OrganizationActivityRow(actor="user:bob", actor_type="classic_pat", user="bob", resource="acme", last=NOW_NS),
 )  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def test_the_page_shows_who_in_which_resource_how_much_and_when_and_hostile_text
         ("ada", "", "member", "token"),
         ("eve", "app:7", "outsider", "app for a user"),
         ("installation:71", "", "not a user", "installation or workflow"),
+        ("bob", "", "member or outsider", "token"),
     ]
     assert (view.rows[0].requests, view.rows[0].refused, view.rows[0].age) == (1_200, 3, "40s")
     assert view.sentence == "Requests about acme in the last hour"

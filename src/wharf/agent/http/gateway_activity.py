@@ -8,7 +8,7 @@ import datetime
 import importlib
 import os
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
@@ -29,6 +29,12 @@ MAX_ECHOED_CHARS: Final = 300
 """How much of an error text of the gateway is shown."""
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_Time = Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+MAX_TIME_S: Final = 1 << 33
+"""The latest time of a reply, in the year 2242: the API sends times as nanoseconds in 64 bits."""
+
+
 class _ReportRow(msgspec.Struct, frozen=True):
     """A row of the report `actor-resource-stats` of a limiter."""
 
@@ -37,10 +43,10 @@ class _ReportRow(msgspec.Struct, frozen=True):
     user_name: str | None
     is_member: bool | None
     resource_name: str
-    total_request_count: int
-    rate_limited_request_count: int
-    last_request_timestamp: datetime.datetime
-    last_rate_limited_timestamp: datetime.datetime | None
+    total_request_count: _Count
+    rate_limited_request_count: _Count
+    last_request_timestamp: _Time
+    last_rate_limited_timestamp: _Time | None
 
 
 class _ErrorBody(msgspec.Struct, frozen=True):
@@ -169,4 +175,4 @@ def _convert_row(row: _ReportRow) -> OrganizationActivityRow:
 
 
 def _convert_time(time: datetime.datetime | None) -> int:
-    return 0 if time is None else int(time.timestamp()) * SECOND
+    return 0 if time is None else min(max(0, int(time.timestamp())), MAX_TIME_S) * SECOND

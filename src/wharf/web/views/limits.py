@@ -41,7 +41,8 @@ METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 MIN_PERCENT_SHOWN: Final = 1
 PERIODS: Final = ((60, "the last hour"), (360, "the last 6 hours"), (1_440, "the last 24 hours"))
 """Minutes, and how pages name them."""
-MEMBER_WORDS: Final[Mapping[bool | None, str]] = {True: "member", False: "outsider", None: "not a user"}
+MEMBER_WORDS: Final[Mapping[bool | None, str]] = {True: "member", False: "outsider", None: "member or outsider"}
+NOT_A_USER_TEXT: Final = "not a user"
 ACTOR_WORDS: Final = {
     "classic_pat": "token",
     "oauth_app": "app",
@@ -499,7 +500,7 @@ class ActivityQuery(msgspec.Struct, frozen=True):
         return f"/v1/limits/organizations/{quote_segment(self.organization)}?minutes={self.minutes}&page={self.page}"
 
 
-class ActivityRowView(msgspec.Struct, frozen=True):
+class ActorView(msgspec.Struct, frozen=True):
     """What one actor has sent about one resource."""
 
     name: str
@@ -515,7 +516,7 @@ class ActivityRowView(msgspec.Struct, frozen=True):
     age: str
 
 
-class ActivityView(msgspec.Struct, frozen=True):
+class OrganizationActivityView(msgspec.Struct, frozen=True):
     """The page of the activity of an organization."""
 
     organization: str
@@ -523,7 +524,7 @@ class ActivityView(msgspec.Struct, frozen=True):
     sentence: str
     problem: str
     periods: tuple[tuple[int, str], ...]
-    rows: tuple[ActivityRowView, ...]
+    rows: tuple[ActorView, ...]
     page: int
     previous_url: str = ""
     next_url: str = ""
@@ -542,7 +543,7 @@ def read_activity_query(query: Mapping[str, str]) -> ActivityQuery:
 
 def build_activity_view(
     query: ActivityQuery, found: OrganizationActivity | None, problem: str, now_ns: int
-) -> ActivityView:
+) -> OrganizationActivityView:
     """Return the page of the activity of an organization. `found` is `None` before one was named, and with a problem."""
     period = dict(PERIODS)[query.minutes]
     rows = tuple(_build_activity_row(row, now_ns) for row in found.rows) if found is not None else ()
@@ -554,7 +555,7 @@ def build_activity_view(
         sentence = "This page has no rows"
     else:
         sentence = f"No requests about {query.organization} in {period}"
-    return ActivityView(
+    return OrganizationActivityView(
         organization=query.organization,
         minutes=query.minutes,
         sentence=sentence,
@@ -573,12 +574,12 @@ def _link_activity(query: ActivityQuery, page: int) -> str:
     )
 
 
-def _build_activity_row(row: OrganizationActivityRow, now_ns: int) -> ActivityRowView:
-    return ActivityRowView(
+def _build_activity_row(row: OrganizationActivityRow, now_ns: int) -> ActorView:
+    return ActorView(
         name=row.user or row.actor,
         credential=row.actor if row.user and row.actor != f"{USER_PREFIX}{row.user}" else "",
         kind=ACTOR_WORDS.get(row.actor_type, row.actor_type),
-        membership=MEMBER_WORDS[row.is_member],
+        membership=MEMBER_WORDS[row.is_member] if row.user else NOT_A_USER_TEXT,
         resource=row.resource,
         requests=row.requests,
         refused=row.refused,
