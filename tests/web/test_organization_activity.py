@@ -33,6 +33,7 @@ ROWS = (
         actor="installation:71", actor_type="installation", resource="acme", requests=1, last=NOW_NS
     ),
     OrganizationActivityRow(actor="user:bob", actor_type="classic_pat", user="bob", resource="acme", last=NOW_NS),
+    OrganizationActivityRow(actor="address:anonymous", actor_type="none", resource="acme", last=NOW_NS),
 )  # fmt: skip
 
 
@@ -46,6 +47,7 @@ def test_the_page_shows_who_in_which_resource_how_much_and_when_and_hostile_text
         ("eve", "app:7", "outsider", "app for a user"),
         ("installation:71", "", "not a user", "installation or workflow"),
         ("bob", "", "member or outsider", "token"),
+        ("callers without a credential", "", "", ""),
     ]
     assert (view.rows[0].requests, view.rows[0].refused, view.rows[0].age) == (1_200, 3, "40s")
     assert view.sentence == "Requests about acme in the last hour"
@@ -152,6 +154,6 @@ def test_the_page_shows_what_a_real_gateway_has_counted_and_a_sentence_when_it_i
     assert (shown[0], find_problems(shown[1])) == (200, [])
     assert 'ada <span class="detail">member' in shown[1]
     assert (unknown[0], "is not in the directory" in unknown[1]) == (404, True)
-    assert (away[0], "no report from the gateway at" in away[1]) == (503, True)
+    assert (away[0], "nothing listens there; start the gateway" in away[1]) == (503, True)
     assert 'value="acme"' in away[1]
     assert not any(TOKEN in text for _, text in (linked, shown, unknown, away))

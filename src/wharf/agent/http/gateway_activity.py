@@ -109,6 +109,8 @@ class GatewayActivity:
                     return reply.status_code, body
         except TimeoutError:
             raise self._fail(f"it has not replied within {self._timeout_s:g} s") from None
+        except httpx2.ConnectError as error:
+            raise self._fail("nothing listens there; start the gateway with this `admin_listen`") from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise self._fail(str(error)[:MAX_ECHOED_CHARS] or "the connection failed") from error
 

@@ -43,6 +43,12 @@ PERIODS: Final = ((60, "the last hour"), (360, "the last 6 hours"), (1_440, "the
 """Minutes, and how pages name them."""
 MEMBER_WORDS: Final[Mapping[bool | None, str]] = {True: "member", False: "outsider", None: "member or outsider"}
 NOT_A_USER_TEXT: Final = "not a user"
+GROUP_NAMES: Final = {
+    "address:anonymous": "callers without a credential",
+    "address:others": "other callers without a credential",
+    "others:others": "all other callers",
+}
+"""Actors that stand for many callers, in words."""
 ACTOR_WORDS: Final = {
     "classic_pat": "token",
     "oauth_app": "app",
@@ -50,7 +56,6 @@ ACTOR_WORDS: Final = {
     "installation": "installation or workflow",
     "opaque": "unknown credential",
     "resolved": "credential",
-    "none": "without a credential",
 }
 """Types of actors, in words."""
 
@@ -504,7 +509,7 @@ class ActorView(msgspec.Struct, frozen=True):
     """What one actor has sent about one resource."""
 
     name: str
-    """The login of a user; for all others, the credential that acted."""
+    """The login of a user; for all others, the credential that acted, or that there was none."""
     credential: str
     """The credential with which a user acted."""
     kind: str
@@ -575,11 +580,12 @@ def _link_activity(query: ActivityQuery, page: int) -> str:
 
 
 def _build_activity_row(row: OrganizationActivityRow, now_ns: int) -> ActorView:
+    group = "" if row.user else GROUP_NAMES.get(row.actor, "")
     return ActorView(
-        name=row.user or row.actor,
+        name=group or row.user or row.actor,
         credential=row.actor if row.user and row.actor != f"{USER_PREFIX}{row.user}" else "",
-        kind=ACTOR_WORDS.get(row.actor_type, row.actor_type),
-        membership=MEMBER_WORDS[row.is_member] if row.user else NOT_A_USER_TEXT,
+        kind="" if group else ACTOR_WORDS.get(row.actor_type, row.actor_type),
+        membership=MEMBER_WORDS[row.is_member] if row.user else "" if group else NOT_A_USER_TEXT,
         resource=row.resource,
         requests=row.requests,
         refused=row.refused,
