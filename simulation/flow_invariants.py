@@ -79,6 +79,9 @@ class FlowInvariants:
             job = replica.get(JOBS, attempt.namespace, attempt.job_id)
             if job is None or job.stop or not job.is_run or job.create_index != attempt.job_create_index:
                 continue
+            former = changed.old.groups.values() if changed.old is not None else ()
+            # The jobs that a job needs decide until its run has begun: they may run again, or be deleted (record 0337).
+            asks_jobs = not any(_has_begun(part.step) for part in former)
             for name, part in attempt.groups.items():
                 old = changed.old.groups.get(name) if changed.old is not None else None
                 old_phase = old.step.phase if old is not None and old.step is not None else StepPhase.WAITING
@@ -87,7 +90,8 @@ class FlowInvariants:
                 where = f"at {observed.batch.index}"
                 if _begins(part.step):
                     self.begin_count += 1
-                    _require_needed_jobs(replica, job, name, where)
+                    if asks_jobs:
+                        _require_needed_jobs(replica, job, name, where)
                     _require_first_run(replica, job, name, where)
                 elif part.step.phase is StepPhase.SKIPPED:
                     _require_hopeless_job(replica, job, name, part.step, where)
@@ -260,4 +264,5 @@ def _list_newest_parts(replica: Replica, run: Job) -> list[GroupAttempt]:
 
 
 def _has_begun(state: StepState | None) -> bool:
-    return state is not None and (bool(state.began_at) or state.phase in (StepPhase.READY, StepPhase.GATED))
+    """Return whether a step was allowed to begin, before this or now."""
+    return state is not None and (bool(state.began_at) or state.phase is StepPhase.FAILED or _begins(state))

@@ -114,6 +114,21 @@ def test_a_step_that_begins_before_the_end_of_a_needed_job_is_a_violation(scenar
     assert scenario.violations == ["step build of b begins at 2 before the job a allows it: it has not ended"]
 
 
+def test_the_later_steps_of_a_run_that_has_begun_need_no_other_jobs(scenario: FlowScenario) -> None:
+    scenario.log.put((JOB_RESULTS, JobResult(namespace="default", job_id="a", outcome=StepOutcome.SUCCEEDED)))
+    job = a_run("b", create_index=7, depends=(Need(on="a"),))
+    job = replace(job, task_groups=(GROUP, replace(GROUP, name="test")))
+    part = GroupAttempt(size=1, element_count=1, step=WAITING)
+    begun = replace(part, step=READY)
+    stored = replace(an_attempt(job), groups={"build": begun, "test": part})
+    scenario.log.put((JOBS, job), (ARRAY_ATTEMPTS, stored))
+    scenario.put(a_run("a", create_index=8))
+
+    scenario.log.put((ARRAY_ATTEMPTS, replace(stored, groups={"build": begun, "test": begun})))
+
+    assert scenario.violations == []
+
+
 def test_a_step_that_is_skipped_because_of_a_job_that_may_allow_it_is_a_violation(scenario: FlowScenario) -> None:
     skipped = StepState(phase=StepPhase.SKIPPED, cause=StepCause(kind=StepCauseKind.JOB, step="a", outcome="failed"))
     scenario.put(a_run("a", create_index=1), READY)
