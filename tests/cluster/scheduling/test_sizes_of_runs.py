@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
 from tests.cluster.scheduling.test_runs import Run, a_step
@@ -13,17 +14,19 @@ from tests.kit.state import SECOND_NS, SETTINGS
 from wharf.cluster.engines.memory.log import ETCD_WRITE_LIMITS
 from wharf.cluster.engines.port import check_write_limits
 from wharf.cluster.operations.explanations.jobs import explain_job
-from wharf.cluster.operations.jobs.purge import purge_job
+from wharf.cluster.operations.jobs.desired_transitions import skip_shutdown_delays
+from wharf.cluster.operations.jobs.purge import continue_purge, purge_job
 from wharf.cluster.operations.jobs.registration import deregister_job, revert_job
 from wharf.cluster.operations.jobs.run_retry import RunRetry, retry_run
 from wharf.cluster.operations.jobs.runs import GateAnswer, RunCancellation, answer_gate, cancel_run
 from wharf.cluster.operations.jobs.versions import list_versions
 from wharf.cluster.operations.nodes.reports import AllocationReport, apply_reports
+from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.operations.run_changes import MAX_ANSWER_BYTES, estimate_group_bytes
 from wharf.cluster.operations.run_views import build_run_view
 from wharf.cluster.scheduling.steps.conditions import MAX_DETAIL_BYTES
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
-from wharf.cluster.state.tables import ARRAY_ATTEMPTS, JOBS
+from wharf.cluster.state.tables import ALLOCATIONS, ARRAY_ATTEMPTS, JOB_PURGES, JOB_VERSIONS, JOBS
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.jobs.job import JobStatus
 from wharf.contract.model.jobs.step_outputs import ReportedOutputs
@@ -36,6 +39,7 @@ NAMES = tuple("abcde")
 CONDITION = " or ".join(f'steps.r.{name}!=""' for name in NAMES)
 STEP_COUNT = 455
 """With more steps the job itself does not fit into the limits of a job."""
+GATE_COUNT = 200
 LONG_TEXT = "\N{GRINNING FACE}" * 200
 REASON = "x" * 1_000
 
@@ -209,22 +213,27 @@ def test_a_large_job_that_is_stopped_can_be_reverted_to_the_version_that_ran() -
     assert (flow.job().version, flow.job().stop) == (1, False)
 
 
+def read_status(flow: Flow, job_id: str) -> JobStatus | None:
+    job = flow.replica.get(JOBS, "default", job_id)
+    return job.status if job is not None else None
+
+
 def test_a_large_service_can_be_stopped_after_its_status_has_changed() -> None:
     flow = EtcdFlow(a_step_with_outputs("r"))
     task = a_task("web", env={"TEXT": "x" * 650_000})
     flow.register(a_job("site", a_group("web", task, count=1)))
     flow.settle()
-    assert flow.replica.get(JOBS, "default", "site").status is JobStatus.RUNNING
+    assert read_status(flow, "site") is JobStatus.RUNNING
 
     flow.lead(deregister_job(flow.replica, "default", "site", flow.moment, settings=SETTINGS))
     flow.settle()
 
-    assert flow.replica.get(JOBS, "default", "site").status is JobStatus.DEAD
+    assert read_status(flow, "site") is JobStatus.DEAD
 
 
 def test_the_texts_of_all_answers_of_a_run_are_limited_together() -> None:
-    flow = EtcdFlow(*(a_step(f"g{number}", gate=Gate()) for number in range(STEP_COUNT)))
-    longest = limit_detail_bytes(MAX_ANSWER_BYTES, STEP_COUNT)
+    flow = EtcdFlow(*(a_step(f"g{number}", gate=Gate()) for number in range(GATE_COUNT)))
+    longest = limit_detail_bytes(MAX_ANSWER_BYTES, GATE_COUNT)
 
     def answer(step: str, size: int) -> Any:
         request = GateAnswer(
@@ -232,9 +241,9 @@ def test_the_texts_of_all_answers_of_a_run_are_limited_together() -> None:
         )
         return answer_gate(flow.replica, request, flow.moment)
 
-    with pytest.raises(Refusal, match=f"in a run with {STEP_COUNT} steps it has at most {longest} bytes"):
+    with pytest.raises(Refusal, match=f"in a run with {GATE_COUNT} steps it has at most {longest} bytes"):
         answer("g0", longest + 1)
-    for number in range(STEP_COUNT - 1):
+    for number in range(GATE_COUNT - 1):
         flow.lead(answer(f"g{number}", longest))
 
     flow.lead(stop(flow))
@@ -270,3 +279,38 @@ def test_a_retry_is_refused_if_the_run_could_not_be_stopped_after_it() -> None:
     flow.lead(stop(flow))
 
     assert flow.job().stop
+
+
+def test_a_job_whose_allocations_have_long_texts_can_be_stopped_at_once_and_purged() -> None:
+    flow = EtcdFlow(a_step_with_outputs("r", size=105))
+    for each in flow.list_allocations():
+        flow.put(ALLOCATIONS.build_put(replace(each, client_description="x" * 20_000)))
+
+    marked = 1
+    while marked:
+        marked = flow.lead(
+            skip_shutdown_delays(flow.replica, "default", "shop", flow.moment, max_allocations=112)
+        ).remaining_count
+    assert all(each.desired_transition.no_shutdown_delay for each in flow.list_allocations() if each.desired_transition)
+
+    flow.lead(purge_job(flow.replica, "default", "shop", flow.moment, max_changes=112))
+    (job_purge,) = flow.replica.iter_all(JOB_PURGES)
+    while flow.lead(continue_purge(flow.replica, job_purge, flow.moment, max_changes=112)).changed_count:
+        pass
+
+    assert all(each.is_server_terminal for each in flow.list_allocations())
+
+
+def test_the_largest_run_is_collected_after_it_was_stopped() -> None:
+    flow = make_largest_run()
+    fail_steps(flow)
+    flow.lead(cancel(flow, at_once=True))
+    flow.settle()
+    flow.now_ns += 3_600 * SECOND_NS
+
+    for kind in CollectionKind:
+        while flow.lead(collect_garbage(flow.replica, kind, flow.moment, retention_ns=0, max_changes=28)).deleted_count:
+            pass
+
+    assert not list(flow.replica.iter_all(ARRAY_ATTEMPTS))
+    assert not list(flow.replica.iter_all(JOB_VERSIONS))

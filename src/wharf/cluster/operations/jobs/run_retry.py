@@ -12,7 +12,7 @@ from wharf.cluster.operations.jobs.arrays import drop_oldest_attempt, find_next_
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
 from wharf.cluster.operations.jobs.rerun import MAX_ATTEMPTS
 from wharf.cluster.operations.jobs.runs import find_run
-from wharf.cluster.operations.jobs.versions import make_switched_version, store_version
+from wharf.cluster.operations.jobs.versions import MAX_COPIED_JOB_BYTES, make_switched_version, store_version
 from wharf.cluster.operations.run_changes import add_run_attempt, estimate_group_bytes, start_builder
 from wharf.cluster.operations.scaling import sync_policies
 from wharf.cluster.scheduling.steps.decider import StepFacts, judge_step, list_all_needs
@@ -39,9 +39,9 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, 
 
 MAX_RUN_ATTEMPTS: Final = 100
 """Attempts of a run. Each read of its state visits all of them."""
-MAX_STOP_BYTES: Final = 1_350_000
-"""The bytes of the job, and of all attempts with a step that has not ended: a write that stops the run has them, and at most
-1.4 MB.
+MAX_STOP_BYTES: Final = 1_250_000
+"""The bytes of all copies of the job, and of all attempts with a step that has not ended: a write that stops the run has them, and at
+most 1.4 MB.
 """
 _SELECT_UNSUCCESSFUL: Final = bytes(ABSENT[0] if code == SUCCEEDED[0] else OPEN[0] for code in range(256))
 
@@ -228,7 +228,8 @@ def _require_stoppable(job: Job, run: RunFacts, selected: Mapping[str, _Selectio
     if not groups_by_attempt:
         return
     estimate = {group.name: estimate_group_bytes(job, group) for group in job.groups}
-    size = len(msgspec.msgpack.encode(job)) + sum(
+    job_bytes = len(msgspec.msgpack.encode(job))
+    size = job_bytes * (1 if job_bytes > MAX_COPIED_JOB_BYTES else 3) + sum(
         estimate.get(name, 0) for groups in (selected, *groups_by_attempt.values()) for name in groups
     )
     if size > MAX_STOP_BYTES:
