@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_group, a_job, a_task
+from tests.builders import a_batch_job, a_group, a_job, a_task
 from tests.cluster.scheduling.test_runs import Run, a_step
 from tests.cluster.scheduling.test_step_outputs import Flow
 from tests.cluster.scheduling.test_step_outputs import a_step as a_step_with_outputs
@@ -17,6 +17,7 @@ from wharf.cluster.operations.explanations.jobs import explain_job
 from wharf.cluster.operations.jobs.desired_transitions import skip_shutdown_delays
 from wharf.cluster.operations.jobs.purge import continue_purge, purge_job
 from wharf.cluster.operations.jobs.registration import deregister_job, revert_job
+from wharf.cluster.operations.jobs.rerun import RerunRequest, rerun_elements
 from wharf.cluster.operations.jobs.run_retry import RunRetry, retry_run
 from wharf.cluster.operations.jobs.runs import GateAnswer, RunCancellation, answer_gate, cancel_run
 from wharf.cluster.operations.jobs.versions import list_versions
@@ -28,6 +29,7 @@ from wharf.cluster.scheduling.steps.conditions import MAX_DETAIL_BYTES
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
 from wharf.cluster.state.tables import ALLOCATIONS, ARRAY_ATTEMPTS, JOB_PURGES, JOB_VERSIONS, JOBS
 from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import JobStatus
 from wharf.contract.model.jobs.step_outputs import ReportedOutputs
 from wharf.contract.model.jobs.step_states import limit_detail_bytes
@@ -211,6 +213,22 @@ def test_a_large_job_that_is_stopped_can_be_reverted_to_the_version_that_ran() -
     flow.lead(revert_job(flow.replica, "default", "shop", 0, flow.moment, SETTINGS))
 
     assert (flow.job().version, flow.job().stop) == (1, False)
+
+
+def test_elements_of_a_large_array_can_be_run_again_after_it_was_stopped() -> None:
+    flow = EtcdFlow(a_step_with_outputs("r"))
+    sweep = a_group("sweep", array=GroupArray(items=("x" * 4_000,) * 120, max_running=5))
+    flow.register(a_batch_job("large", sweep))
+    flow.settle()
+    flow.lead(deregister_job(flow.replica, "default", "large", flow.moment, settings=SETTINGS))
+    flow.settle()
+    request = RerunRequest(namespace="default", job_id="large", indexes="7-9")
+
+    flow.lead(rerun_elements(flow.replica, request, flow.moment, SETTINGS))
+    flow.settle()
+
+    running = sorted(each.name for each in flow.list_allocations("large") if not each.is_client_terminal)
+    assert running == ["large.sweep[7]", "large.sweep[8]", "large.sweep[9]"]
 
 
 def read_status(flow: Flow, job_id: str) -> JobStatus | None:

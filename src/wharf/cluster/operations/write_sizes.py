@@ -5,6 +5,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from wharf.cluster.state.packed_map import encode_packed_as_raw
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=encode_packed_as_raw).encode
+
 T = TypeVar("T")
 
 MAX_PART_BYTES: Final = 1_000_000
@@ -30,5 +34,5 @@ def take_part(
         except StopIteration:
             return
         record = get_record(item)
-        size += len(msgspec.msgpack.encode(record)) if record is not None else 0
+        size += len(_encode(record)) if record is not None else 0
         yield item
