@@ -15,19 +15,14 @@ MAX_PART_BYTES: Final = 1_000_000
 """Bytes of the records of one write of an operation that continues with a next write. A write to etcd has at most 1.4 MB."""
 
 
-def take_part(
-    items: Iterator[T],
-    max_items: int,
-    get_record: Callable[[T], msgspec.Struct | None],
-    max_bytes: int = MAX_PART_BYTES,
-) -> Iterator[T]:
+def take_part(items: Iterator[T], max_items: int, get_record: Callable[[T], msgspec.Struct | None]) -> Iterator[T]:
     """Yield the next items whose records fit in one write: at most `max_items`, and one at least. Takes no other item.
 
     `get_record` returns the record that an item stores; `None`: it stores none, such as a deletion.
     """
     size = 0
     for _ in range(max_items):
-        if size >= max_bytes:
+        if size >= MAX_PART_BYTES:
             return
         try:
             item = next(items)
