@@ -17,8 +17,8 @@ from wharf.cluster.operations.jobs.arrays import list_attempt_deletions
 from wharf.cluster.operations.jobs.job_outcomes import make_job_result
 from wharf.cluster.operations.jobs.registration import JobWriteResult, check_eval_priority, make_deregister_evaluation
 from wharf.cluster.operations.scaling import iterate_policies
-from wharf.cluster.scheduling.capacity.locks import may_hold_lock
 from wharf.cluster.operations.write_sizes import take_part
+from wharf.cluster.scheduling.capacity.locks import may_hold_lock
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
