@@ -14,6 +14,7 @@ from typing import Final
 from simulation.machine import RunReport, SimulatedMachine, TaskStart
 from simulation.process import Process
 from wharf.contract.client import AsyncClient
+from wharf.contract.model.jobs.step_outputs import ReportedOutputs
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.services import ServiceRegistration
 from wharf.node.agent.allocations.assignments import LocalAssignmentHandler
@@ -37,18 +38,28 @@ JOURNAL_RETRY_INTERVAL_S: Final = 1.0
 REGION: Final = "global"
 MAX_KILL_TIMEOUT_S: Final = 30.0
 
+TextReader = Callable[[str, Collection[str]], dict[str, str]]
+"""Returns the text outputs of an allocation with these names."""
+
 
 class SimulatedFolders(AllocationFolders):
-    """The folders of allocations. None of them exists on a disk."""
+    """The folders of allocations. None of them exists on a disk. `read_texts` returns what programs wrote."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_texts: TextReader = lambda _allocation_id, _names: {}) -> None:
         self._root = Path("/nowhere")
+        self._read_texts = read_texts
 
     def create_task_folders(self, allocation_id: str, task: str) -> TaskFolders:
         return self.get_task_folders(allocation_id, task)
 
     def move_predecessor_data(self, *_: str) -> None:
         return
+
+    def create_outputs_file(self, _allocation_id: str) -> None:
+        return
+
+    def read_outputs(self, allocation_id: str, names: Collection[str], _max_bytes: int) -> ReportedOutputs:
+        return ReportedOutputs(texts=self._read_texts(allocation_id, names))
 
     def list_allocations(self) -> list[str]:
         return []
@@ -164,7 +175,8 @@ class SimulatedDriver:
         assert allocation is not None, "only tasks of known allocations are started"
         group = allocation.job.find_group(allocation.assignment.allocation.task_group)
         assert group is not None, "the job of an allocation has its group"
-        task_start = TaskStart(order.run, order.allocation_id, order.task, group, order.config)
+        step_texts = allocation.assignment.allocation.step_outputs or {}
+        task_start = TaskStart(order.run, order.allocation_id, order.task, group, order.config, step_texts)
         self._send(lambda _run: self._machine.start(task_start), order.run)
 
     async def recover(self, runs: Collection[str]) -> None:
@@ -203,7 +215,11 @@ class CoreNode:
         self._journal = NodeJournal(machine.disk, machine.boot_id)
         self._driver = SimulatedDriver(process, machine, self, random)
         host = TaskHost(node_profile.datacenter, REGION, "10.0.0.1", node_id=identity.id, node_name=node_profile.name)
-        self.allocations, folders, hooks = AllocationTable(self._journal), SimulatedFolders(), SimulatedTaskHooks()
+        self.allocations, folders, hooks = (
+            AllocationTable(self._journal),
+            SimulatedFolders(machine.read_texts),
+            SimulatedTaskHooks(),
+        )
         self._manager = AllocationManager(
             world, self._journal, self.allocations, folders, {"mock": self._driver}, host=host,
             reference_values=build_reference_values(self.build_node(), region=REGION), task_hooks=hooks,

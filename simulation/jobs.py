@@ -7,7 +7,7 @@ never change.
 from random import Random
 from typing import Final
 
-from simulation.runs import make_flow, make_steps
+from simulation.runs import MODE_KEY, MODES, make_flow, make_steps
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.group_policies import (
     DisconnectPolicy,
@@ -88,7 +88,8 @@ class SimulatedJob:
     def _make_run(self, value: int, draw: Random) -> Job:
         """Return a job with steps."""
         return Job(
-            id=self.id, type=self.type, priority=draw.choice([20, 50, 80]), datacenters=("*",), meta={"value": str(value)},
+            id=self.id, type=self.type, priority=draw.choice([20, 50, 80]), datacenters=("*",),
+            meta={"value": str(value), MODE_KEY: draw.choice(MODES)},
             task_groups=make_steps(draw), flow=make_flow(draw),
             parameterized_job=Parameterized(max_running=self.max_running) if self.is_parameterized else None,
         )  # fmt: skip

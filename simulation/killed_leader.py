@@ -7,7 +7,7 @@ from typing import Any, Final
 from simulation.cluster import JOB_SETTINGS, ServerProcess
 from simulation.process import current_process
 from simulation.run import SeedRun
-from simulation.run_invariants import read_moments
+from simulation.run_moments import read_moments
 from simulation.timeline import InvariantViolation
 from wharf.cluster.engines.port import EncodedWrite, WriteConflict, WriteOutcome
 from wharf.cluster.operations.decision import Decision, DecisionContext

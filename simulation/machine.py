@@ -7,7 +7,7 @@ their faults, and records what really happened in the `TaskRunLog`. The checks o
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import Context
 from random import Random
 from typing import Final, Protocol
@@ -16,6 +16,7 @@ import msgspec
 
 from simulation.fault_source import FaultSource
 from simulation.loop import SimulatedLoop
+from simulation.step_texts import write_texts
 from simulation.task_runs import TaskRun, TaskRunLog
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.node.core.outcome import UNKNOWN, Outcome
@@ -125,6 +126,8 @@ class TaskStart(msgspec.Struct, frozen=True):
     task: str
     group: TaskGroup
     config: Mapping[str, object]
+    step_texts: Mapping[str, Mapping[str, str]] = {}
+    """The texts of earlier steps, by step and name."""
 
 
 class SimulatedMachine:
@@ -195,11 +198,18 @@ class SimulatedMachine:
             self._send_report(known_run)
             return
         task_run = TaskRun(
-            task_start.run, task_start.allocation_id, task_start.task, task_start.group, task_start.config
-        )
+            task_start.run, task_start.allocation_id, task_start.task, task_start.group, task_start.config,
+            step_texts=task_start.step_texts,
+        )  # fmt: skip
         self._runs[task_start.run] = task_run
         late_s = self._random.uniform(1.0, 8.0) if self._fault_source.draw_fault(TASK_STARTS_LATE, once_in=60) else 0.0
         self._schedule(task_run, late_s + self._random.uniform(0.001, 0.05), self._start_program)
+
+    def read_texts(self, allocation_id: str, names: Collection[str]) -> dict[str, str]:
+        """Return the text outputs of an allocation with these names. Programs write them when they start."""
+        has_started = bool(self._task_runs.list_task_runs(allocation_id, "task"))
+        texts = write_texts(allocation_id) if has_started else {}
+        return {name: text for name, text in texts.items() if name in names}
 
     def signal(self, run: str) -> None:
         """Send the stop signal of its task to a run. Some programs ignore it."""

@@ -8,7 +8,15 @@ from typing import Protocol
 
 from simulation.process import Process, current_process
 from wharf.cluster.engines.memory.log import MemoryLog, MemoryLogCopy
-from wharf.cluster.engines.port import Batch, EncodedWrite, LogPosition, StoredRecord, WriteLimits, WriteOutcome
+from wharf.cluster.engines.port import (
+    Batch,
+    Committed,
+    EncodedWrite,
+    LogPosition,
+    StoredRecord,
+    WriteLimits,
+    WriteOutcome,
+)
 from wharf.world import World
 
 
@@ -48,6 +56,8 @@ class ObservedLog(MemoryLog):
             finally:
                 self._current_write = None
             outcome = outcome if outcome is not None else part_outcome
+            if not isinstance(part_outcome, Committed):
+                break  # What a planted bug writes later follows from this part.
         assert outcome is not None, "a planted bug must not remove a whole write"
         if process is not None:
             self.after_commit(process)

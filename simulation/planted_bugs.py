@@ -15,6 +15,15 @@ from msgspec.structs import replace
 
 from simulation.cluster import Cluster, NodeHost, ServerProcess
 from simulation.planted_lock_bugs import keep_locks, lose_locks
+from simulation.planted_run_bugs import (
+    ignore_conditions,
+    ignore_needed_jobs,
+    ignore_queue,
+    launch_twice,
+    lose_job_results,
+    lose_outputs,
+    replace_outputs,
+)
 from simulation.process import current_process
 from simulation.record_history import RecordHistory
 from wharf.cluster.engines.port import EncodedWrite, LogPosition
@@ -52,15 +61,24 @@ class PlantedBug(enum.StrEnum):
     STEP_TWICE = "step-twice"
     SKIPPED_PASSES = "skipped-passes"
     EARLY_GATE = "early-gate"
+    IGNORED_CONDITION = "ignored-condition"
+    LOST_OUTPUTS = "lost-outputs"
+    REPLACED_OUTPUTS = "replaced-outputs"
+    IGNORED_JOB = "ignored-job"
+    IGNORED_QUEUE = "ignored-queue"
+    LOST_JOB_RESULT = "lost-job-result"
+    SLOT_TWICE = "slot-twice"
 
 
 BATCH_BUGS: Final = frozenset(
     {
         PlantedBug.LOST_RESULT, PlantedBug.ELEMENT_TWICE, PlantedBug.EXCEEDED_LIMIT, PlantedBug.LATE_REPORT,
         PlantedBug.LOST_STEPS, PlantedBug.STEP_TWICE, PlantedBug.SKIPPED_PASSES, PlantedBug.EARLY_GATE,
+        PlantedBug.IGNORED_CONDITION, PlantedBug.LOST_OUTPUTS, PlantedBug.REPLACED_OUTPUTS, PlantedBug.IGNORED_JOB,
+        PlantedBug.IGNORED_QUEUE, PlantedBug.LOST_JOB_RESULT, PlantedBug.SLOT_TWICE,
     }
 )  # fmt: skip
-"""The bugs of arrays and steps. Seeds with only batch jobs detect them sooner."""
+"""The bugs of arrays, steps and flows. Seeds with only batch jobs detect them sooner."""
 
 
 def plant_bug(bug: PlantedBug, cluster: Cluster) -> None:
@@ -351,4 +369,11 @@ BUG_PLANTERS: Final[dict[PlantedBug, Callable[[Cluster], None]]] = {
     PlantedBug.STEP_TWICE: _run_steps_twice,
     PlantedBug.SKIPPED_PASSES: _pass_skipped,
     PlantedBug.EARLY_GATE: _open_gates,
+    PlantedBug.IGNORED_CONDITION: ignore_conditions,
+    PlantedBug.LOST_OUTPUTS: lose_outputs,
+    PlantedBug.REPLACED_OUTPUTS: replace_outputs,
+    PlantedBug.IGNORED_JOB: ignore_needed_jobs,
+    PlantedBug.IGNORED_QUEUE: ignore_queue,
+    PlantedBug.LOST_JOB_RESULT: lose_job_results,
+    PlantedBug.SLOT_TWICE: launch_twice,
 }

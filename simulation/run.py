@@ -16,6 +16,7 @@ from simulation.cluster import Cluster, make_log
 from simulation.contact_invariants import ContactInvariants
 from simulation.error_checks import ErrorLogHandler, check_responses
 from simulation.fault_source import NO_FAULTS, FaultSource
+from simulation.flow_invariants import FlowInvariants
 from simulation.history import CallHistory
 from simulation.invariants import BatchInvariants, Transition, require_consistent_state, require_same_records
 from simulation.jobs import read_value
@@ -33,6 +34,7 @@ from simulation.models import (
     RestoreRecord,
     VersionedRecordModel,
 )
+from simulation.output_invariants import OutputInvariants
 from simulation.planted_bugs import PlantedBug, plant_bug
 from simulation.read_checks import ReadChecker
 from simulation.record_history import ObservedBatch, RecordHistory
@@ -104,10 +106,13 @@ class SeedRun:
         self.cluster = Cluster(seed, self.loop, self.log, self.fault_source, self.task_runs)
         self.task_invariants = TaskInvariants(self.cluster, self.record_history)
         self.log.observer = self.record_history
+        # First: a run that is launched twice also violates rules about versions.
+        self.flow_invariants = FlowInvariants(self.record_history, self.task_runs)
         self.batch_invariants = BatchInvariants(self.record_history)
         self.array_invariants = ArrayInvariants(self.record_history)
         self.lock_invariants = LockInvariants(self.record_history, self.task_runs)
         self.run_invariants = RunInvariants(self.record_history)
+        self.output_invariants = OutputInvariants(self.record_history, self.task_runs)
         self.contact_invariants = ContactInvariants(self.record_history)
         self.rollout_invariants = RolloutInvariants(self.record_history, self.loop.time)
         self.record_history.batch_checks += [self._count_leases, self._check_periodically]

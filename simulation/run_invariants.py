@@ -7,23 +7,22 @@ from collections.abc import Mapping
 from typing import Final
 
 from simulation.array_invariants import is_superseded, parse_element
+from simulation.job_order import find_awaited_job, may_wait_for_others
 from simulation.record_history import ObservedBatch, ObservedChange, RecordHistory
-from simulation.step_model import ModelNeed, ModelStep, Moment, add_implied_needs, can_begin, never_begins, was_stopped
+from simulation.run_moments import read_moments
+from simulation.step_model import Moment, can_begin, never_begins, was_stopped
+from simulation.step_texts import is_condition_true
 from simulation.timeline import InvariantViolation
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
-    ALLOCATIONS_OF_JOB,
     ARRAY_ATTEMPTS,
     ARRAY_RESULTS,
-    ATTEMPTS_OF_JOB,
     EVALUATIONS_OF_JOB,
     JOBS,
 )
-from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.evaluations import EvaluationStatus
-from wharf.contract.model.jobs.array_attempts import CHUNK_ELEMENTS, ArrayAttempt
-from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_states import StepCauseKind, StepPhase, StepState
 
@@ -34,8 +33,6 @@ NEXT_PHASES: Final[dict[StepPhase | None, frozenset[StepPhase]]] = {
     StepPhase.READY: frozenset({StepPhase.CANCELED}),
 }
 """The phases that may follow each phase in one attempt. A step that never begins stays so."""
-NEVER_BEGAN: Final = (StepPhase.SKIPPED, StepPhase.FAILED, StepPhase.CANCELED)
-ENDED_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 GATE_ANSWERED: Final = "gate-answered"
 
 
@@ -62,7 +59,8 @@ class RunInvariants:
                 moments = read_moments(replica, job)
                 for changed in observed.changes:
                     self._check_change(observed, changed, job, moments)
-                _require_no_waiting(job, moments, observed.batch.index)
+                if not may_wait_for_others(job):
+                    _require_no_waiting(job, moments, observed.batch.index)
 
     def _check_change(
         self, observed: ObservedBatch, changed: ObservedChange, job: Job, moments: Mapping[str, Moment]
@@ -81,7 +79,9 @@ class RunInvariants:
             old = changed.old.groups[name].step if changed.old is not None and name in changed.old.groups else None
             if part.step is not None and (old is None or old.phase is not part.step.phase):
                 self.decided_count += 1
-                _require_allowed(job, name, old, part.step, moments, f"{kind} at {observed.batch.index}")
+                where = f"{kind} at {observed.batch.index}"
+                _require_allowed(job, name, old, part.step, moments, where)
+                _require_condition(self._history.replica, job, name, old, part.step, where)
 
     def _check_placement(self, placed: Allocation, job: Job, moments: Mapping[str, Moment]) -> None:
         """Require that the needs of a placed element hold. A plan may be older than the cancellation of its step."""
@@ -91,12 +91,14 @@ class RunInvariants:
         moment = moments[placed.task_group]
         if not moment.is_decided or not can_begin(moment.step, moments, parse_element(placed)):
             raise InvariantViolation(f"{placed.name} was placed before its needs allow", job.id, placed.id)
+        if moment.end and moment.end != StepPhase.CANCELED:
+            raise InvariantViolation(f"{placed.name} was placed, but its step is {moment.end}", job.id, placed.id)
 
     def require_ended(self) -> None:
         """Raise `InvariantViolation` if a run of a steady cluster has not ended, and nothing is going to continue it."""
         replica = self._history.replica
         for job in replica.iter_all(JOBS):
-            if not job.is_run or job.stop:
+            if not job.is_run or job.stop or find_awaited_job(replica, job):
                 continue
             evaluations = replica.list_by_index(EVALUATIONS_OF_JOB, job.namespace, job.id)
             if any(each.status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING) for each in evaluations):
@@ -130,6 +132,29 @@ def _require_allowed(
         raise InvariantViolation(f"step {name} of {job.id} was skipped, but its needs may hold, by {where}", job.id)
 
 
+def _require_condition(
+    replica: Replica, job: Job, name: str, old: StepState | None, new: StepState, where: str
+) -> None:
+    """Require that a step begins only if its `If` is true with the stored texts, and is skipped by it only if it is not."""
+    group = job.find_group(name)
+    condition = group.condition if group is not None else ""
+    has_begun = new.phase in (StepPhase.READY, StepPhase.GATED) and (old is None or old.phase is StepPhase.WAITING)
+    is_from_condition = new.cause is not None and new.cause.kind == StepCauseKind.CONDITION
+    if condition and has_begun and not is_condition_true(replica, job, condition):
+        raise InvariantViolation(f"step {name} of {job.id} began, but its If is false: {condition}, by {where}", job.id)
+    if (
+        new.phase is StepPhase.SKIPPED
+        and is_from_condition
+        and (not condition or is_condition_true(replica, job, condition))
+    ):
+        raise InvariantViolation(
+            f"step {name} of {job.id} was skipped, but its If is true: {condition}, by {where}", job.id
+        )
+    if new.phase is StepPhase.FAILED and is_from_condition:
+        detail = new.cause.detail if new.cause is not None else ""
+        raise InvariantViolation(f"step {name} of {job.id} failed because of its If: {detail}, by {where}", job.id)
+
+
 def _require_no_waiting(job: Job, moments: Mapping[str, Moment], index: int) -> None:
     """Require that no step waits although its needs have decided: the decision is in the write of its cause."""
     is_stopping = any(moment.end == "canceled" and moment.is_alive for moment in moments.values())
@@ -141,78 +166,6 @@ def _require_no_waiting(job: Job, moments: Mapping[str, Moment], index: int) -> 
             continue
         if never_begins(step, moments):
             raise InvariantViolation(f"step {name} of {job.id} waits at {index} for what never happens", job.id)
-        waits_for_all = bool(step.gate) and any(need.each for need in step.needs)
+        waits_for_all = bool(step.gate or step.condition) and any(need.each for need in step.needs)
         if not (step.final and is_stopping) and not waits_for_all and can_begin(step, moments):
             raise InvariantViolation(f"step {name} of {job.id} waits at {index} although its needs hold", job.id)
-
-
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
-def read_moments(replica: Replica, job: Job) -> dict[str, Moment]:
-    """Return what the records say about each step of a run."""
-    steps = add_implied_needs([_make_model_step(group) for group in job.groups])
-    attempts = sorted(
-        (
-            each
-            for each in replica.list_by_index(ATTEMPTS_OF_JOB, job.namespace, job.id)
-            if each.job_create_index == job.create_index
-        ),
-        key=lambda each: each.attempt,
-    )
-    allocations = replica.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
-    alive = {each.task_group for each in allocations if each.array_attempt and each.client_status not in ENDED_STATUSES}
-    return {step.name: _read_moment(replica, step, attempts, is_alive=step.name in alive) for step in steps}
-
-
-def _make_model_step(group: TaskGroup) -> ModelStep:
-    needs = tuple(
-        ModelNeed(need.on, need.when, need.each, need.at_least, need.optional) for need in group.depends or ()
-    )
-    size = group.array.element_count if group.array is not None else 1
-    gate = "asked" if group.gate is not None else ""
-    return ModelStep(group.name, needs, "." * size, group.may_fail, group.final, gate=gate)
-
-
-def _read_moment(replica: Replica, step: ModelStep, attempts: list[ArrayAttempt], *, is_alive: bool) -> Moment:
-    own: list[ArrayAttempt] = []
-    for attempt in attempts:
-        if step.name in attempt.groups:
-            own = [attempt] if attempt.groups[step.name].is_full else [*own, attempt]
-    elements = ["."] * len(step.results)
-    for attempt in own:
-        part = attempt.groups[step.name]
-        for index in range(len(elements)):
-            code = _read_code(replica, attempt, step.name, index)
-            elements[index] = code if code != "-" else elements[index]
-            if part.cancel_cause and elements[index] == ".":
-                elements[index] = "c"
-    state = own[-1].groups[step.name].step if own else None
-    assert state is not None, f"step {step.name} has a state"
-    text = "".join(elements)
-    return Moment(
-        step,
-        text.replace("c", "?") if is_alive else text,
-        is_decided=state.phase not in (StepPhase.WAITING, StepPhase.GATED),
-        end=_describe_end(state),
-        has_begun=bool(state.began_at),
-        is_alive=is_alive,
-        is_gated=state.phase is StepPhase.GATED,
-    )
-
-
-def _describe_end(state: StepState) -> str:
-    """Return how a step never began, in the words of the model."""
-    if state.phase is StepPhase.SKIPPED:
-        is_own = state.cause is not None and state.cause.kind == StepCauseKind.CONDITION
-        return "skipped-by-condition" if is_own else "skipped-by-need"
-    return state.phase.value if state.phase in NEVER_BEGAN else ""
-
-
-def _read_code(replica: Replica, attempt: ArrayAttempt, group: str, index: int) -> str:
-    """Return the stored result of an element in one attempt."""
-    chunk, position = divmod(index, CHUNK_ELEMENTS)
-    results = replica.get(ARRAY_RESULTS, attempt.namespace, attempt.job_id, attempt.attempt, group, chunk)
-    if results is None:
-        return "." if attempt.groups[group].is_full else "-"
-    return chr(results.results[position])

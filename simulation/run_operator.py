@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from simulation.client_records import ClientRecords
 from simulation.cluster import JOB_SETTINGS
+from simulation.job_order import get_overlap
 from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.jobs.run_retry import RunRetry, retry_run
 from wharf.cluster.operations.jobs.runs import GateAnswer, RunCancellation, answer_gate, cancel_run
@@ -61,11 +62,12 @@ class RunOperator:
         self._records.timeline.add_event(f"{self.name} ({server.identity.name}) {text}", self.name, job_id)
 
     def _choose_child(self, replica: Replica, *, is_dead: bool) -> Job | None:
-        """Return a run that was dispatched. Others are not changed, because their history is checked."""
+        """Return a run that was dispatched. Others are not changed: the history of most is checked, and only the leader may
+        decide about runs of a flow with `Overlap`."""
         found = [
             job
             for job in replica.iter_all(JOBS)
-            if job.is_run and job.parent_id and (job.status is JobStatus.DEAD) is is_dead
+            if job.is_run and job.parent_id and not get_overlap(job) and (job.status is JobStatus.DEAD) is is_dead
         ]
         return self._random.choice(sorted(found, key=lambda job: job.id)) if found else None
 

@@ -13,6 +13,7 @@ from simulation.invariants import (
     is_desired_running,
     is_using_resources,
 )
+from simulation.job_order import find_awaited_job
 from simulation.record_history import RecordHistory
 from simulation.timeline import InvariantViolation
 from wharf.cluster.operations.explanations.jobs import list_unexplained_jobs
@@ -250,7 +251,8 @@ def _require_steady_job(history: RecordHistory, job: Job) -> None:
     expected = _derive_status(
         job, live, is_open=is_blocked or is_pending, is_deploying=is_deploying, was_evaluated=was_evaluated
     )
-    if job.status is not expected:
+    # A run in the queue of its flow, or with a need on another job, has neither allocations nor an evaluation.
+    if job.status is not expected and not (job.is_run and find_awaited_job(replica, job)):
         raise InvariantViolation(f"job {job.id} has status {job.status}; its records imply {expected}", job.id)
 
 

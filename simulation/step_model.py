@@ -193,7 +193,9 @@ class Moment:
         if self.is_over:
             if "f" in self.elements:
                 return {SUCCEEDED if self.step.may_fail else FAILED}
-            return {CANCELED_LATE if "c" in self.elements else NEED_SKIP if "x" in self.elements else SUCCEEDED}
+            if "c" in self.elements:
+                return {CANCELED_LATE if self.has_begun else CANCELED_EARLY}
+            return {NEED_SKIP if "x" in self.elements else SUCCEEDED}
         if not self.step.may_fail and set(self.elements) & {"f", "c", "?", "x"}:
             return {FAILED, NEED_SKIP, CANCELED_LATE, CANCELED_EARLY}
         return set(ENDS)

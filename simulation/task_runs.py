@@ -43,6 +43,8 @@ class TaskRun(msgspec.Struct):
     is_signalled: bool = False
     is_kill_requested: bool = False
     is_shim_killed: bool = False
+    step_texts: Mapping[str, Mapping[str, str]] = {}
+    """The texts of earlier steps that the program received, by step and name."""
 
     @property
     def possible_outcomes(self) -> list[Outcome]:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Final
 
 from simulation.client_records import ClientRecords
+from simulation.flow_runs import FlowUser
 from simulation.lock_runs import LockUser
 from simulation.operator import Operator
 from simulation.run_operator import RunOperator
@@ -29,6 +30,8 @@ class Workload:
         for number in range(OPERATOR_COUNT):
             operator = Operator(self._records, f"operator-{number + 1}")
             self._tasks.append(operator.process.start(operator.run(), name=operator.name))
+        flow_user = FlowUser(self._records, "flow-user")
+        self._tasks.append(flow_user.process.start(flow_user.run(), name=flow_user.name))
         lock_user = LockUser(self._records)
         world = self._records.cluster.log_world
         self._tasks.append(world.start_task(lock_user.run(), name=lock_user.name))
@@ -44,6 +47,8 @@ class Workload:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def tidy_up(self) -> None:
-        """Resume paused deployments and stop jobs that always fail. Otherwise the cluster never becomes steady."""
+        """Resume paused deployments, and stop flows and jobs that always fail. Otherwise the cluster never becomes steady."""
         operator = Operator(self._records, "the tidy one")
         await operator.process.start(operator.tidy_up(), name=operator.name)
+        flow_user = FlowUser(self._records, "the last user of flows")
+        await flow_user.process.start(flow_user.stop_flows(), name=flow_user.name)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import CommandResult, Terminal, open_terminal, write_file
-from wharf.cli.flow.lists import STATES
-from wharf.contract.wire.flows import RunState
+from wharf.cli.flow.lists import SORTS, STATES
+from wharf.contract.wire.flows import RunSort, RunState
 
 CHAIN = """
 ID: release
@@ -385,6 +385,24 @@ def test_runs_are_listed_by_when_they_began_and_a_flow_shows_the_run_of_its_late
 
     assert list_run_ids(terminal) == [*map(name_run, ("2025-11-02", "2025-11-01")), forced]
     assert terminal.run("flow", "status", "nightly").err == f"the run with the latest slot of nightly is {forced}\n"
+
+
+def test_runs_are_listed_in_the_order_that_the_user_chooses(terminal: Terminal, tmp_path: Path) -> None:
+    assert tuple(RunSort) == tuple(each for each in SORTS.values() if each)
+    submit(terminal, tmp_path, NIGHTLY)
+    terminal.run_ok("flow", "backfill", "nightly", "--from", "2025-11-01", "--to", "2025-11-03")
+    terminal.wait(5)
+    terminal.run_ok("job", "periodic", "force", "--detach", "nightly")
+    terminal.wait(5)
+    newest = list_run_ids(terminal)
+    changed = name_run("2025-11-02")
+    terminal.run_ok(
+        "flow", "cancel", "--yes", changed
+    )  # It waits for the run of the day before, so no other run begins.
+
+    assert list_run_ids(terminal, "--sort", "newest") == newest
+    assert list_run_ids(terminal, "--sort", "name") == sorted(newest)
+    assert newest[0] != changed == list_run_ids(terminal, "--sort", "changed")[0]
 
 
 def name_run(day: str) -> str:

@@ -90,6 +90,29 @@ def configure(**values: object) -> Configuration:
         ),
         ({"limits__file": "limits.toml"}, 'limits.file: expected an absolute path, given "limits.toml"'),
         (
+            {"limits__gateway_admin": "http://127.0.0.1:9090"},
+            "limits.gateway_token_file: required: set both limits.gateway_admin and limits.gateway_token_file",
+        ),
+        (
+            {"limits__gateway_token_file": "/etc/token"},
+            "limits.gateway_admin: required: set both limits.gateway_admin and limits.gateway_token_file",
+        ),
+        *(
+            (
+                {"limits__gateway_admin": address, "limits__gateway_token_file": "/etc/token"},
+                f'limits.gateway_admin: expected an address of this machine such as http://127.0.0.1:9090, given "{address}"',
+            )
+            for address in (
+                "http://192.0.2.7:9090",
+                "https://127.0.0.1:9090",
+                "127.0.0.1:9090",
+                "http://127.0.0.1:9090/x",
+                "http://a@127.0.0.1:9090",
+                "http://127.0.0.1",
+                "http://127.0.0.1:0",
+            )
+        ),
+        (
             {"limits__enabled": True, "state__engine": "etcd", "state__etcd__endpoints": ["a:1"]},
             "limits.file: every server would count requests on its own",
         ),

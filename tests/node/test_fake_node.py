@@ -1,5 +1,6 @@
 """The fake node: it follows the script of the job, and its state stays consistent when servers fail and recover."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, ANode, OneServer
 from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
+from wharf.cluster.api.handlers.nodes.assignments import watch_assignments
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOB_SUMMARIES, JOBS, NODES
 from wharf.contract.client import ClientReply, ClientRequest, Unreachable
@@ -18,6 +20,7 @@ from wharf.contract.model.jobs.group_policies import DisconnectPolicy, UpdatePol
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import NodeStatus
+from wharf.node.agent.servers.session import WHOLE_LIST_INTERVAL_S
 
 QUICK = replace(USUAL_HEARTBEATS, min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 
@@ -253,6 +256,67 @@ async def test_a_report_without_a_reply_is_repeated_with_its_id() -> None:
         ids = [report for report in exchange.report_ids if report]
         assert len(ids) == 2
         assert ids[0] == ids[1]
+
+
+@in_virtual_time
+async def test_reports_of_a_node_do_not_wake_its_own_wait_for_assignments() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        woken_at: list[int] = []
+
+        def wake() -> None:
+            woken_at.append(server.replica.index)
+            asyncio.get_running_loop().call_soon(subscription.rearm)
+
+        subscription = server.replica.watches.subscribe([watch_assignments(node.id)], wake)
+        await server.client.jobs.register(with_script(a_batch_job("shop"), run_for="5s"))
+        await until(lambda: statuses(server) == ["complete"], what="the allocation has ended")
+        subscription.close()
+
+        (allocation,) = allocations(server)
+        assert woken_at == [allocation.alloc_modify_index]
+        assert allocation.modify_index > allocation.alloc_modify_index
+
+
+@in_virtual_time
+async def test_a_node_receives_its_ended_allocations_only_once_in_a_minute() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        (node,) = await cluster.ready_nodes(server, 1)
+        lists = ReceivedAssignments(node)
+        await server.client.jobs.register(with_script(a_batch_job("first"), run_for="1s"))
+        await until(lambda: statuses(server) == ["complete"], what="the first allocation has ended")
+        (ended,) = allocations(server)
+
+        await server.client.jobs.register(with_script(a_batch_job("second"), run_for="1s"))
+        await until(lambda: statuses(server) == ["complete"] * 2, what="the second allocation has ended")
+        (second,) = (each for each in allocations(server) if each.id != ended.id)
+        assert lists.received[-1] == {second.id: second.alloc_modify_index}
+
+        await server.server.writer.commit(
+            Write("collected", Cause(CauseKind.TIMER), [ALLOCATIONS.build_delete(ended.id)])
+        )
+        await pass_time(3 * WHOLE_LIST_INTERVAL_S)
+
+        assert lists.received[-1] == {second.id: second.alloc_modify_index}
+        assert list(node.node._allocations) == [second.id]
+
+
+class ReceivedAssignments:
+    """Records the lists of assignments that a node receives."""
+
+    def __init__(self, node: ANode) -> None:
+        self.received: list[dict[str, int]] = []
+        send_unchanged = node.exchange.send
+
+        async def send(request: ClientRequest) -> ClientReply:
+            reply = await send_unchanged(request)
+            if request.method == "GET" and request.path.endswith("/desired"):
+                self.received.append(json.loads(reply.body))
+            return reply
+
+        node.exchange.send = send  # type: ignore[method-assign]
 
 
 class LossyExchange:

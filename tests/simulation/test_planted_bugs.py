@@ -11,7 +11,8 @@ FIRST_SEEDS = {
     PlantedBug.LOST_LEADER_CHECK: 2,
     PlantedBug.MISSED_WAKE: 2,
     PlantedBug.FORGETFUL_DISK: 6,
-    PlantedBug.SAME_SERVER: 10,
+    PlantedBug.SAME_SERVER: 12,
+    PlantedBug.IGNORED_QUEUE: 3,
 }
 """Seeds that detect the bug, because a seed that detects nothing takes three times as long. The default is 1."""
 
@@ -54,10 +55,23 @@ REASONS = {
     PlantedBug.ELEMENT_TWICE: ("is placed twice", "runs twice"),
     PlantedBug.EXCEEDED_LIMIT: ("MaxRunning is",),
     PlantedBug.LATE_REPORT: ("has the result s without a cause",),
-    PlantedBug.LOST_STEPS: ("before its needs allow", "without an answer to its gate"),
-    PlantedBug.STEP_TWICE: ("is placed again",),
+    PlantedBug.LOST_STEPS: (
+        "before its needs allow",
+        "without an answer to its gate",
+        "before the job",
+        "of the flow has",
+    ),
+    # A step that is open again has followers that run.
+    PlantedBug.STEP_TWICE: ("is placed again", "was placed before its needs allow"),
     PlantedBug.SKIPPED_PASSES: ("before its needs allow", "went from skipped to ready"),
     PlantedBug.EARLY_GATE: ("without an answer to its gate",),
+    PlantedBug.IGNORED_CONDITION: ("went from skipped to ready", "its If is false"),
+    PlantedBug.LOST_OUTPUTS: ("its texts are not stored", "its If is"),
+    PlantedBug.REPLACED_OUTPUTS: ("changed at",),
+    PlantedBug.IGNORED_JOB: ("before the job",),
+    PlantedBug.IGNORED_QUEUE: ("of the flow has",),
+    PlantedBug.LOST_JOB_RESULT: ("without its result",),
+    PlantedBug.SLOT_TWICE: ("was launched twice",),
     PlantedBug.GUESSED_OUTCOMES: ("is reported to have ended as", "but these runs failed"),
 }
 

@@ -175,6 +175,8 @@ VISITS: Final[Mapping[str, Visit]] = {
     "pool-refused": Visit(
         "/ui/pools", {"name": "not valid!", "description": "x", "algorithm": "spread", "oversubscription": "no"}
     ),
+    "namespace-refused": Visit("/ui/namespaces/team", {"description": "x", "quota": "gone", "weight": "0"}),
+    "quota-refused": Visit("/ui/quotas", {"name": "not valid!", "region": "", "cpu": "5", "memory": "0", "count": "0"}),
     "pool-of-team": Visit("/ui/pools/team"),
     "pool-question": Visit("/ui/pools/team/delete", {}),
     "volume-refused": Visit("/ui/volumes", REFUSED_VOLUME),
@@ -194,6 +196,7 @@ EMPTY_VISITS: Final[Mapping[str, Visit]] = {
 LIMIT_VISITS: Final[Mapping[str, Visit]] = {
     "limits": Visit("/ui/limits"),
     "limits-of-caller": Visit(f"/ui/limits/callers/{quote(ADDRESS, safe='')}"),
+    "limits-of-organizations": Visit("/ui/limits/organization"),
     "limits-cost": Visit(f"/ui/limits/cost?caller={quote(ADDRESS)}&path=/v1/jobs"),
 }
 """Pages of a server with rate limits, which has refused requests and has a grant and a ban."""

@@ -102,6 +102,73 @@ async def test_a_mistake_in_a_node_pool_is_shown_at_its_field_and_nothing_is_sto
         assert read_pool(server, "gpu") is None
 
 
+GOOD_QUOTA = {"name": "gold", "region": "global", "cpu": "1000", "memory": "-1", "count": "0"}
+
+
+@pytest.mark.parametrize(
+    ("path", "form", "field", "text"),
+    [
+        ("namespaces", {"name": "not valid!"}, "namespace-name", "invalid name"),
+        ("namespaces", {"name": ""}, "namespace-name", "invalid name"),
+        ("namespaces", {"name": "default"}, "namespace-name", "There is a namespace default already."),
+        ("namespaces", {"name": "shop", "weight": "many"}, "namespace-weight", "expected a whole number"),
+        ("namespaces", {"name": "shop", "weight": "5000"}, "namespace-weight", "between 1 and 1000"),
+        ("namespaces", {"name": "shop", "quota": "gone"}, "namespace-quota", "not found"),
+        ("namespaces", {"name": "shop", "description": "x" * 257}, "namespace-description", "longer than 256"),
+        ("namespaces/default", {"weight": "0"}, "namespace-weight", "between 1 and 1000"),
+        ("quotas", {**GOOD_QUOTA, "name": "not valid!"}, "quota-name", "invalid name"),
+        ("quotas", {**GOOD_QUOTA, "name": "team"}, "quota-name", "There is a quota team already."),
+        ("quotas", {**GOOD_QUOTA, "region": ""}, "quota-region", "must name its region"),
+        ("quotas", {**GOOD_QUOTA, "cpu": "much"}, "quota-cpu", "expected a whole number"),
+        ("quotas", {**GOOD_QUOTA, "description": "x" * 257}, "quota-description", "longer than 256"),
+        ("quotas/team", {"region": "global", "memory": "x"}, "region-1-memory", "expected a whole number"),
+        ("quotas/team", {"region": "west", "count": "x"}, "other-count", "expected a whole number"),
+    ],
+)
+@in_virtual_time
+async def test_a_mistake_in_a_namespace_or_a_quota_is_shown_at_its_field_and_nothing_is_stored(
+    path: str, form: dict[str, str], field: str, text: str
+) -> None:
+    async with ACluster() as cluster:
+        server, browser = await a_server_with_nodes(cluster)
+        await browser.post("/ui/quotas", {**GOOD_QUOTA, "name": "team"})
+        index = server.replica.index
+
+        page = await browser.post(f"/ui/{path}", form)
+
+        assert (page.status, find_problems(page.text)) == (400, [])
+        assert text in find_mistake(page, field)
+        assert page.text.count("<details open>") == 1
+        assert 'data-topics=""' in page.text
+        assert server.replica.index == index
+
+
+@in_virtual_time
+async def test_a_quota_gets_limits_in_another_region_and_those_of_the_first_stay() -> None:
+    async with ACluster() as cluster:
+        server, browser = await a_server_with_nodes(cluster)
+        await browser.post("/ui/quotas", GOOD_QUOTA)
+
+        await browser.post("/ui/quotas/gold", {"region": "west", "cpu": "0", "memory": "0", "count": "7"})
+
+        quota = (await server.client.quotas.read("gold")).value
+        amounts = [(each.region, each.region_limit.cpu, each.region_limit.count) for each in quota.limits or ()]
+        assert amounts == [("global", 1000, 0), ("west", 0, 7)]
+
+
+@in_virtual_time
+async def test_every_mistake_of_a_form_is_at_its_own_field_and_what_was_entered_stays() -> None:
+    async with ACluster() as cluster:
+        _, browser = await a_server_with_nodes(cluster)
+
+        page = await browser.post("/ui/namespaces", {"name": "no good!", "quota": "gone<b>", "weight": "0"})
+
+        assert "invalid name" in find_mistake(page, "namespace-name")
+        assert "not found" in find_mistake(page, "namespace-quota")
+        assert "between 1 and 1000" in find_mistake(page, "namespace-weight")
+        assert 'value="gone&lt;b&gt;"' in page.text
+
+
 @in_virtual_time
 async def test_built_in_node_pools_have_no_forms() -> None:
     async with ACluster() as cluster:

@@ -254,7 +254,7 @@ def test_a_namespace_is_created_changed_and_deleted_by_forms() -> None:
             created = await browser.post("/ui/namespaces", fields)
             stored = (await server.client.namespaces.read("shop")).value
             await server.client.namespaces.store(msgspec.structs.replace(stored, meta={"owner": "ann"}))
-            await browser.post("/ui/namespaces", {**fields, "quota": "", "weight": "5"})
+            await browser.post("/ui/namespaces/shop", {**fields, "quota": "", "weight": "5"})
             changed = (await server.client.namespaces.read("shop")).value
             deleted = await browser.post("/ui/namespaces/shop/delete", CONFIRMED)
 
@@ -290,7 +290,7 @@ def test_a_quota_shows_its_use_and_is_changed_by_a_form() -> None:
             server, browser = await a_cluster_with_work(cluster)
 
             fields = {"name": "team", "region": "global", "cpu": "2000", "memory": "4096", "count": "5"}
-            await browser.post("/ui/quotas", fields)
+            await browser.post("/ui/quotas/team", fields)
             quota = (await server.client.quotas.read("team")).value
             page = await browser.get("/ui/quotas/team")
 

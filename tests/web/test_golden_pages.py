@@ -20,6 +20,8 @@ STATUS_BY_NAME = {
     "refused-to-reader": 403,
     "drain-refused": 400,
     "pool-refused": 400,
+    "namespace-refused": 400,
+    "quota-refused": 400,
     "volume-refused": 400,
 }
 """All other pages have the status 200."""

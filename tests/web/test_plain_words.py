@@ -2,7 +2,9 @@
 
 import json
 import re
+from html import unescape
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 import pytest
@@ -353,3 +355,42 @@ def test_notes_of_differences_are_plain_words() -> None:
     line = DiffLine(0, DiffType.EDITED, "Task server (forces create/destroy update)")
 
     assert build_diff_row(line).text == "Task server (replaces allocations)"
+
+
+@in_virtual_time
+async def test_commands_of_a_list_that_is_searched_for_a_word_contain_its_whole_filter() -> None:
+    async with ACluster() as cluster:
+        _, browser = await a_cluster_with_work(cluster)
+
+        for path, command, api in (
+            ("/ui/jobs?filter=ho", 'wharf job status --filter \'ID contains "ho" or Name contains "ho"\'', "/v1/jobs"),
+            (
+                "/ui/nodes?filter=no",
+                'wharf node status --filter \'Name contains "no" or ID contains "no"\'',
+                "/v1/nodes",
+            ),
+        ):
+            page = unescape((await browser.get(path)).text)
+            assert command in page
+            (query,) = set(re.findall(rf"127.0.0.1:\d+{api}\?([^']+)'", page))
+            assert parse_qs(query)["filter"] == [command.split("'")[1]]
+
+
+@in_virtual_time
+async def test_commands_of_each_list_contain_the_filter_of_the_page() -> None:
+    async with ACluster() as cluster:
+        _, browser = await a_cluster_with_work(cluster)
+
+        for path, command, api in (
+            (
+                'volumes?filter=Name+%3D%3D+"a"',
+                "wharf volume status --filter 'Name == \"a\"'",
+                "/v1/volumes?namespace=*&",
+            ),
+            ('pools?filter=Name+%3D%3D+"a"', "wharf node pool list --filter 'Name == \"a\"'", "/v1/node/pools?"),
+            ('variables?filter=Path+%3D%3D+"a"', "wharf var list", "/v1/vars?namespace=*&"),
+        ):
+            page = unescape((await browser.get(f"/ui/{path}")).text)
+            assert command in page
+            expression = path.partition("filter=")[2].replace('"', "%22")
+            assert f"{api}filter={expression}'" in page

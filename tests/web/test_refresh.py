@@ -137,10 +137,10 @@ def test_a_refresh_keeps_typed_text_and_what_is_open(browser: Browser) -> None:
     with serving_pages({PATH: html}) as server, tabs_of(browser, server.address) as tabs:
         page = tabs.open(PATH)
         page.get_by_text("Change the limits").click()
-        page.get_by_label("CPU (MHz)").fill("2500")
+        page.get_by_role("spinbutton", name="CPU (MHz)").fill("2500")
         page.get_by_role("button", name="Store").focus()
         page.evaluate(SHOW, html.replace("<h1>team</h1>", "<h1>crew</h1>"))
 
         expect(page.get_by_role("heading", level=1)).to_have_text("crew")
-        expect(page.get_by_label("CPU (MHz)")).to_have_value("2500")
+        expect(page.get_by_role("spinbutton", name="CPU (MHz)")).to_have_value("2500")
         expect(page.get_by_role("button", name="Store")).to_be_focused()

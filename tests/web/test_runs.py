@@ -364,6 +364,9 @@ async def test_all_runs_are_listed_by_their_state_the_newest_first() -> None:
         assert "/ui/jobs/release" not in failed.text
         assert "wharf flow list --state failed" in failed.text
         assert "/v1/runs?namespace=*&amp;sort=newest&amp;state=failed" in failed.text
+        for sort, command in (("changed", "wharf flow list --sort changed"), ("name", "wharf flow list --sort name")):
+            assert command in (await browser.get(f"/ui/flows?sort={sort}")).text
+        assert "wharf flow list --sort" not in every.text
 
 
 @in_virtual_time

@@ -71,6 +71,7 @@ def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[Con
         _check_read_limits,
         _check_api,
         _check_limits,
+        _check_limits_gateway,
     )
     return [
         ConfigurationProblem(find_origin(path).location, format_path(path), message)
@@ -169,6 +170,7 @@ def _check_folders(settings: AgentSettings) -> RuleViolations:
         (("log_file",), settings.log_file),
         (("keyring", "file"), settings.keyring.file),
         (("limits", "file"), settings.limits.file),
+        (("limits", "gateway_token_file"), settings.limits.gateway_token_file),
     )
     for path, text in folders:
         if text and not FilePath(text).is_absolute():
@@ -336,6 +338,25 @@ def _check_limits(settings: AgentSettings) -> RuleViolations:
     advice = 'set a file with [store] kind = "redis" and addresses = "host:6379", so that they share counters'
     if settings.state.engine is EngineKind.ETCD:
         yield ("limits", "file"), f"every server would count requests on its own: {advice}"
+
+
+def _check_limits_gateway(settings: AgentSettings) -> RuleViolations:
+    """Check that the gateway has an address on this machine, and a file with its token.
+
+    The token goes over the connection as it is, so no other machine may be on the way.
+    """
+    limits = settings.limits
+    if bool(limits.gateway_admin) is not bool(limits.gateway_token_file):
+        key = "gateway_token_file" if limits.gateway_admin else "gateway_admin"
+        yield ("limits", key), "required: set both limits.gateway_admin and limits.gateway_token_file"
+    if limits.gateway_admin:
+        scheme, _, rest = limits.gateway_admin.partition("://")
+        parts = split_host_and_port(rest) if scheme == "http" and _HOST_AND_PORT.fullmatch(rest) else None
+        if parts is None or not is_loopback(parts.host) or not 0 < parts.port < 65_536:
+            yield (
+                ("limits", "gateway_admin"),
+                f'expected an address of this machine such as http://127.0.0.1:9090, given "{limits.gateway_admin}"',
+            )
 
 
 def _check_etcd(settings: AgentSettings) -> RuleViolations:

@@ -270,6 +270,18 @@ def test_a_launch_replaces_the_run_before_it_although_more_than_20_older_ones_st
     assert [each.cancel_cause.step if each.cancel_cause else "" for each in newest] == [*runs[1:], ""]
 
 
+def test_a_launch_replaces_only_as_many_large_runs_as_fit_in_its_write() -> None:
+    steps = tuple(a_group(f"step-{number}", gate=Gate()) for number in range(300))
+    flow = AFlow("queue", *steps)
+    first, second = flow.launch(), flow.launch()
+    flow.register(a_parameterized_job("release", *steps, flow=Flow(overlap="replace")))
+
+    flow.launch()
+
+    assert flow.text(first).startswith("canceled")
+    assert not flow.text(second).startswith("canceled")
+
+
 def test_a_job_that_waits_for_a_run_that_waits_for_it_through_the_queue_is_refused() -> None:
     flow = AFlow("queue")
     flow.register(canonicalize_job(a_batch_job("release-notes", a_group("write")), SETTINGS))

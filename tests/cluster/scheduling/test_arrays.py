@@ -20,7 +20,12 @@ from wharf.cluster.operations.jobs.scaling import GroupScaling, scale_group
 from wharf.cluster.operations.jobs.stop_elements import StopElementsRequest, StopElementsResult, stop_elements
 from wharf.cluster.operations.nodes.reports import AllocationReport, apply_reports
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
-from wharf.cluster.scheduling.reconcile.array_group import GIVEN_UP_TEXT, MAX_STARTED_ELEMENTS
+from wharf.cluster.scheduling.reconcile.array_group import (
+    GIVEN_UP_TEXT,
+    MAX_STARTED_ELEMENTS,
+    MIN_STARTED_ELEMENTS,
+    limit_started_elements,
+)
 from wharf.cluster.scheduling.reconcile.rescheduling import has_succeeded
 from wharf.cluster.state.formats import NEWEST_FORMAT
 from wharf.cluster.state.lookups import list_attempts, read_element_states
@@ -161,10 +166,18 @@ def test_at_most_two_evaluations_wait_for_elements_that_ended() -> None:
 
 
 def test_a_large_array_begins_in_several_plans() -> None:
-    sweep = Sweep(GroupArray(size=MAX_STARTED_ELEMENTS + 5), nodes=4)
+    sweep = Sweep(GroupArray(size=MIN_STARTED_ELEMENTS + 5), nodes=4)
 
-    assert len(sweep.alive) == MAX_STARTED_ELEMENTS + 5
+    assert len(sweep.alive) == MIN_STARTED_ELEMENTS + 5
     assert not sweep.list_blocked()
+
+
+@pytest.mark.parametrize(
+    ("alive", "started"),
+    [(0, MIN_STARTED_ELEMENTS), (4_400, 1_100), (100_000, MAX_STARTED_ELEMENTS)],
+)
+def test_the_more_elements_run_the_more_does_one_evaluation_begin(alive: int, started: int) -> None:
+    assert limit_started_elements(alive) == started
 
 
 def test_elements_wait_for_free_resources() -> None:

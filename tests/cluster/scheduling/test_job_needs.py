@@ -7,12 +7,14 @@ from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job
 from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
-from tests.kit.state import SECOND_NS, SETTINGS
+from tests.kit.state import SECOND_NS, SETTINGS, AState
+from wharf.cluster.engines.memory.log import ETCD_WRITE_LIMITS
+from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations.jobs.admission import validate_submission
 from wharf.cluster.operations.jobs.job_needs import settle_waiting_job
 from wharf.cluster.operations.jobs.job_outcomes import judge_job, make_job_result
 from wharf.cluster.operations.jobs.purge import purge_job
-from wharf.cluster.operations.jobs.registration import deregister_job
+from wharf.cluster.operations.jobs.registration import JobRegistration, deregister_job, register_job
 from wharf.cluster.operations.jobs.run_retry import RunRetry, plan_retry, retry_run
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.scheduling.steps.decider import judge_run
@@ -30,7 +32,8 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.jobs.job_results import JobResult
 from wharf.contract.model.jobs.step_states import StepOutcome
-from wharf.contract.model.jobs.steps import Need
+from wharf.contract.model.jobs.steps import MAX_NEEDS, Need
+from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal
 
 DAY_NS = 24 * 3_600 * SECOND_NS
@@ -543,3 +546,53 @@ def test_the_result_of_a_job_that_ran_again_during_its_collection_is_that_of_its
     stored = cluster.result("import")
     assert stored is not None
     assert (stored.outcome, stored.is_collected) == ("succeeded", False)
+
+
+# -- needed jobs that change meanwhile ---------------------------------------------------------------------------------
+
+
+def decide_submission(cluster: Cluster, job: Job) -> Write:
+    """Return the write that submits a job, as a server decides it that will then lag behind."""
+    registration = JobRegistration(job=canonicalize_job(job, SETTINGS))
+    write = register_job(cluster.replica, registration, cluster.moment, SETTINGS).write
+    assert write is not None
+    return write
+
+
+def test_a_submission_conflicts_with_one_of_a_needed_job_that_its_server_did_not_know() -> None:
+    cluster = Cluster()
+    write = decide_submission(cluster, needing(Need(on="build", when="failed", optional=True)))
+
+    cluster.submit(a_batch_job("build", a_step()))
+
+    assert isinstance(cluster.try_commit(write), WriteConflict)
+
+
+def test_a_submission_conflicts_with_the_end_of_a_needed_job_that_its_server_did_not_know() -> None:
+    cluster = Cluster()
+    write = decide_submission(cluster, needing(Need(on="build", optional=True)))
+
+    cluster.submit(a_batch_job("build", a_step()))
+    cluster.do(purge_job(cluster.replica, "default", "build", cluster.moment, max_changes=100))
+    assert cluster.replica.get(JOBS, "default", "build") is None
+
+    assert isinstance(cluster.try_commit(write), WriteConflict)
+
+
+def test_a_submission_conflicts_with_the_purge_of_a_needed_job() -> None:
+    cluster = Cluster(a_batch_job("build", a_step()))
+    write = decide_submission(cluster, needing("build"))
+
+    cluster.do(purge_job(cluster.replica, "default", "build", cluster.moment, max_changes=100))
+
+    assert isinstance(cluster.try_commit(write), WriteConflict)
+
+
+def test_a_job_with_the_most_needs_fits_into_a_write_to_etcd() -> None:
+    state = AState(limits=ETCD_WRITE_LIMITS)
+    state.put(CLUSTER_FORMAT.build_put(RecordFormat(version=NEWEST_FORMAT)))
+    needs = (Need(on=f"job-{number}", optional=True) for number in range(MAX_NEEDS))
+
+    state.register(canonicalize_job(needing(*needs), SETTINGS))
+
+    assert state.job("report").status is JobStatus.PENDING

@@ -207,6 +207,17 @@ def test_a_waiting_run_is_not_dead() -> None:
     assert run.job().status is JobStatus.PENDING
 
 
+def test_the_status_of_a_run_does_not_change_between_two_steps() -> None:
+    run = Run(a_step("build"), a_step("test", "build"))
+    version = run.job().modify_index
+
+    run.report(run.alive["build[0]"], ClientStatus.COMPLETE)  # The next step is ready, and not placed yet.
+    assert (run.alive, run.job().status) == ({}, JobStatus.RUNNING)
+    run.process_pending()
+
+    assert (run.job().status, run.job().modify_index) == (JobStatus.RUNNING, version)
+
+
 def test_a_canceled_run_stops_its_tasks_and_runs_its_final_steps() -> None:
     run = Run(a_step("build"), a_step("test", "build"), a_step("tidy", "test", final=True))
 

@@ -16,12 +16,14 @@ from wharf.cluster.state.formats import NEWEST_FORMAT
 from wharf.cluster.state.tables import ALLOCATIONS, CLUSTER_FORMAT, JOBS, STEP_OUTPUTS
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.names import parse_index
+from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
 from wharf.contract.model.cluster import RecordFormat
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.group_policies import ReschedulePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.step_outputs import MAX_SENT_OUTPUT_BYTES, ReportedOutputs
 from wharf.contract.model.jobs.steps import MAX_OUTPUT_BYTES, Need, Outputs
+from wharf.contract.model.times import to_datetime
 
 ONE_RETRY = ReschedulePolicy(
     attempts=1, unlimited=False, interval=600_000_000_000, delay=5_000_000_000, delay_function="constant"
@@ -105,6 +107,26 @@ def test_a_late_report_changes_no_output() -> None:
     flow.end("build", texts(version="2"))
 
     assert flow.outputs("build") == {0: {"version": "1"}}
+
+
+def test_a_lost_allocation_whose_node_returns_leaves_its_outputs() -> None:
+    flow = Flow(a_step("build"))
+    lost = flow.find("build")
+    flow.lose_node(lost.node_id)
+    flow.process_pending()
+    assert flow.allocation(lost.id).client_status is ClientStatus.LOST
+    flow.reconnect_node(lost.node_id)
+    clean = TaskState(state=TaskStatus.DEAD, started_at=to_datetime(flow.now_ns))
+    report = AllocationReport(
+        id=lost.id, client_status=ClientStatus.COMPLETE, task_states={"server": clean}, outputs=texts(version="1.2")
+    )
+
+    flow.lead(apply_reports(
+        flow.replica, lost.node_id, [report], flow.moment, is_complete=False, max_evaluations=10
+    ))  # fmt: skip
+
+    assert flow.allocation(lost.id).array_result == "succeeded"
+    assert flow.outputs("build") == {0: {"version": "1.2"}}
 
 
 def test_a_failed_step_leaves_its_outputs() -> None:

@@ -15,7 +15,7 @@ from wharf.cluster.state.tables import ARRAY_ATTEMPTS, ARRAY_RESULTS
 from wharf.contract.model.jobs.array_attempts import CANCELED, ArrayResults
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import JobStatus
-from wharf.contract.model.jobs.steps import Gate
+from wharf.contract.model.jobs.steps import Gate, Need
 from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.refusal import Refusal
 
@@ -85,6 +85,17 @@ def test_a_run_ends_when_the_only_element_of_its_last_step_is_stopped() -> None:
 
     assert run.job().status is JobStatus.DEAD
     assert run.outcome == "canceled"
+
+
+def test_a_step_that_needs_all_elements_is_skipped_when_a_stopped_one_has_ended_although_others_run() -> None:
+    run = Run(a_step("train", array=GroupArray(size=2)), a_step("ship", Need(on="train", at_least=2)))
+
+    stop(run, "shop", "train", "0")
+    assert run.phases["ship"] == "waiting"
+    run.kill("train")
+
+    assert list(run.alive) == ["train[1]"]
+    assert run.phases["ship"] == "skipped"
 
 
 def test_a_job_is_not_dead_while_a_step_has_no_outcome() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_system_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import a_node
-from tests.kit.virtual_time import in_virtual_time, until
+from tests.kit.virtual_time import in_virtual_time, until, until_read
 from wharf.cluster.engines.port import Batch, WriteLimits
 from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.nodes.reports import AllocationReport
@@ -227,3 +227,24 @@ async def test_a_server_that_does_not_lead_refuses_registrations() -> None:
 
         with pytest.raises(Refusal):
             await asyncio.gather(*register(follower, 0))
+
+
+@in_virtual_time
+async def test_the_state_of_jobs_is_not_computed_again_after_reports_about_their_allocations() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        unsettled: dict[str, list[int]] = {}
+
+        def record(batch: Batch) -> None:
+            unsettled.setdefault(batch.kind, []).append(server.brain.collect_metrics().unsettled_jobs)
+
+        server.server.follower.batch_listeners.append(record)
+        task = a_task(driver="mock", config={"run_for": "1s"}, resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_batch_job("shop", a_group("web", task)))
+        job = await until_read(
+            lambda: server.client.jobs.read("shop"), lambda reply: reply.value.status == "dead", what="the job is dead"
+        )
+
+        assert job.value.status == "dead"
+        assert (set(unsettled["job-registered"]), set(unsettled["node-reported"])) == ({1}, {0})

@@ -2,6 +2,7 @@
 
 from tests.cluster.state.inventory import (
     CRATES,
+    CRATES_BY_COLOUR,
     CRATES_OF_OWNER,
     NOTICE,
     PARCELS,
@@ -15,8 +16,8 @@ from tests.cluster.state.inventory import (
 from wharf.cluster.state import ReplicaLoad, Subscription
 from wharf.cluster.state.replica import MAX_COMPARED_PER_STEP
 from wharf.cluster.state.tables import JOB_VERSIONS
-from wharf.cluster.state.watches import watch_index, watch_key, watch_prefix, watch_table
-from wharf.contract.model.log import WRITE_INDEX, LogPosition
+from wharf.cluster.state.watches import watch_index, watch_index_field, watch_key, watch_prefix, watch_table
+from wharf.contract.model.log import WRITE_INDEX, DeleteRecord, LogPosition, PutRecord
 
 
 def test_the_first_batch_wakes_its_subscriptions() -> None:
@@ -189,3 +190,43 @@ def test_closing_one_of_two_subscriptions_to_a_target_leaves_the_other() -> None
     replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a", owner="ann"))))
 
     assert woken == ["open"] * len(targets)
+
+
+def test_a_subscription_to_a_field_is_woken_only_by_changes_of_this_field_and_of_the_records() -> None:
+    replica = make_replica()
+    woken: list[int] = []
+    subscription = replica.watches.subscribe(
+        [watch_index_field(CRATES_OF_OWNER, "weight", "north", "ada")], lambda: woken.append(replica.index)
+    )
+    batches: list[PutRecord | DeleteRecord] = [
+        CRATES.build_put(make_crate("a", owner="ada")),
+        CRATES.build_put(make_crate("a", owner="ada", colour="red")),  # Another field.
+        CRATES.build_put(make_crate("a", owner="ada", colour="red", weight=5)),
+        CRATES.build_put(make_crate("b", owner="bob", weight=7)),  # Of another owner.
+        CRATES.build_put(make_crate("b", owner="ada", weight=7)),
+        CRATES.build_put(make_crate("b", owner="bob", weight=7)),
+        CRATES.build_delete("north", "a"),
+    ]
+
+    for index, change in enumerate(batches, start=1):
+        subscription.rearm()
+        replica.apply_batch(make_batch(index, change))
+    subscription.close()
+
+    assert woken == [1, 3, 5, 6, 7]
+    assert replica.watches.table_watches == {}
+
+
+def test_subscriptions_to_an_index_and_to_a_field_of_it_are_independent() -> None:
+    replica = make_replica()
+    woken: list[str] = []
+    field = replica.watches.subscribe([watch_index_field(CRATES_BY_COLOUR, "owner", "red")], lambda: woken.append("a"))
+    whole = replica.watches.subscribe([watch_index(CRATES_BY_COLOUR, "red")], lambda: woken.append("index"))
+    replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a", colour="red"))))
+    field.close()
+    whole.rearm()
+
+    replica.watches.subscribe([watch_index_field(CRATES_BY_COLOUR, "owner", "red")], lambda: woken.append("b"))
+    replica.apply_batch(make_batch(2, CRATES.build_put(make_crate("a", colour="red", weight=2))))
+
+    assert woken == ["a", "index", "index"]

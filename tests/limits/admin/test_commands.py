@@ -752,6 +752,17 @@ def test_reload_names_the_changed_settings_that_need_a_restart(tmp_path: Path, a
     assert ("since the start" in shown) is bool(reported)
 
 
+def test_activity_by_actor_and_resource_says_who_is_a_member(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> str:
+        await operator.send(ADA_HEADER, target="/orgs/acme")
+        return await operator.run("activity", "acme", "--group-by", "actor-resource", "--since", "60m", "--page", "1")
+
+    text = run_as_operator(tmp_path, scenario)
+
+    assert "acme" in text
+    assert "is_member" in text
+
+
 def test_activity_of_an_unknown_organization_is_an_error(tmp_path: Path) -> None:
     async def scenario(operator: Operator) -> str:
         return await operator.run("activity", "emca", "--since", "1h", fails=True)

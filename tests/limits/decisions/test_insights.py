@@ -308,6 +308,29 @@ def test_requests_are_grouped_by_bucket() -> None:
     assert [(group["bucket"], group["total_request_count"]) for group in groups] == [("search", 4), ("core", 2)]
 
 
+def test_requests_are_grouped_by_actor_and_resource_with_membership() -> None:
+    rows = (
+        make_row(a_user("ada"), total=3, primary=1),
+        make_row(a_user("ada"), total=2, resource="acme/tool"),
+        make_row(a_user("eve")),
+        make_row(an_installation(71), resource="acme"),
+    )
+
+    groups = compute("actor-resource-stats", *rows, sort="actor_name", direction="asc")
+
+    assert [(each["user_name"], each["is_member"], each["resource_type"]) for each in groups] == [
+        (None, None, "organization"),
+        ("ada", True, "repository"),
+        ("ada", True, "repository"),
+        ("eve", False, "repository"),
+    ]
+    assert sorted(
+        (each["resource_name"], each["total_request_count"], each["rate_limited_request_count"])
+        for each in groups
+        if each["user_name"] == "ada"
+    ) == [("acme/site", 3, 1), ("acme/tool", 2, 0)]
+
+
 def test_numbers_are_sorted_before_texts() -> None:
     rows = [make_row(a_user("ada")), make_row(a_user("eve")), make_row(a_user("12"))]
 

@@ -1,6 +1,9 @@
 """The content of a node's reports: all updates that servers require, in reports that they accept."""
 
+import msgspec
+
 from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.body_limits import is_large_body
 from wharf.contract.wire.nodes.messages import AllocationUpdate, Assignment, NodeReportRequest
 from wharf.node.agent.servers.reports import ReportQueue
 from wharf.world import RealWorld
@@ -207,3 +210,16 @@ def test_reports_are_not_numbered_before_a_server_has_assigned_a_first_number() 
     report_queue.mark_changed("a0")
 
     assert numbers(*accept_all_reports(report_queue)) == [0]
+
+
+def test_changes_are_reported_in_requests_that_servers_decode_without_a_copy_of_their_process() -> None:
+    count = 1_000
+    allocations = FakeAllocations(count, running=set(range(count)))
+    report_queue = ReportQueue(RealWorld(), allocations)
+    for allocation_id in allocations.list_allocations():
+        report_queue.mark_changed(allocation_id)
+
+    reports = accept_all_reports(report_queue)
+
+    assert ids(*reports) == sorted(allocations.list_allocations())
+    assert not any(is_large_body(msgspec.json.encode(each), "NodeReportRequest") for each in reports)

@@ -12,6 +12,7 @@ from wharf.agent.access_control import build_caller_authenticator, open_keyring
 from wharf.agent.errors import StartupError
 from wharf.agent.forked_requests import ForkedRequestWorker
 from wharf.agent.forks import disable_grpc_fork_support
+from wharf.agent.http.gateway_activity import GatewayActivity
 from wharf.agent.http.server import HttpServer
 from wharf.agent.inspection import AgentInspection
 from wharf.agent.logs.audit import open_audit_log
@@ -155,6 +156,9 @@ async def run(context: ProcessContext) -> None:
     )
     socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)
     limits = _build_limits(application, context, server) if settings.limits.enabled else None
+    if settings.limits.gateway_admin:
+        token_file = Path(settings.limits.gateway_token_file)
+        server.gateway = GatewayActivity(context.world, settings.limits.gateway_admin, token_file)
     served: App = LargeHeadPacer(application if limits is None else limits.app)
     if settings.ui.enabled:
         served = PageGate(server, served)

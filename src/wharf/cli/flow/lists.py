@@ -15,24 +15,32 @@ if TYPE_CHECKING:
     from wharf.contract.model.jobs.run_views import FlowStub, RunStub
 
 DEFAULT_RUNS: Final = 20
-"""Runs that the list shows without `--all`, the newest ones; keeps the output short."""
+"""Runs that the list shows without `--all`, the first ones in its order; keeps the output short."""
 STATES: Final = (
     "gated", "active", "waiting", "running", "canceling", "succeeded", "failed", "canceled", "skipped",
 )  # fmt: skip
 """The words of `RunState`, whose module takes long to load."""
+SORTS: Final = {"newest": "newest", "changed": "changed", "name": ""}
+"""The orders of runs, each with that of the API: by namespace and ID it needs no parameter."""
 
 
 @click.command("list", cls=ServerCommand)
 @click.argument("flow_id", metavar="[FLOW]", required=False, shell_complete=complete_jobs)
-@click.option("--all", "is_all", is_flag=True, help=f"All runs, not only the newest {DEFAULT_RUNS}.")
+@click.option("--all", "is_all", is_flag=True, help=f"All runs, not only the first {DEFAULT_RUNS}.")
 @click.option(
     "--state",
     type=click.Choice(STATES),
     help="Only runs in this state. gated: a step waits for approval; active: the run has not ended.",
 )
+@click.option(
+    "--sort",
+    type=click.Choice(tuple(SORTS)),
+    default="newest",
+    help="newest (default): the run that began last first; changed: the run that changed last first; name: by ID.",
+)
 @click.option("--filter", "expression", default="", help="Only runs whose job matches this expression.")
-def list_(session: Session, flow_id: str | None, is_all: bool, state: str | None, expression: str) -> None:
-    """List flows, and the newest runs: those that began last. With FLOW, list the runs of this flow.
+def list_(session: Session, flow_id: str | None, is_all: bool, state: str | None, sort: str, expression: str) -> None:
+    """List flows, and the newest runs: those that began last, or as --sort has it. With FLOW, list the runs of this flow.
 
     A flow is a periodic or parameterized job with steps. Each launch of it is a run; so is each other job with steps.
     A retry does not change when a run began.
@@ -50,7 +58,7 @@ def list_(session: Session, flow_id: str | None, is_all: bool, state: str | None
     reply = session.client.flows.list_runs(
         flow="" if expression else flow_id or "",
         state=state or "",
-        sort="newest",
+        sort=SORTS[sort],
         filter=expression,
         per_page=0 if is_all else DEFAULT_RUNS,
     )
@@ -109,7 +117,7 @@ def render_flows(session: Session, flows: "Sequence[FlowStub]") -> str:
 
 
 def render_runs(session: Session, runs: "Sequence[RunStub]", *, has_more: bool) -> str:
-    """Return the table of runs; empty if there are none. `has_more`: there are older ones."""
+    """Return the table of runs; empty if there are none. `has_more`: there are further ones."""
     from wharf.cli.common.rendering import render_table, style_dim
 
     if not runs:
@@ -124,7 +132,7 @@ def render_runs(session: Session, runs: "Sequence[RunStub]", *, has_more: bool) 
         optional_columns=("Took", "Steps ended"),
         shortenable_columns=("Run",),
     )
-    return f"{table}\n{style_dim('… and older ones; --all lists them')}" if has_more else table
+    return f"{table}\n{style_dim('… and more; --all lists them')}" if has_more else table
 
 
 def _format_steps(run: "RunStub") -> str:

@@ -360,7 +360,7 @@ def rules(path: AdminAddress, as_json: bool) -> None:
     "by",
     cls=RenamedOption,
     former_names=["--by"],
-    type=click.Choice(("summary", "time", "route", "subject", "user", "resource", "bucket")),
+    type=click.Choice(("summary", "time", "route", "subject", "user", "resource", "bucket", "actor-resource")),
     default="summary",
     show_default=True,
     help="How requests are grouped.",

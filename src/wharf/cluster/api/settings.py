@@ -123,6 +123,22 @@ class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
             default_text="none: the unchanged profile, counters in memory",
         ),
     ] = ""
+    gateway_admin: Annotated[
+        str,
+        SettingInfo(
+            "The address of the admin port of a gateway on this machine, such as `http://127.0.0.1:9090`, which the key "
+            "`admin_listen` of its configuration sets. The page of limits shows the activity of organizations from it.",
+            default_text="none: pages show no activity of organizations",
+        ),
+    ] = ""
+    gateway_token_file: Annotated[
+        str,
+        SettingInfo(
+            "The absolute path of the file with the token of `limits.gateway_admin`, which only the user of the server may "
+            "read. The server reads it for each request.",
+            default_text="none; required with `limits.gateway_admin`",
+        ),
+    ] = ""
     http_max_conns_per_client: Annotated[
         int,
         SettingInfo(

@@ -335,9 +335,12 @@ def has_active_elements(builder: DerivedWriteBuilder, job: Job) -> bool:
 
 def has_open_elements(builder: DerivedWriteBuilder, job: Job) -> bool:
     """Return whether an element of an array, or a step, of the job has not ended when the write is committed."""
-    if any(read_states(builder, job, group.name).count_open() for group in job.groups if group.array is not None):
-        return True
-    return job.is_run and not judge_run(read_stored_run(builder, job).iter_facts()).outcome
+    if not job.is_run:
+        return any(
+            read_states(builder, job, group.name).count_open() for group in job.groups if group.array is not None
+        )
+    run = read_stored_run(builder, job)
+    return any(OPEN in facts.elements for facts in run.iter_facts()) or not judge_run(run.iter_facts()).outcome
 
 
 def derive_outcome(builder: DerivedWriteBuilder, job: Job) -> JobEnding:

@@ -36,7 +36,7 @@ from wharf.cluster.state.tables import (
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.deployments import Deployment, DeploymentGroup
-from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
+from wharf.contract.model.evaluations import ELEMENT_TRIGGERS, Evaluation, EvaluationStatus
 from wharf.contract.model.jobs.job import (
     ChildrenSummary,
     GroupSummary,
@@ -317,8 +317,9 @@ def derive_job_status(builder: DerivedWriteBuilder, job: Job) -> JobStatus:
         if any(not allocation.is_terminal for allocation in allocations):
             return JobStatus.RUNNING
     evaluations: list[Evaluation] = list(builder.iterate_index(EVALUATIONS, EVALUATIONS_OF_JOB, key))
-    if any(not evaluation.status.is_terminal for evaluation in evaluations):
-        return JobStatus.PENDING
+    open_evaluations = [evaluation for evaluation in evaluations if not evaluation.status.is_terminal]
+    if open_evaluations:
+        return JobStatus.RUNNING if _begins_elements(job, open_evaluations) else JobStatus.PENDING
     if not job.stop and has_open_elements(builder, job):
         return JobStatus.PENDING
     if evaluations or job.stop or job.status is JobStatus.DEAD:
@@ -326,6 +327,21 @@ def derive_job_status(builder: DerivedWriteBuilder, job: Job) -> JobStatus:
     if builder.has_deleted(EVALUATIONS, EVALUATIONS_OF_JOB, key):
         return JobStatus.DEAD
     return JobStatus.PENDING
+
+
+def _begins_elements(job: Job, open_evaluations: Sequence[Evaluation]) -> bool:
+    """Return whether a running job goes on at once: an evaluation is about to begin its next elements or steps.
+
+    Otherwise each step of a run would change the status, and so the whole job, twice (decision record 0332).
+    """
+    return (
+        job.status is JobStatus.RUNNING
+        and not job.stop
+        and any(
+            evaluation.triggered_by in ELEMENT_TRIGGERS and evaluation.status is EvaluationStatus.PENDING
+            for evaluation in open_evaluations
+        )
+    )
 
 
 def _update_summary(builder: DerivedWriteBuilder, job: Job, summary: JobSummary | None) -> JobSummary:

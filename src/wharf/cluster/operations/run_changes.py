@@ -3,23 +3,36 @@
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import WriteBuilder
 from wharf.cluster.operations.derived_write_builder import DerivedWriteBuilder
 from wharf.cluster.operations.step_states import read_run_ahead, read_stored_run, settle_steps, store_step_states
+from wharf.cluster.scheduling.steps.conditions import MAX_DETAIL_BYTES
 from wharf.cluster.scheduling.steps.decider import judge_step
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ARRAY_ATTEMPTS
-from wharf.contract.model.jobs.array_attempts import ArrayAttempt
+from wharf.contract.model.body_limits import MAX_NAME_BYTES
+from wharf.contract.model.jobs.array_attempts import ArrayAttempt, CancelCause, GroupAttempt
+from wharf.contract.model.jobs.arrays import MAX_ARRAY_ELEMENTS
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobStatus
-from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind, StepOutcome, StepPhase, StepState
+from wharf.contract.model.jobs.step_states import (
+    StepCause,
+    StepCauseKind,
+    StepOutcome,
+    StepPhase,
+    StepState,
+    limit_detail_bytes,
+)
 from wharf.contract.model.log import Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import SECOND
 
 DEFAULT_FINAL_TIMEOUT_NS: Final = 300 * SECOND
+MAX_ANSWER_BYTES: Final = 1_024
+"""UTF-8 bytes of the text of an answer. It is stored with the step; in a run with more than 128 steps it has fewer bytes."""
 FREE_FIELDS: Final = frozenset(
     {
         "priority", "ui", "stop", "version", "version_tag", "submitter_accessor_id", "status", "status_description", "stable",
@@ -91,6 +104,30 @@ def add_run_attempt(builder: DerivedWriteBuilder, job: Job, attempt: ArrayAttemp
         ),
     )
     settle_steps(builder, job, now_ns)
+
+
+def estimate_group_bytes(job: Job, group: TaskGroup) -> int:
+    """Return the most bytes that an attempt may store about a step."""
+    cause = StepCause(
+        kind=StepCauseKind.CONDITION,
+        step="x" * max(len(each.name.encode()) for each in job.groups),
+        outcome=StepOutcome.SKIPPED_BY_CONDITION,
+        actor="x" * MAX_NAME_BYTES if group.gate is not None else "",
+        detail="x" * limit_detail_bytes(MAX_DETAIL_BYTES if group.gate is None else MAX_ANSWER_BYTES, len(job.groups)),
+    )
+    time_ns = 2**62
+    state = StepState(
+        phase=StepPhase.CANCELED, cause=cause, since=time_ns, began_at=time_ns, ended_at=time_ns, gate_deadline=time_ns
+    )
+    part = GroupAttempt(
+        size=MAX_ARRAY_ELEMENTS,
+        element_count=MAX_ARRAY_ELEMENTS,
+        cancel_cause=CancelCause.FAILED_ELEMENT,
+        failed_element=MAX_ARRAY_ELEMENTS,
+        canceled_at=time_ns,
+        step=state,
+    )
+    return len(msgspec.msgpack.encode({group.name: part}))
 
 
 def stop_run(builder: WriteBuilder, job: Job, now_ns: int, cause: StepCause | None = None) -> None:

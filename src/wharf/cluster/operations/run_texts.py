@@ -47,7 +47,7 @@ def describe_waiting(
         )
     if run_ahead:
         return f"waits for the run {run_ahead} to end"
-    is_stopping = any(each.is_canceled and each.alive for each in needed.values())
+    is_stopping = any(each.is_canceled and each.stopping for each in needed.values())
     if job.depends and not (facts.group.final and is_stopping):
         word = "job" if len(job.depends) == 1 else "jobs"
         return f"waits for the {word} {join_names([need.on for need in job.depends])}"

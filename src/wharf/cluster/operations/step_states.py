@@ -54,6 +54,14 @@ from wharf.contract.model.log import WRITE_INDEX
 
 def read_stored_run(builder: DerivedWriteBuilder, job: Job) -> RunFacts:
     """Return the facts about the steps of a job as the write will leave them."""
+    run = builder.find_run(job)
+    if run is None:
+        run = _read_run(builder, job)
+        builder.remember_run(job, run)
+    return run
+
+
+def _read_run(builder: DerivedWriteBuilder, job: Job) -> RunFacts:
     key = (job.namespace, job.id)
     alive = _count_changed_alive(builder, job)
     return read_run(
@@ -63,6 +71,9 @@ def read_stored_run(builder: DerivedWriteBuilder, job: Job) -> RunFacts:
         lambda group: (
             builder.snapshot.count_by_index(ELEMENTS_OF_GROUP, *key, job.create_index, group, ElementPhase.ALIVE)
             + alive[group]
+        ),
+        lambda group: builder.iterate_index(
+            ALLOCATIONS, ELEMENTS_OF_GROUP, (*key, job.create_index, group, ElementPhase.ALIVE)
         ),
     )
 
@@ -89,7 +100,9 @@ def may_change_steps(builder: DerivedWriteBuilder, job: Job) -> bool:
         return True
     for allocation in builder.list_stored(ALLOCATIONS, ALLOCATIONS_OF_JOB, key):
         old = builder.snapshot.get(ALLOCATIONS, allocation.id)
-        if old is None or old.client_status is not allocation.client_status:
+        # The element of a new allocation that has not begun was open, and still is.
+        former_status = old.client_status if old is not None else ClientStatus.PENDING
+        if allocation.client_status is not former_status:
             return True
     return False
 

@@ -22,7 +22,7 @@ from wharf.cluster.scheduling.placement.placer import Placer
 from wharf.cluster.scheduling.placement.preemption import is_preemption_enabled
 from wharf.cluster.scheduling.plans.completion import EvaluationCompletion
 from wharf.cluster.scheduling.plans.plan import Plan
-from wharf.cluster.scheduling.reconcile.array_group import MAX_STARTED_ELEMENTS, reconcile_array
+from wharf.cluster.scheduling.reconcile.array_group import MIN_STARTED_ELEMENTS, reconcile_array
 from wharf.cluster.scheduling.reconcile.classification import find_tainted_nodes
 from wharf.cluster.scheduling.reconcile.deployment import (
     find_job_deployments,
@@ -353,7 +353,7 @@ def is_small_evaluation(cache: SchedulerCache, snapshot: Replica, evaluation: Ev
         steps += _estimate_comparison_steps(job, group, node_count, compared_count)
         steps += _estimate_column_steps(job, group, node_count)
         # An array begins many elements if it is new, and few later: those are counted with the existing allocations.
-        element_count = 0 if group.array is None else min(group.parallel_count, MAX_STARTED_ELEMENTS)
+        element_count = 0 if group.array is None else min(group.parallel_count, MIN_STARTED_ELEMENTS)
         requested_count = element_count or group.count * (node_count if job.runs_on_every_node else 1)
         steps += GROUP_STEPS + node_count // NODES_PER_STEP
         steps += requested_count * (STEPS_PER_PLACEMENT + _count_ports(group))

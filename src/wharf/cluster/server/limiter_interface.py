@@ -1,4 +1,4 @@
-"""The port to the rate limiter in front of the API of this process. The wiring sets it if rate limits are on."""
+"""The ports to rate limiters: the one in front of the API of this process, and that of a gateway. The wiring sets them."""
 
 from typing import Protocol
 
@@ -38,4 +38,12 @@ class LimiterInterface(Protocol):
 
     async def set_ban(self, subject: str, *, duration_ns: int, by: str, reason: str, message: str) -> limits.LimitBan:
         """Ban a caller for some time; 0 ends its ban."""
+        ...
+
+
+class GatewayInterface(Protocol):
+    """What a server can ask the gateway that its configuration names. Each method raises `Refusal` if it is not possible."""
+
+    async def read_activity(self, organization: str, *, minutes: int, page: int) -> limits.OrganizationActivity:
+        """Return one page of who has sent requests about the resources of an organization."""
         ...

@@ -9,7 +9,7 @@ from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.agent_interface import AgentInterface, NoAgentInterface
 from wharf.cluster.server.cpu_budget import OffLoopWorker, ReadLimits, SlicedWork
 from wharf.cluster.server.events import MAX_BUFFERED_COMMITS, EventFeed
-from wharf.cluster.server.limiter_interface import LimiterInterface
+from wharf.cluster.server.limiter_interface import GatewayInterface, LimiterInterface
 from wharf.cluster.server.log.bootstrap import ClusterBootstrap
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.reader import Reader
@@ -96,6 +96,8 @@ class Server:
         """Returns name, value and sink of each gauge of the sinks of records. Set by the wiring if there are any."""
         self.limiter: LimiterInterface | None = None
         """The rate limiter in front of the API of this process; `None` without rate limits. Set by the wiring."""
+        self.gateway: GatewayInterface | None = None
+        """The gateway that the configuration names; `None` without one. Set by the wiring."""
         self.agent: AgentInterface = NoAgentInterface()
         """The agent that runs this server. Set by the wiring if there is one."""
 

@@ -17,7 +17,8 @@ class WatchTarget(NamedTuple):
     """A target of a subscription. Use the `watch_` functions to create one."""
 
     table: str
-    kind: str  # "table", "key", "prefix", or "index " followed by the name of the index
+    kind: str
+    """ "table", "key", "prefix", "index NAME", or "index NAME field FIELD"."""
     value: Hashable
 
 
@@ -39,6 +40,18 @@ def watch_prefix(table: Table[Any], prefix: str) -> WatchTarget:
 def watch_index(index: Index[Any], *value: Hashable) -> WatchTarget:
     """Return a target for changes of all records that have this index value before or after the change."""
     return WatchTarget(index.table, format_index_kind(index), value[0] if len(value) == 1 else value)
+
+
+FIELD_MARK: Final = " field "
+"""Separates the index from the field in the kind of a target of `watch_index_field`."""
+
+
+def watch_index_field(index: Index[Any], field: str, *value: Hashable) -> WatchTarget:
+    """Return a target for records with this index value that are created, deleted, or changed in this field.
+
+    Other changes of these records wake nobody.
+    """
+    return watch_index(index, *value)._replace(kind=f"{format_index_kind(index)}{FIELD_MARK}{field}")
 
 
 def format_index_kind(index: Index[Any]) -> str:
@@ -122,6 +135,24 @@ class IndexWatches(NamedTuple):
 
     get_value: Callable[[Any], Hashable]
     by_value: dict[Hashable, Subscribers]
+    get_field: Callable[[Any], object] | None = None
+    """Reads the field whose changes wake the subscriptions; `None`: every change does."""
+
+    def collect_values(self, changes: Sequence[RecordChange]) -> set[Hashable]:
+        """Return the index values whose subscriptions these changes wake."""
+        get_value, get_field = self.get_value, self.get_field
+        if get_field is not None:
+            changes = [
+                change
+                for change in changes
+                if (old := change[1]) is None
+                or (new := change[2]) is None
+                or get_field(old) != get_field(new)
+                or get_value(old) != get_value(new)
+            ]
+        values = {get_value(new) for _, _, new in changes if new is not None}
+        values.update(get_value(old) for _, old, _ in changes if old is not None)
+        return values
 
 
 def _add_touched_groups(touched: TouchedGroups, groups: dict[Hashable, Subscribers], values: set[Any]) -> None:
@@ -162,7 +193,9 @@ class TableWatches:
                 return self.subscribers_by_prefix
             case kind:
                 if kind not in self.watches_by_index:
-                    self.watches_by_index[kind] = IndexWatches(self._indexes[kind].get_value, {})
+                    index_kind, _, field = kind.partition(FIELD_MARK)
+                    get_field = attrgetter(field) if field else None
+                    self.watches_by_index[kind] = IndexWatches(self._indexes[index_kind].get_value, {}, get_field)
                 return self.watches_by_index[kind].by_value
 
     def notify_observers(self, changes: Sequence[RecordChange]) -> None:
@@ -184,10 +217,8 @@ class TableWatches:
             _add_touched_groups(touched, self.subscribers_by_key, set(keys))
         for length in self.prefix_lengths:
             _add_touched_groups(touched, self.subscribers_by_prefix, {key[:length] for key in keys})
-        for get_value, by_value in self.watches_by_index.values():
-            values = {get_value(new) for _, _, new in changes if new is not None}
-            values.update(get_value(old) for _, old, _ in changes if old is not None)
-            _add_touched_groups(touched, by_value, values)
+        for watches in self.watches_by_index.values():
+            _add_touched_groups(touched, watches.by_value, watches.collect_values(changes))
 
     def collect_all(self, *, touched: TouchedGroups) -> None:
         """Add all groups of subscriptions of the table to `touched`."""

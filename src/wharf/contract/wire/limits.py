@@ -23,6 +23,10 @@ DEFAULT_ENTRIES: Final = 50
 MAX_ENTRIES: Final = 500
 """Limits the length of each list of a reply."""
 MAX_REASON_CHARS: Final = 500
+MAX_ORGANIZATION_CHARS: Final = 255
+ACTIVITY_PAGE_ROWS: Final = 100
+"""The rows of a page of the activity of an organization; a limiter returns no more at once."""
+MAX_ACTIVITY_PAGE: Final = 10_000
 CORE_BUCKET: Final = "core"
 
 
@@ -119,6 +123,7 @@ class LimiterStatus(Record):
     grant_count: int = 0
     bans: tuple[LimitBan, ...] = ()
     ban_count: int = 0
+    has_gateway: bool = False  # Whether this server can ask a gateway for the activity of organizations.
 
 
 class LimitCounter(Record):
@@ -177,6 +182,30 @@ class RequestEstimate(Record):
     charges: tuple[RequestCharge, ...] = ()
 
 
+class OrganizationActivityRow(Record):
+    """What one actor has sent about one resource of an organization."""
+
+    actor: str  # The credential that acted, such as `installation:71`, or its owner, such as `user:ada`.
+    actor_type: str = ""  # A word of the limiter, such as `classic_pat`.
+    user: str = ""  # The login of the user for whom it acted.
+    is_member: bool | None = None  # Whether that user is a member of the organization; null: not a user, or not known.
+    resource: str = ""  # A repository such as `acme/site`, or the organization itself.
+    requests: int = 0
+    refused: int = 0
+    last: int = 0  # When it sent the last request.
+    last_refused: int = 0  # When its last request was refused; 0: not in this time.
+
+
+class OrganizationActivity(Record):
+    """One page of the requests about the resources of an organization, as a gateway has counted them."""
+
+    organization: str
+    since: int = 0
+    page: int = 1
+    has_more: bool = False  # Whether the page is full, so that another one may follow.
+    rows: tuple[OrganizationActivityRow, ...] = ()  # Those with the most requests first.
+
+
 class LimitGrantRequest(Record):
     """A request to raise the ceiling of a caller's bucket for some time."""
 
@@ -220,6 +249,15 @@ ROWS: Final[tuple[Endpoint, ...]] = (
             text("caller", "The caller, such as `address:192.0.2.7`."),
             text("method", "The method of the request; `GET` by default."),
             text("path", "The path of the request, such as `/v1/jobs`."),
+        ),
+    ),
+    define_local(
+        "limits.activity", "/v1/limits/organizations/{organization}", need=permissions.WRITE_OPERATOR,
+        reply_type=OrganizationActivity, refusal_statuses=(404, 503),
+        summary="Show who has sent requests about the resources of an organization, as the gateway in `limits.gateway_admin` counted them.",
+        parameters=(
+            integer("minutes", f"How far back requests are counted; {DEFAULT_MINUTES} by default, at most {MAX_MINUTES}."),
+            integer("page", f"The page of {ACTIVITY_PAGE_ROWS} rows; 1 by default."),
         ),
     ),
     Endpoint(

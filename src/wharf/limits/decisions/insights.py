@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller, CredentialKind
-from wharf.limits.core.callers.directory import Directory
+from wharf.limits.core.callers.directory import Directory, Organization
 from wharf.limits.core.resources import get_organization
 from wharf.limits.core.rule import MINUTE_MS
 from wharf.limits.decisions.activity import ActivityRow
@@ -109,10 +109,17 @@ def compute_insights_page(
             )
         case "bucket-stats":
             groups = _group_rows(rows, lambda row: row.bucket, _describe_bucket)
+        case "actor-resource-stats":
+            groups = _group_rows(
+                rows,
+                lambda row: (_build_actor_key(row), row.resource),
+                functools.partial(_describe_actor_at_resource, directory=directory, organization=record),
+            )
+            groups = _select_by_name(groups, "actor_name", query)
         case _:
             raise InvalidInsightsQuery(
                 f"unknown insights {report_name!r}: request summary-stats, time-stats, route-stats, subject-stats, "
-                "user-stats, resource-stats or bucket-stats"
+                "user-stats, resource-stats, bucket-stats or actor-resource-stats"
             )
     return _select_page(groups, query)
 
@@ -267,6 +274,25 @@ def _describe_actor(rows: list[ActivityRow], directory: Directory) -> dict[str, 
         "user_name": None if caller.user is None else caller.user.partition(":")[2],
         "user_id": _find_user_id(directory, caller.user),
         **_find_last_times(rows),
+    }
+
+
+def _describe_actor_at_resource(
+    rows: list[ActivityRow], directory: Directory, organization: Organization | None
+) -> dict[str, Any]:
+    """Return the reply's fields about an actor and a resource, which are the same in all rows.
+
+    `is_member` is `None` if the actor is no user, such as an app, or if the directory does not have the organization.
+    """
+    user, resource = rows[0].caller.user, rows[0].resource
+    is_member = None
+    if user is not None and organization is not None:
+        is_member = user.partition(":")[2] in organization.members | organization.owners
+    return {
+        **_describe_actor(rows, directory),
+        "is_member": is_member,
+        "resource_type": "repository" if "/" in resource else "organization",
+        "resource_name": resource,
     }
 
 

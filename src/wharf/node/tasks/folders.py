@@ -5,7 +5,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -14,11 +14,13 @@ from typing import Final
 
 import msgspec
 
+from wharf.contract.model.jobs.step_outputs import ReportedOutputs
 from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError, make_open_folder
 from wharf.node.core.garbage_collection import DiskUsage
 from wharf.node.deletion import delete_tree
 from wharf.node.kept_files import move_other_entries
 from wharf.node.mounts import list_mounts_below, unmount_all_below
+from wharf.node.tasks.outputs import create_outputs_file, read_outputs
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +144,14 @@ class AllocationFolders:
             (predecessor_folders.task, own_folders.task, "local"),
         ):
             _move_folder(source, target, name)
+
+    def create_outputs_file(self, allocation_id: str) -> None:
+        """Create the empty file for the texts that the programs of an allocation leave for later steps. Raises `OSError`."""
+        create_outputs_file(self.get_allocation_folder(allocation_id))
+
+    def read_outputs(self, allocation_id: str, names: Collection[str], max_bytes: int) -> ReportedOutputs:
+        """Return the declared texts that the programs of an allocation left for later steps, and why others are missing."""
+        return read_outputs(self.get_allocation_folder(allocation_id) / "alloc", names, max_bytes)
 
     def list_allocations(self) -> list[str]:
         """Return the ids of all allocations that have a folder."""

@@ -7,7 +7,7 @@ from typing import Final
 from wharf.contract.client.errors import NotFound, RequestRefused
 from wharf.contract.wire.limits import CallerLimits
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
-from wharf.web.pages.lists import fetch_list
+from wharf.web.pages.lists import build_list_path, fetch_list
 from wharf.web.rendering import build_link, quote_segment
 from wharf.web.views.access import (
     CLUSTER_RIGHTS,
@@ -105,7 +105,12 @@ async def list_tokens(request: PageRequest) -> Page | Redirect:
     if isinstance(view, Redirect):
         return view
     return Page(
-        "tokens.html", "Tokens", view, section="access", command="wharf acl token list", api_path="/v1/acl/tokens"
+        "tokens.html",
+        "Tokens",
+        view,
+        section="access",
+        command="wharf acl token list",
+        api_path=build_list_path("/v1/acl/tokens", request),
     )
 
 

@@ -32,6 +32,9 @@ MAX_SERVICES: Final = 5
 MAX_SERVICE_INSTANCES: Final = 10
 """How many instances of each service the page of a job shows."""
 
+SEARCHED: Final = ("ID", "Name")
+"""The fields in which a filter without an operator is searched."""
+
 
 async def list_jobs(request: PageRequest) -> Page | Redirect:
     """Show one page of the jobs. Without a filter, the runs of periodic and parameterized jobs are left out."""
@@ -41,7 +44,7 @@ async def list_jobs(request: PageRequest) -> Page | Redirect:
         ("jobs",),
         request.client.jobs.list,
         lambda job: build_job_row(job, request.now_ns),
-        searched=("ID", "Name"),
+        searched=SEARCHED,
         progress=True,
         sort="changed" if request.query.get("sort") == "changed" else "",
         namespace=request.listed_namespace,
@@ -56,8 +59,8 @@ async def list_jobs(request: PageRequest) -> Page | Redirect:
         section="jobs",
         namespace=request.listed_namespace,
         topics=("Job", "Allocation:*rows", "Evaluation:*rows"),
-        command=build_list_command("wharf job status", request),
-        api_path=build_list_path("/v1/jobs", request, has_namespace=True),
+        command=build_list_command("wharf job status", request, SEARCHED),
+        api_path=build_list_path("/v1/jobs", request, SEARCHED, has_namespace=True),
     )
 
 

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-from wharf.contract.client.errors import NotFound
-from wharf.contract.wire.limits import LimitBanRequest, LimitGrantRequest
+from wharf.contract.client.errors import InvalidRequest, NotFound, ServerUnavailable
+from wharf.contract.wire.limits import LimitBanRequest, LimitGrantRequest, OrganizationActivity
 from wharf.web.forms import read_number
 from wharf.web.page import Page, PageRequest, Redirect, Route
 from wharf.web.pages.confirmation import ask_first, is_confirmed
@@ -13,10 +13,12 @@ from wharf.web.views.limits import (
     DEFAULT_METHOD,
     SECRET_PREFIX,
     USER_PREFIX,
+    build_activity_view,
     build_caller_view,
     build_cost_view,
     build_limits_view,
     name_caller,
+    read_activity_query,
 )
 
 
@@ -64,6 +66,29 @@ async def show_cost(request: PageRequest) -> Page | Redirect:
         api_path=f"/v1/limits/cost?caller={quote_segment(name)}&method={method}&path={quote_segment(path)}"
         if cost
         else "",
+    )
+
+
+async def show_organization(request: PageRequest) -> Page | Redirect:
+    """Show who has sent requests about the resources of an organization. The gateway of the server knows it."""
+    query = read_activity_query(request.query)
+    found: OrganizationActivity | None = None
+    problem, status = "", 200
+    if query.organization:
+        try:
+            found = await request.client.limits.read_activity(
+                query.organization, minutes=query.minutes, page=query.page
+            )
+        except (InvalidRequest, NotFound, ServerUnavailable) as refusal:
+            problem, status = refusal.text, refusal.status
+    return Page(
+        "limit_activity.html",
+        f"Activity of {query.organization}" if query.organization else "Activity of an organization",
+        build_activity_view(query, found, problem, request.now_ns),
+        section="limits",
+        status=status,
+        command=query.command,
+        api_path=query.api_path,
     )
 
 
@@ -158,6 +183,7 @@ async def end_ban(request: PageRequest) -> Page | Redirect:
 ROUTES: Final = (
     Route("limits", show_limits),
     Route("limits/cost", show_cost),
+    Route("limits/organization", show_organization),
     Route("limits/callers/{caller}", show_caller),
     Route("limits/grants", add_grant, method="POST"),
     Route("limits/bans", add_ban, method="POST"),

@@ -94,18 +94,28 @@ UNKNOWN_FIELD: Final = re.compile(
 FILTER_ERROR: Final = "failed to read filter expression:"
 
 
-def build_list_path(path: str, request: PageRequest, *, has_namespace: bool = False, **fixed: str) -> str:
-    """Return the request of the API that returns the list which the address of the page names. `fixed`: further parameters."""
+def build_list_path(
+    path: str, request: PageRequest, searched: tuple[str, ...] = (), *, has_namespace: bool = False, **fixed: str
+) -> str:
+    """Return the request of the API that returns the list which the address of the page names.
+
+    `searched` are the fields in which the page searches a plain text, and `fixed` further parameters.
+    """
     query = {"namespace": request.listed_namespace} if has_namespace else {}
-    query |= {name: request.query[name] for name in LIST_OPTIONS if request.query.get(name)} | fixed
+    chosen = {name: request.query[name] for name in LIST_OPTIONS if request.query.get(name)}
+    if "filter" in chosen:
+        chosen["filter"] = expand_filter(chosen["filter"], searched)
+    query |= chosen | fixed
     return f"{path}?{urlencode(query, safe='*')}" if query else path
 
 
-def build_list_command(command: str, request: PageRequest) -> str:
+def build_list_command(command: str, request: PageRequest, searched: tuple[str, ...] = ()) -> str:
     """Return the command that lists the same, with the namespace and the filter of the page."""
     namespace, expression = request.query.get("namespace", ""), request.query.get("filter", "")
     option = f" -namespace {shlex.quote(namespace)}" if namespace else ""
-    return f"{command}{option}" + (f" --filter {shlex.quote(expression)}" if expression else "")
+    return f"{command}{option}" + (
+        f" --filter {shlex.quote(expand_filter(expression, searched))}" if expression else ""
+    )
 
 
 LIST_OPTIONS: Final = ("filter", "prefix", "sort")

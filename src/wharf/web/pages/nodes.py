@@ -25,6 +25,9 @@ from wharf.web.views.nodes import (
     read_node_order,
 )
 
+SEARCHED: Final = ("Name", "ID")
+"""The fields in which a filter without an operator is searched."""
+
 
 async def list_nodes(request: PageRequest) -> Page | Redirect:
     """Show one page of the nodes."""
@@ -34,7 +37,7 @@ async def list_nodes(request: PageRequest) -> Page | Redirect:
         ("nodes",),
         request.client.nodes.list,
         build_node_row,
-        searched=("Name", "ID"),
+        searched=SEARCHED,
         resources=True,
         use=True,
         sort=order,
@@ -49,8 +52,8 @@ async def list_nodes(request: PageRequest) -> Page | Redirect:
         section="nodes",
         topics=("Node", "Allocation" if is_by_use else "Allocation:*rows"),
         refresh_pause_s=FLEET_PAUSE_S if is_by_use else 0,
-        command=build_list_command("wharf node status", request),
-        api_path=build_list_path("/v1/nodes", request, use="true", sort=order),
+        command=build_list_command("wharf node status", request, SEARCHED),
+        api_path=build_list_path("/v1/nodes", request, SEARCHED, use="true", sort=order),
     )
 
 

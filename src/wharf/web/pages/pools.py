@@ -9,7 +9,7 @@ from wharf.contract.client.errors import InvalidRequest, NotFound
 from wharf.contract.model.node_pools import NodePool, NodePoolSchedulerConfiguration
 from wharf.web.page import Page, PageRequest, Redirect, Route
 from wharf.web.pages.confirmation import ask_first, is_confirmed
-from wharf.web.pages.lists import fetch_list, find_sign_in
+from wharf.web.pages.lists import build_list_command, build_list_path, fetch_list, find_sign_in
 from wharf.web.rendering import build_link, quote_segment
 from wharf.web.views.field_errors import FormView, build_refused_form
 from wharf.web.views.pools import (
@@ -40,8 +40,8 @@ async def _build_list(request: PageRequest, form: FormView) -> Page | Redirect:
         section="cluster",
         has_rights_anywhere=True,
         status=400 if form.is_refused else 200,
-        command="wharf node pool list",
-        api_path="/v1/node/pools",
+        command=build_list_command("wharf node pool list", request),
+        api_path=build_list_path("/v1/node/pools", request),
     )
 
 

@@ -98,7 +98,12 @@ async def list_all_runs(request: PageRequest) -> Page | Redirect:
         return sign_in
     expression = expand_filter(query.get("filter", ""), SEARCHED)
     api_query = {"namespace": namespace, "sort": sort, "state": state, "filter": expression}
-    options = (("-namespace", query.get("namespace", "")), ("--state", state), ("--filter", expression))
+    options = (
+        ("-namespace", query.get("namespace", "")),
+        ("--state", state),
+        ("--sort", "" if sort == RunSort.NEWEST else sort or NAME_SORT),
+        ("--filter", expression),
+    )
     return Page(
         "flows.html",
         "Runs",

@@ -9,7 +9,7 @@ from wharf.contract.wire.variables import VariableView
 from wharf.web.forms import FormRefused, read_number
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
 from wharf.web.pages.confirmation import ask_first, is_confirmed
-from wharf.web.pages.lists import fetch_list, find_sign_in
+from wharf.web.pages.lists import build_list_path, fetch_list, find_sign_in
 from wharf.web.rendering import build_link, quote_segment
 from wharf.web.views.variables import build_variable_row, build_variable_view
 
@@ -36,7 +36,7 @@ async def list_variables(request: PageRequest) -> Page | Redirect:
         topics=("Variable",),
         has_rights_anywhere=True,
         command="wharf var list",
-        api_path="/v1/vars?namespace=*",
+        api_path=build_list_path("/v1/vars", request, has_namespace=True),
     )
 
 

@@ -8,7 +8,7 @@ from wharf.contract.wire.volumes import HostVolumeResponse
 from wharf.web.forms import FormRefused, read_number
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
 from wharf.web.pages.confirmation import ask_first, is_confirmed
-from wharf.web.pages.lists import fetch_list, find_sign_in
+from wharf.web.pages.lists import build_list_command, build_list_path, fetch_list, find_sign_in
 from wharf.web.rendering import UUID, build_link, quote_for_filter
 from wharf.web.views.field_errors import FormView, build_refused_form
 from wharf.web.views.volumes import (
@@ -50,8 +50,8 @@ async def _build_list(request: PageRequest, create: FormView, register: FormView
         topics=() if is_refused else ("HostVolume",),
         has_rights_anywhere=True,
         status=400 if is_refused else 200,
-        command="wharf volume status",
-        api_path="/v1/volumes?namespace=*",
+        command=build_list_command("wharf volume status", request),
+        api_path=build_list_path("/v1/volumes", request, has_namespace=True),
     )
 
 

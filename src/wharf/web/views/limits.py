@@ -1,6 +1,7 @@
 """The rate limits of the API: who is limited, by which rule, until when, and what operators have granted or banned."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -8,6 +9,8 @@ import msgspec
 
 from wharf.contract.model.times import SECOND
 from wharf.contract.wire.limits import (
+    DEFAULT_MINUTES,
+    MAX_ACTIVITY_PAGE,
     CallerLimits,
     LimitBan,
     LimitCounter,
@@ -16,10 +19,12 @@ from wharf.contract.wire.limits import (
     LimitGrant,
     LimitRefusal,
     LimitRule,
+    OrganizationActivity,
+    OrganizationActivityRow,
     RequestCharge,
     RequestEstimate,
 )
-from wharf.web.rendering import build_link, count_noun, format_age, format_clock, format_span
+from wharf.web.rendering import build_link, count_noun, format_age, format_clock, format_span, quote_segment
 
 USER_PREFIX: Final = "user:"
 SECRET_PREFIX: Final = "token:"
@@ -36,6 +41,25 @@ RECORDED_TEXT: Final = "recorded only"
 DEFAULT_METHOD: Final = "GET"
 METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 MIN_PERCENT_SHOWN: Final = 1
+PERIODS: Final = ((60, "the last hour"), (360, "the last 6 hours"), (1_440, "the last 24 hours"))
+"""Minutes, and how pages name them."""
+MEMBER_WORDS: Final[Mapping[bool | None, str]] = {True: "member", False: "outsider", None: "member or outsider"}
+NOT_A_USER_TEXT: Final = "not a user"
+GROUP_NAMES: Final = {
+    "address:anonymous": "callers without a credential",
+    "address:others": "other callers without a credential",
+    "others:others": "all other callers",
+}
+"""Actors that stand for many callers, in words."""
+ACTOR_WORDS: Final = {
+    "classic_pat": "token",
+    "oauth_app": "app",
+    "github_app_user_to_server": "app for a user",
+    "installation": "installation or workflow",
+    "opaque": "unknown credential",
+    "resolved": "credential",
+}
+"""Types of actors, in words."""
 
 
 class CallerName(msgspec.Struct, frozen=True):
@@ -135,6 +159,7 @@ class LimitsView(msgspec.Struct, frozen=True):
     bans: tuple[BanRow, ...]
     hidden_bans: int
     buckets: tuple[str, ...]
+    has_gateway: bool
 
 
 class CounterRow(msgspec.Struct, frozen=True):
@@ -234,6 +259,7 @@ def build_limits_view(status: LimiterStatus, now_ns: int) -> LimitsView:
         bans=tuple(_build_ban_row(each, now_ns) for each in status.bans),
         hidden_bans=status.ban_count - len(status.bans),
         buckets=list_buckets(status),
+        has_gateway=status.has_gateway,
     )
 
 
@@ -470,3 +496,115 @@ def _build_charge_row(charge: RequestCharge) -> ChargeRow:
 def _format_rest(until_ns: int, now_ns: int) -> str:
     """Return how long something still lasts, in whole seconds, such as "40s"."""
     return format_age(now_ns, max(now_ns + SECOND, until_ns))
+
+
+class ActivityQuery(msgspec.Struct, frozen=True):
+    """Which page of the activity of which organization the address names."""
+
+    organization: str
+    minutes: int
+    page: int
+
+    @property
+    def command(self) -> str:
+        """The command that shows the same; it connects to the gateway itself."""
+        if not self.organization:
+            return ""
+        words = ["wharf", "limits", "activity", self.organization, "--group-by", "actor-resource"]
+        return shlex.join([*words, "--since", f"{self.minutes}m", "--page", str(self.page)])
+
+    @property
+    def api_path(self) -> str:
+        """The request of the API that shows the same."""
+        if not self.organization:
+            return ""
+        return f"/v1/limits/organizations/{quote_segment(self.organization)}?minutes={self.minutes}&page={self.page}"
+
+
+class ActorView(msgspec.Struct, frozen=True):
+    """What one actor has sent about one resource."""
+
+    name: str
+    """The login of a user; for all others, the credential that acted, or that there was none."""
+    credential: str
+    """The credential with which a user acted."""
+    kind: str
+    membership: str
+    resource: str
+    requests: int
+    refused: int
+    last_ns: int
+    age: str
+
+
+class OrganizationActivityView(msgspec.Struct, frozen=True):
+    """The page of the activity of an organization."""
+
+    organization: str
+    minutes: int
+    sentence: str
+    problem: str
+    periods: tuple[tuple[int, str], ...]
+    rows: tuple[ActorView, ...]
+    page: int
+    previous_url: str = ""
+    next_url: str = ""
+
+
+def read_activity_query(query: Mapping[str, str]) -> ActivityQuery:
+    """Return what an address asks for. Numbers that pages do not offer are the usual ones."""
+    minutes, page = query.get("minutes", ""), query.get("page", "")
+    is_page = page.isascii() and page.isdigit() and len(page) < 6
+    return ActivityQuery(
+        organization=query.get("organization", "").strip(),
+        minutes=next((number for number, _ in PERIODS if str(number) == minutes), DEFAULT_MINUTES),
+        page=min(MAX_ACTIVITY_PAGE, max(1, int(page))) if is_page else 1,
+    )
+
+
+def build_activity_view(
+    query: ActivityQuery, found: OrganizationActivity | None, problem: str, now_ns: int
+) -> OrganizationActivityView:
+    """Return the page of the activity of an organization. `found` is `None` before one was named, and with a problem."""
+    period = dict(PERIODS)[query.minutes]
+    rows = tuple(_build_activity_row(row, now_ns) for row in found.rows) if found is not None else ()
+    if found is None:
+        sentence = "Activity of an organization"
+    elif rows:
+        sentence = f"Requests about {query.organization} in {period}"
+    elif query.page > 1:
+        sentence = "This page has no rows"
+    else:
+        sentence = f"No requests about {query.organization} in {period}"
+    return OrganizationActivityView(
+        organization=query.organization,
+        minutes=query.minutes,
+        sentence=sentence,
+        problem=problem,
+        periods=PERIODS,
+        rows=rows,
+        page=query.page,
+        previous_url=_link_activity(query, query.page - 1) if query.page > 1 else "",
+        next_url=_link_activity(query, query.page + 1) if found is not None and found.has_more else "",
+    )
+
+
+def _link_activity(query: ActivityQuery, page: int) -> str:
+    return build_link(
+        "limits", "organization", organization=query.organization, minutes=str(query.minutes), page=str(page)
+    )
+
+
+def _build_activity_row(row: OrganizationActivityRow, now_ns: int) -> ActorView:
+    group = "" if row.user else GROUP_NAMES.get(row.actor, "")
+    return ActorView(
+        name=group or row.user or row.actor,
+        credential=row.actor if row.user and row.actor != f"{USER_PREFIX}{row.user}" else "",
+        kind="" if group else ACTOR_WORDS.get(row.actor_type, row.actor_type),
+        membership=MEMBER_WORDS[row.is_member] if row.user else "" if group else NOT_A_USER_TEXT,
+        resource=row.resource,
+        requests=row.requests,
+        refused=row.refused,
+        last_ns=row.last,
+        age=format_age(row.last, now_ns),
+    )

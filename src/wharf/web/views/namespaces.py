@@ -7,9 +7,18 @@ import msgspec
 
 from wharf.contract.model.namespaces import AllowedNames, Namespace
 from wharf.web.rendering import build_link
+from wharf.web.views.field_errors import FormView
 from wharf.web.views.listing import CutList, cut_list
 
 UNDELETABLE: Final = "default"
+FIELD_HINTS: Final = (
+    ("invalid name", "name"),
+    ("description", "description"),
+    ("weight", "weight"),
+    ("quota", "quota"),
+)
+"""Parts of the texts of mistakes, and their fields."""
+NEW_NAMESPACE_FORM: Final = FormView({"weight": "1"})
 
 
 class NamespaceRow(msgspec.Struct, frozen=True):
@@ -23,6 +32,13 @@ class NamespaceRow(msgspec.Struct, frozen=True):
     weight: int
 
 
+class NamespaceListView(msgspec.Struct, frozen=True):
+    """The list of namespaces, with the form that creates one."""
+
+    list: CutList[NamespaceRow]
+    form: FormView
+
+
 class NamespaceView(msgspec.Struct, frozen=True):
     """The page of a namespace."""
 
@@ -30,6 +46,7 @@ class NamespaceView(msgspec.Struct, frozen=True):
     facts: tuple[tuple[str, str], ...]
     links: tuple[tuple[str, str], ...]
     """What belongs to it: texts and addresses."""
+    form: FormView
     is_deletable: bool
 
 
@@ -49,8 +66,8 @@ def _build_row(namespace: Namespace) -> NamespaceRow:
     )
 
 
-def build_namespace_view(namespace: Namespace) -> NamespaceView:
-    """Return the page of a namespace."""
+def build_namespace_view(namespace: Namespace, refused: FormView | None = None) -> NamespaceView:
+    """Return the page of a namespace. `refused`: its form, if it was refused."""
     name, capabilities = namespace.name, namespace.capabilities
     facts = []
     if capabilities is not None:
@@ -66,8 +83,14 @@ def build_namespace_view(namespace: Namespace) -> NamespaceView:
         row=_build_row(namespace),
         facts=tuple(facts),
         links=tuple((title, build_link(path, namespace=name)) for path, title in (*titles, ("volumes", "Volumes"))),
+        form=refused if refused is not None else FormView(_list_values(namespace)),
         is_deletable=name != UNDELETABLE,
     )
+
+
+def _list_values(namespace: Namespace) -> dict[str, str]:
+    """Return the settings of a namespace as its form has them."""
+    return {"description": namespace.description, "quota": namespace.quota, "weight": str(namespace.weight)}
 
 
 def _describe(enabled: Sequence[str] | None, disabled: Sequence[str] | None) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from wharf.contract.model.quotas import Quota, QuotaLimit, QuotaUsage, RegionLimit
 from wharf.web.rendering import build_link
+from wharf.web.views.field_errors import FormView
 from wharf.web.views.listing import CutList, cut_list
 from wharf.web.views.nodes import Amount
 
@@ -17,17 +18,26 @@ DIMENSIONS: Final = (
     ("memory_max_mb", "Memory limits", "MB"),
     ("count", "Allocations", ""),
 )
+FIELD_HINTS: Final = (
+    ("invalid name", "name"),
+    ("description", "description"),
+    ("must name its region", "region"),
+    ("cpu:", "cpu"),
+    ("memory:", "memory"),
+    ("count:", "count"),
+)
+"""Parts of the texts of mistakes, and their fields."""
+NO_LIMITS: Final = {"cpu": "0", "memory": "0", "count": "0"}
+NEW_QUOTA_FORM: Final = FormView({"region": "global", **NO_LIMITS})
 
 
 class RegionView(msgspec.Struct, frozen=True):
-    """The limits of a quota in one region, with the numbers of the form that changes them."""
+    """The limits of a quota in one region, with the form that changes them."""
 
     region: str
     amounts: tuple[Amount, ...]
     """Only what is limited. A capacity of 0: nothing is allowed."""
-    cpu: int = 0
-    memory: int = 0
-    count: int = 0
+    form: FormView
     is_used_here: bool = True
     """Whether the usage is known: a server knows only that of its own region."""
 
@@ -41,12 +51,21 @@ class QuotaRow(msgspec.Struct, frozen=True):
     amounts: tuple[Amount, ...]
 
 
+class QuotaListView(msgspec.Struct, frozen=True):
+    """The list of quotas, with the form that creates one."""
+
+    list: CutList[QuotaRow]
+    form: FormView
+
+
 class QuotaView(msgspec.Struct, frozen=True):
     """The page of a quota."""
 
     name: str
     description: str
     regions: tuple[RegionView, ...]
+    form: FormView
+    """The form that limits another region."""
 
 
 def build_quota_list(quotas: Sequence[Quota], usages: Sequence[QuotaUsage], prefix: str) -> CutList[QuotaRow]:
@@ -61,16 +80,26 @@ def build_quota_list(quotas: Sequence[Quota], usages: Sequence[QuotaUsage], pref
     return cut_list(quotas, build_row, prefix)
 
 
-def build_quota_view(quota: Quota, usage: QuotaUsage) -> QuotaView:
-    """Return the page of a quota."""
+def build_quota_view(quota: Quota, usage: QuotaUsage, refused: FormView | None = None) -> QuotaView:
+    """Return the page of a quota. `refused`: its form for the region that the form names, if it was refused."""
+    limits = quota.limits or ()
+    refused_region = None if refused is None else refused.values.get("region", "").strip()
+    is_of_other_region = refused_region not in {limit.region for limit in limits}
+    other = FormView({"description": quota.description, **NO_LIMITS})
     return QuotaView(
         name=quota.name,
         description=quota.description,
-        regions=tuple(_build_region(limit, usage) for limit in quota.limits or ()),
+        regions=tuple(
+            _build_region(limit, usage, quota.description, refused if limit.region == refused_region else None)
+            for limit in limits
+        ),
+        form=refused if refused is not None and is_of_other_region else other,
     )
 
 
-def _build_region(limit: QuotaLimit, usage: QuotaUsage | None) -> RegionView:
+def _build_region(
+    limit: QuotaLimit, usage: QuotaUsage | None, description: str = "", refused: FormView | None = None
+) -> RegionView:
     found = _find_used(limit, usage)
     used = found or RegionLimit()
     return RegionView(
@@ -80,11 +109,20 @@ def _build_region(limit: QuotaLimit, usage: QuotaUsage | None) -> RegionView:
             for name, title, unit in DIMENSIONS
             if getattr(limit.region_limit, name)
         ),
-        cpu=limit.region_limit.cpu,
-        memory=limit.region_limit.memory_mb,
-        count=limit.region_limit.count,
+        form=refused if refused is not None else FormView(_list_values(limit, description)),
         is_used_here=found is not None,
     )
+
+
+def _list_values(limit: QuotaLimit, description: str) -> dict[str, str]:
+    """Return the limits of one region as their form has them, with the description of the quota."""
+    amounts = limit.region_limit
+    return {
+        "description": description,
+        "cpu": str(amounts.cpu),
+        "memory": str(amounts.memory_mb),
+        "count": str(amounts.count),
+    }
 
 
 def _find_used(limit: QuotaLimit, usage: QuotaUsage | None) -> RegionLimit | None:

@@ -121,6 +121,7 @@ class Driver:
                 self.states[name],
                 bytes(self.elements[name]),
                 sum(each == name for each, _ in self.alive),
+                sum(each == name and self.elements[name][index] == ord("c") for each, index in self.alive),
             )
             for name in names
         }
@@ -273,11 +274,10 @@ class Driver:
         answer = self.steps[name].gate
         if answer == "expire":
             self.now_ns = max(self.now_ns, self.states[name].gate_deadline)
-            for (
-                other,
-                state,
-            ) in self.states.items():  # The time passes for all gates. The answers of others come before.
-                if state.phase is StepPhase.GATED and state.gate_deadline <= self.now_ns and other != name:
+            # The time passes for all gates. Those that end soon are answered before.
+            soon_ns = self.now_ns + GATE_TIMEOUT_NS // 2
+            for other, state in self.states.items():
+                if state.phase is StepPhase.GATED and state.gate_deadline <= soon_ns and other != name:
                     self.answer_in_time(other)
         else:
             self.answer_in_time(name)
@@ -416,6 +416,7 @@ def test_a_run_that_is_canceled_at_any_time_ends_with_its_final_steps(
     is_over = bool(judge_run(driver.read_facts().values()).outcome)
     driver.cancel_run()
     driver.is_job_need_known = driver.is_job_need_known or driver.order.random() < 0.5
+    driver.decide()
     driver.finish()
 
     driver.check_ended()

@@ -175,17 +175,24 @@ def test_too_few_possible_elements_are_the_cause_of_a_skip() -> None:
 
 def test_at_least_waits_for_canceled_elements_whose_tasks_may_still_end_with_success() -> None:
     ship = facts_of(a_step("ship", Need(on="train", at_least=2)))
-    stopping = facts_of(TRAIN, b"sfcc", phase=READY)._replace(alive=1)
+    stopping = facts_of(TRAIN, b"sfcc", phase=READY)._replace(alive=1, stopping=1)
 
     assert read_phases([stopping, ship]) == {}
-    assert read_phases([stopping._replace(alive=0), ship]) == {"ship": SKIPPED}
-    assert read_phases([stopping._replace(elements=b"sfsc", alive=0), ship]) == {"ship": READY}
+    assert read_phases([stopping._replace(alive=0, stopping=0), ship]) == {"ship": SKIPPED}
+    assert read_phases([stopping._replace(elements=b"sfsc", alive=0, stopping=0), ship]) == {"ship": READY}
+
+
+def test_at_least_does_not_wait_for_other_elements_when_a_stopped_one_has_ended() -> None:
+    ship = facts_of(a_step("ship", Need(on="train", at_least=4)))
+    running = facts_of(TRAIN, b"sc..", phase=READY)._replace(alive=2)
+
+    assert read_phases([running, ship]) == {"ship": SKIPPED}
 
 
 @pytest.mark.parametrize("alive", [0, 1])
 def test_at_least_on_a_canceled_array_decides_after_its_tasks_have_stopped(alive: int) -> None:
     ship = facts_of(a_step("ship", Need(on="train", when="ended", at_least=4)))
-    canceled = facts_of(TRAIN, b"sfcc", phase=StepPhase.CANCELED, began_at=1)._replace(alive=alive)
+    canceled = facts_of(TRAIN, b"sfcc", phase=StepPhase.CANCELED, began_at=1)._replace(alive=alive, stopping=alive)
 
     assert read_phases([canceled, ship]) == ({} if alive else {"ship": READY})
 

@@ -19,7 +19,8 @@ from wharf.cluster.operations.jobs import runs
 from wharf.cluster.operations.jobs.backfill import BackfillRequest, list_slots
 from wharf.cluster.operations.jobs.overlap import RunQueues, require_no_other_run
 from wharf.cluster.operations.jobs.run_retry import RetryResult, RunRetry, plan_retry
-from wharf.cluster.operations.jobs.runs import MAX_ANSWER_BYTES, RunCancellation, RunResult
+from wharf.cluster.operations.jobs.runs import RunCancellation, RunResult
+from wharf.cluster.operations.run_changes import MAX_ANSWER_BYTES
 from wharf.cluster.operations.run_views import build_run_stub, build_run_view
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult

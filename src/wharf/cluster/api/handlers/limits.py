@@ -15,7 +15,15 @@ from wharf.cluster.state.tables import ACL_TOKENS
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.times import HOUR, SECOND, DurationError, parse_duration_ns
 from wharf.contract.wire import limits as limits_wire
-from wharf.contract.wire.limits import DEFAULT_ENTRIES, DEFAULT_MINUTES, MAX_ENTRIES, MAX_MINUTES, MAX_REASON_CHARS
+from wharf.contract.wire.limits import (
+    DEFAULT_ENTRIES,
+    DEFAULT_MINUTES,
+    MAX_ACTIVITY_PAGE,
+    MAX_ENTRIES,
+    MAX_MINUTES,
+    MAX_ORGANIZATION_CHARS,
+    MAX_REASON_CHARS,
+)
 from wharf.contract.wire.times import DurationText
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -29,6 +37,10 @@ SECRET_PREFIX: Final = "token:"
 SHORT_ACCESSOR_ID: Final = re.compile("[0-9a-f]{8}[0-9a-f-]{0,28}")
 MAX_LISTED_TOKENS: Final = 10
 """Limits the length of an error text."""
+NO_GATEWAY_TEXT: Final = (
+    "this server does not know a gateway: set limits.gateway_admin to the address of its admin port, and "
+    "limits.gateway_token_file to the file of its token"
+)
 OFF_TEXT: Final = "rate limits are off on this server: set limits.enabled = true"
 
 
@@ -42,9 +54,9 @@ class LimitActions:
         """Return rules, limited callers, refusals, callers, grants and bans."""
         minutes = _read_number(request, "minutes", DEFAULT_MINUTES, least=1, most=MAX_MINUTES)
         limit = _read_number(request, "limit", DEFAULT_ENTRIES, least=0, most=MAX_ENTRIES)
-        limiter = self._server.limiter
+        limiter, has_gateway = self._server.limiter, self._server.gateway is not None
         if limiter is None:
-            return ActionResult(limits_wire.LimiterStatus(is_enabled=False))
+            return ActionResult(limits_wire.LimiterStatus(is_enabled=False, has_gateway=has_gateway))
         status = await limiter.read_status(minutes=minutes, limit=limit)
         return ActionResult(
             msgspec.structs.replace(
@@ -54,6 +66,7 @@ class LimitActions:
                 callers=self._name_tokens(request, status.callers, "caller"),
                 grants=self._name_tokens(request, status.grants, "caller"),
                 bans=self._name_tokens(request, status.bans, "subject"),
+                has_gateway=has_gateway,
             )
         )
 
@@ -83,6 +96,15 @@ class LimitActions:
         limiter = self._require_limiter()
         cost = await limiter.estimate_cost(self._expand_caller(request, caller), method, path.partition("?")[0])
         return ActionResult(self._name_tokens(request, (cost,), "caller")[0])
+
+    async def read_activity(self, request: Request) -> ActionResult:
+        """Return who has sent requests about the resources of an organization. The gateway of this server knows it."""
+        organization = _check_organization(request.get_path_value("organization"))
+        minutes = _read_number(request, "minutes", DEFAULT_MINUTES, least=1, most=MAX_MINUTES)
+        page = _read_number(request, "page", 1, least=1, most=MAX_ACTIVITY_PAGE)
+        if self._server.gateway is None:
+            raise invalid_request(NO_GATEWAY_TEXT)
+        return ActionResult(await self._server.gateway.read_activity(organization, minutes=minutes, page=page))
 
     async def add_grant(self, request: Request) -> ActionResult:
         """Raise the ceiling of a caller's bucket for some time."""
@@ -208,6 +230,15 @@ def _read_number(request: Request, name: str, default: int, *, least: int, most:
     return number
 
 
+def _check_organization(name: str) -> str:
+    """Return the login of an organization. Raises `Refusal` if it cannot be one segment of the path of a request."""
+    if not name.strip(".") or "/" in name or len(name) > MAX_ORGANIZATION_CHARS or not name.isprintable():
+        raise invalid_request(
+            f'expected the login of an organization, such as acme, of at most {MAX_ORGANIZATION_CHARS} characters, got "{name[:64]}"'
+        )
+    return name
+
+
 def _require_text(name: str, text: str) -> str:
     """Return a field of the body. Raises `Refusal` if it is empty."""
     if not text.strip():
@@ -243,6 +274,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
         "limits.caller": actions.read_caller,
         "limits.own": actions.read_own,
         "limits.cost": actions.estimate_cost,
+        "limits.activity": actions.read_activity,
         "limits.grant": actions.add_grant,
         "limits.end_grants": actions.end_grants,
         "limits.ban": actions.add_ban,

@@ -5,6 +5,7 @@ from typing import Final, NoReturn
 
 from wharf.cluster.operations.array_results import cancel_group
 from wharf.cluster.operations.decision import WriteBuilder
+from wharf.cluster.operations.jobs.job_needs import list_need_conditions
 from wharf.cluster.operations.jobs.overlap import require_no_other_run
 from wharf.cluster.operations.run_changes import begin_run, must_begin_run, stop_run
 from wharf.cluster.scheduling.reconcile.updates import is_destructive_update
@@ -84,6 +85,7 @@ def add_attempt(builder: WriteBuilder, job: Job, stored: Job | None, *, stop_cau
         return
     builder.put(ARRAY_ATTEMPTS, attempt)
     builder.require_unchanged_key(ARRAY_ATTEMPTS, job.namespace, job.id, attempt.attempt)
+    builder.conditions += list_need_conditions(builder.snapshot, job)
     if stored is not None:
         drop_oldest_attempt(builder, job)
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.write_sizes import take_part
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, JOBS
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredTransition
@@ -84,10 +85,10 @@ def _mark_allocations(
     cause: str,
     **transition_fields: bool,
 ) -> Decision[MarkingProgress]:
-    """Return the decision that sets these fields of the desired transition of the first `max_allocations` allocations."""
+    """Return the decision that sets these fields of the desired transition of the first allocations, as many as fit in one write."""
     if not unmarked:
         return Decision(None, lambda index: MarkingProgress(index, 0))
-    marked = unmarked[:max_allocations]
+    marked = list(take_part(iter(unmarked), max_allocations, lambda allocation: allocation))
     changes = [
         ALLOCATIONS.build_put(
             replace(

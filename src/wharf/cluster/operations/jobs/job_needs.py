@@ -20,7 +20,7 @@ from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.job import Job, JobKey, JobStatus
 from wharf.contract.model.jobs.steps import Need
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationReport
-from wharf.contract.model.log import Cause, CauseKind
+from wharf.contract.model.log import Cause, CauseKind, Condition
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 MAX_VISITED_JOBS: Final = 1_000
@@ -152,6 +152,18 @@ def _list_waited_for(snapshot: Replica, queues: RunQueues, job: Job, name: str) 
             yield run_ahead
 
 
+def list_need_conditions(snapshot: Replica, job: Job) -> list[Condition]:
+    """Return the conditions that nothing changes before the commit about the jobs that a job needs.
+
+    A server may lag behind: a job that it does not know may exist, or may have ended and been deleted.
+    """
+    names = [need.on for need in job.depends or ()]
+    conditions = [snapshot.build_key_condition(JOBS, job.namespace, name) for name in names]
+    if any(snapshot.get(JOBS, job.namespace, name) is None for name in names):
+        conditions.append(snapshot.build_prefix_condition(JOB_RESULTS, job.namespace))
+    return conditions
+
+
 # -- the end of the wait -----------------------------------------------------------------------------------------------
 
 
@@ -170,6 +182,8 @@ def settle_waiting_job(snapshot: Replica, key: JobKey, context: DecisionContext)
     settle_steps(builder, job, context.now_ns)
     if not builder.build_write().changes:
         return None
+    for need in job.depends or ():
+        builder.require_unchanged(JOBS, job.namespace, need.on)
     # Also if no step begins: the job may have ended, and its status follows from the evaluation.
     builder.put_record(EVALUATIONS, make_evaluation(job, context, EvaluationTrigger.STEP_READY))
     return Decision(builder.build_write(), lambda _index: job.id)

@@ -7,7 +7,7 @@ stored in the log, so that a new leader continues it.
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from wharf.cluster.operations.jobs.arrays import list_attempt_deletions
 from wharf.cluster.operations.jobs.job_outcomes import make_job_result
 from wharf.cluster.operations.jobs.registration import JobWriteResult, check_eval_priority, make_deregister_evaluation
 from wharf.cluster.operations.scaling import iterate_policies
+from wharf.cluster.operations.write_sizes import take_part
 from wharf.cluster.scheduling.capacity.locks import may_hold_lock
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
@@ -65,6 +66,11 @@ class _Leftover(NamedTuple):
 
     change: PutRecord | DeleteRecord
     condition: Condition  # The record must not change before the commit.
+
+    @property
+    def record(self) -> Any:
+        """The record that the change stores, or `None` if it deletes one."""
+        return self.change.record if isinstance(self.change, PutRecord) else None
 
 
 def purge_job(
@@ -154,13 +160,8 @@ def _list_job_changes(snapshot: Replica, job: Job, evaluation: Evaluation | None
 
 
 def _take_leftovers(leftovers: Iterator[_Leftover], max_leftovers: int) -> Iterator[_Leftover]:
-    """Yield the next changes for records of the purged job from the iterator, up to `max_leftovers`."""
-    # Not islice: the caller checks afterwards whether the iterator has more, so no item may be consumed in vain.
-    for _ in range(max_leftovers):
-        leftover = next(leftovers, None)
-        if leftover is None:
-            return
-        yield leftover
+    """Yield the next changes for records of the purged job from the iterator, as many as fit in one write."""
+    return take_part(leftovers, max_leftovers, lambda leftover: leftover.record)
 
 
 def _has_occupying_allocations(snapshot: Replica, job_purge: JobPurge) -> bool:

@@ -14,6 +14,7 @@ from wharf.cluster.operations.jobs.versions import (
     find_version,
     has_same_specification,
     make_next_version,
+    make_switched_version,
     store_version,
     version_not_found,
 )
@@ -189,9 +190,9 @@ def revert_job(
         raise not_found(f'job "{job_id}" not found')
     if expected_version is not None and expected_version != stored.version:
         raise invalid_request(f"Current job has version {stored.version}; enforcing version {expected_version}")
-    if version == stored.version:
-        raise invalid_request("can't revert to current version")
     target = find_version(snapshot, namespace, job_id, version) if version >= 0 else None
+    if version == stored.version and (target is None or target.stop == stored.stop):
+        raise invalid_request("can't revert to current version")
     if target is None:
         raise version_not_found(namespace, job_id, version)
     registration = JobRegistration(
@@ -225,8 +226,7 @@ def deregister_job(
     stored = snapshot.get(JOBS, namespace, job_id)
     if stored is None:
         return Decision(None, lambda _index: JobWriteResult(0, 0))
-    # A tag belongs to one version, so the new version does not inherit it.
-    job = make_next_version(replace(stored, stop=True, version_tag=None), stored, context)
+    job = make_switched_version(stored, context, stop=True)
     builder = WriteBuilder(snapshot)
     store_version(builder, job, max_versions=settings.versions_kept, stop_cause=stop_cause)
     sync_policies(builder, job)

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.jobs.arrays import find_next_attempt, make_selected_results
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
-from wharf.cluster.operations.jobs.versions import make_next_version, store_version
+from wharf.cluster.operations.jobs.versions import make_switched_version, store_version
 from wharf.cluster.operations.scaling import sync_policies
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import list_elements, read_element_states
@@ -97,7 +96,7 @@ def rerun_elements(
     job_modify_index = job.job_modify_index
     running = job
     if job.stop:
-        running = make_next_version(replace(job, stop=False, version_tag=None), job, context)
+        running = make_switched_version(job, context, stop=False)
         store_version(builder, running, max_versions=settings.versions_kept, starts_arrays=False)
         builder.require_unchanged_parents(JOBS, running)
         sync_policies(builder, running)

@@ -30,6 +30,8 @@ from wharf.contract.model.log import Cause, CauseKind
 MAX_REPLACED_RUNS: Final = 20
 """Runs that one launch cancels, the oldest ones. A launch cancels those before it, so there are more only after `Overlap` of
 the flow was changed."""
+MAX_REPLACED_STEPS: Final = 500
+"""Steps of these runs together, if they are more than one. The states of all of them are in the write that stores the new run."""
 CAUSE: Final = Cause(CauseKind.TIMER, "run-queue")
 
 
@@ -46,7 +48,11 @@ def admit_run(builder: WriteBuilder, flow: Job, run_id: str, context: DecisionCo
     replaceable = (
         run for run in list_unfinished_runs(builder.snapshot, flow) if _is_replaceable(builder.snapshot, run)
     )
+    step_count = 0
     for run in islice(replaceable, MAX_REPLACED_RUNS):
+        step_count += len(run.groups)
+        if step_count > max(MAX_REPLACED_STEPS, len(run.groups)):
+            break
         cancel_steps(steps, run, cause, context.now_ns)
         steps.put_record(EVALUATIONS, make_evaluation(run, context, EvaluationTrigger.RUN_CANCEL))
     write = steps.build_write()

@@ -5,7 +5,6 @@ from graphlib import TopologicalSorter
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.evaluations import make_evaluation
@@ -14,8 +13,8 @@ from wharf.cluster.operations.jobs.job_needs import require_no_circle
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
 from wharf.cluster.operations.jobs.rerun import MAX_ATTEMPTS
 from wharf.cluster.operations.jobs.runs import find_run
-from wharf.cluster.operations.jobs.versions import make_next_version, store_version
-from wharf.cluster.operations.run_changes import add_run_attempt, start_builder
+from wharf.cluster.operations.jobs.versions import MAX_COPIED_JOB_BYTES, make_switched_version, store_version
+from wharf.cluster.operations.run_changes import add_run_attempt, estimate_group_bytes, start_builder
 from wharf.cluster.operations.scaling import sync_policies
 from wharf.cluster.scheduling.steps.decider import StepFacts, judge_step, list_all_needs
 from wharf.cluster.scheduling.steps.facts import RunFacts, StepRecord, read_snapshot_run
@@ -41,6 +40,10 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, 
 
 MAX_RUN_ATTEMPTS: Final = 100
 """Attempts of a run. Each read of its state visits all of them."""
+MAX_STOP_BYTES: Final = 1_250_000
+"""The bytes of all copies of the job, and of all attempts with a step that has not ended: a write that stops the run has them, and at
+most 1.4 MB.
+"""
 _SELECT_UNSUCCESSFUL: Final = bytes(ABSENT[0] if code == SUCCEEDED[0] else OPEN[0] for code in range(256))
 
 
@@ -149,10 +152,11 @@ def retry_run(
     plan = _describe_plan(run, selected)
     if not selected:
         return Decision(None, lambda index: RetryResult(index, plan, job.job_modify_index))
+    _require_stoppable(job, run, selected)
     builder = WriteBuilder(snapshot)
     job_modify_index, running = job.job_modify_index, job
     if job.stop:
-        running = make_next_version(replace(job, stop=False, version_tag=None), job, context)
+        running = make_switched_version(job, context, stop=False)
         store_version(builder, running, max_versions=settings.versions_kept, starts_arrays=False)
         sync_policies(builder, running)
         job_modify_index = WRITE_INDEX
@@ -215,6 +219,28 @@ def _make_retry(
         create_time=context.now_ns,
         create_index=WRITE_INDEX,
     )
+
+
+def _require_stoppable(job: Job, run: RunFacts, selected: Mapping[str, _Selection]) -> None:
+    """Raise if the run could not be stopped after the retry, because too many large attempts have steps that have not ended."""
+    groups_by_attempt = {
+        record.attempt.attempt: record.attempt.groups
+        for name, record in run.steps.items()
+        if record.attempt is not None and name not in selected and judge_step(record.facts) is StepOutcome.OPEN
+    }
+    if not groups_by_attempt:
+        return
+    estimate = {group.name: estimate_group_bytes(job, group) for group in job.groups}
+    job_bytes = len(msgspec.msgpack.encode(job))
+    size = job_bytes * (1 if job_bytes > MAX_COPIED_JOB_BYTES else 3) + sum(
+        estimate.get(name, 0) for groups in (selected, *groups_by_attempt.values()) for name in groups
+    )
+    if size > MAX_STOP_BYTES:
+        raise Refusal(
+            RefusalCode.CONFLICT,
+            f'steps of {len(groups_by_attempt)} attempts of run "{job.id}" have not ended, and the run could not be stopped '
+            "with one more: wait for these steps, or cancel the run first",
+        )
 
 
 def _select_steps(job: Job, run: RunFacts, named: Sequence[str]) -> dict[str, _Selection]:

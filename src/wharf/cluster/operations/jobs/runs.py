@@ -1,7 +1,5 @@
 """What users do with a run: cancel it, and answer the gate of a step (record 0308)."""
 
-from typing import Final
-
 import msgspec
 from msgspec.structs import replace
 
@@ -9,7 +7,7 @@ from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.derived_write_builder import DerivedWriteBuilder
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.jobs.registration import deregister_job
-from wharf.cluster.operations.run_changes import cancel_steps, start_builder
+from wharf.cluster.operations.run_changes import MAX_ANSWER_BYTES, cancel_steps, start_builder
 from wharf.cluster.operations.step_states import settle_steps, store_step_states
 from wharf.cluster.scheduling.steps.decider import judge_run
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
@@ -18,12 +16,9 @@ from wharf.cluster.state.tables import EVALUATIONS, JOBS
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind, StepPhase
+from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind, StepPhase, limit_detail_bytes
 from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
-
-MAX_ANSWER_BYTES: Final = 1_024
-"""UTF-8 bytes of the text of an answer. It is stored with the step."""
 
 
 class RunCancellation(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,8 +126,12 @@ def answer_gate(snapshot: Replica, request: GateAnswer, context: DecisionContext
             RefusalCode.FORBIDDEN,
             f"the gate of {request.step} names no policy: the token needs the capability register-job to answer it",
         )
-    if len(request.text.encode()) > MAX_ANSWER_BYTES:
-        raise invalid_request(f"the text of an answer must be at most {MAX_ANSWER_BYTES} bytes long")
+    max_bytes = limit_detail_bytes(MAX_ANSWER_BYTES, len(job.groups))
+    if len(request.text.encode()) > max_bytes:
+        raise invalid_request(
+            f"the text of an answer is {len(request.text.encode())} bytes long: in a run with {len(job.groups)} steps it has at "
+            f"most {max_bytes} bytes"
+        )
     state = record.facts.state
     if state.phase is StepPhase.WAITING:
         raise Refusal(

@@ -25,6 +25,12 @@ MAX_DROPPED_VERSIONS: Final = 10
 """Limits the size of a write: how many old versions it deletes, for example after `versions_kept` was lowered."""
 
 
+MAX_COPIED_JOB_BYTES: Final = 256 * 1024
+"""The size of a job up to which writes may have it three times. A write to etcd has at most 1.4 MB, and a job that was registered
+may fill nearly half of it (record 0339).
+"""
+
+
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 """Maps are encoded in sorted key order, so that equal jobs have equal encodings."""
 
@@ -87,6 +93,23 @@ def make_next_version(job: Job, stored: Job | None, context: DecisionContext) ->
     return replace(job, status=get_initial_status(job, stored))
 
 
+def make_switched_version(stored: Job, context: DecisionContext, *, stop: bool) -> Job:
+    """Return the stored job as a user stops it or starts it again: its next version.
+
+    A large job keeps its version, so that the write has it only once (record 0339).
+    """
+    # A tag belongs to one version, so a new version does not inherit it.
+    switched = make_next_version(replace(stored, stop=stop, version_tag=None), stored, context)
+    if not is_large(stored):
+        return switched
+    return replace(switched, version=stored.version, version_tag=stored.version_tag, stable=stored.stable)
+
+
+def is_large(job: Job) -> bool:
+    """Return whether a job is too large for a write that has several copies of it."""
+    return len(_encode(job)) > MAX_COPIED_JOB_BYTES
+
+
 def get_initial_status(job: Job, stored: Job | None = None) -> JobStatus:
     """Return the status with which the job is stored; `stored` is the job that it replaces.
 
@@ -112,15 +135,18 @@ def store_version(
     """Add to the write the changes that store the job as its newest version and delete versions beyond `max_versions`.
 
     At most `MAX_DROPPED_VERSIONS` are deleted; later writes delete the rest. The version that was current until now gets
-    the last status of the job. The write conflicts if the job changes before the commit. `starts_arrays`: the elements of
-    new and changed arrays run. `stop_cause` is who stops a run with its final steps; `None`: nobody is recorded.
+    the last status of the job, unless it is large. A large job that is only stopped or started keeps its version, and no version
+    is stored (record 0339). The write conflicts if the job changes before the commit. `starts_arrays`: the elements of new and
+    changed arrays run. `stop_cause` is who stops a run with its final steps; `None`: nobody is recorded.
     """
+    stored = builder.snapshot.get(JOBS, job.namespace, job.id)
     if starts_arrays:
-        stored = builder.snapshot.get(JOBS, job.namespace, job.id)
         add_attempt(builder, job, stored, stop_cause=stop_cause)
     builder.put(JOBS, job)
-    builder.put(JOB_VERSIONS, job)
     builder.require_unchanged_key(JOBS, job.namespace, job.id)
+    if stored is not None and job.version == stored.version:
+        return
+    builder.put(JOB_VERSIONS, job)
     excess = _list_excess_versions(builder.snapshot, job, max_versions)[-MAX_DROPPED_VERSIONS:]
     former = _find_current_version(builder.snapshot, job)
     if former is not None and former.version not in (version.version for version in excess):
@@ -138,13 +164,15 @@ def store_version(
 def _find_current_version(snapshot: Replica, new: Job) -> Job | None:
     """Return the version that `new` replaces as the current one, with the status of the job.
 
-    Return `None` if there is none, or if its stored status is that of the job already.
+    Return `None` if there is none, if its stored status is that of the job already, or if it is large.
     """
     current = snapshot.get(JOBS, new.namespace, new.id)
     if current is None or current.version == new.version or current.create_index != new.create_index:
         return None
     version = snapshot.get(JOB_VERSIONS, current.namespace, current.id, current.version)
     if version is None or version.create_index != current.create_index or version.status is current.status:
+        return None
+    if is_large(version):
         return None
     return replace(version, status=current.status, status_description=current.status_description)
 

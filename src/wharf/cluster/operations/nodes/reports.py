@@ -307,10 +307,10 @@ def _choose_output_texts(stored: Allocation, report: AllocationReport) -> bytes:
     """Return the texts for later steps to store: those of the report that ends an allocation of an array.
 
     A later report about the same end changes nothing: the texts are stored with the result of the element by then.
+    A lost allocation has not ended: its node may return and report how it did.
     """
-    if report.outputs is None or not stored.array_attempt or stored.is_client_terminal:
-        return stored.output_texts
-    if not report.client_status.is_terminal:
+    has_ended = stored.is_client_terminal and stored.client_status is not ClientStatus.LOST
+    if report.outputs is None or not stored.array_attempt or has_ended or not report.client_status.is_terminal:
         return stored.output_texts
     return pack_outputs(limit_outputs(report.outputs, report.outputs.texts, MAX_OUTPUT_BYTES))
 

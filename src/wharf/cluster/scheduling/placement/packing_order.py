@@ -170,8 +170,8 @@ def order_groups_for_fleet(
     for nodes with the median CPU and memory of the fleet rows in the mask `is_considered`. With one group or no nodes,
     the groups are placed one after the other.
     """
-    rows = np.flatnonzero(is_considered)
-    if len(groups) < 2 or not len(rows):
+    rows = np.flatnonzero(is_considered) if len(groups) > 1 else ()
+    if not len(rows):
         return list(enumerate(counts))
     cpu, memory = max(1.0, float(np.median(fleet.cpu[rows]))), max(1.0, float(np.median(fleet.memory[rows])))
     demands = map(get_group_demand, groups)

@@ -25,9 +25,13 @@ from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.plan import DesiredUpdates
 
-MAX_STARTED_ELEMENTS: Final = 1_000
-"""The elements that one evaluation begins. Limits the time of an evaluation and the size of its plan; another evaluation
-begins the next ones at once."""
+MIN_STARTED_ELEMENTS: Final = 1_000
+MAX_STARTED_ELEMENTS: Final = 4_000
+STARTED_DIVISOR: Final = 4
+"""The elements that one evaluation begins: the allocations that have not ended, divided by `STARTED_DIVISOR`, within these limits.
+
+An evaluation compares all allocations that have not ended. So it begins the more elements, the more there are (record 0332). Limits
+the time of an evaluation and the size of its plan; another evaluation begins the next ones at once."""
 MAX_GIVEN_UP: Final = 2
 """Failed elements that one evaluation gives up: each result may be in another record of the write."""
 GIVEN_UP_TEXT: Final = "alloc is not retried: the reschedule policy of its group has changed"
@@ -176,13 +180,14 @@ class _ArrayReconciliation:
     def request_placements(self) -> None:
         """Request allocations for retries and for the next elements, as far as `MaxRunning` allows."""
         allowed = max(0, self.array.running_limit - self.alive_count)
-        limit = min(allowed, MAX_STARTED_ELEMENTS)
+        limit = min(allowed, limit_started_elements(self.alive_count))
+        retry_limit = min(limit, MIN_STARTED_ELEMENTS)
         placements = self.outcome.placements
-        # A replacement cannot be placed together with many others, so retries come first.
-        for allocation in self.retries[:limit]:
+        # A replacement cannot be placed together with many others, so retries come first, and are fewer.
+        for allocation in self.retries[:retry_limit]:
             placements.append(self._make_request(parse_index(allocation.name), allocation))
         self.counts["reschedule_now"] = len(placements)
-        has_more = len(self.retries) > limit
+        has_more = len(self.retries) > retry_limit
         for index in iter_elements(self.startable, OPEN):
             if index in self.occupied:
                 continue
@@ -191,7 +196,7 @@ class _ArrayReconciliation:
                 break
             placements.append(self._make_request(index, None))
         self.counts["place"] = len(placements)
-        self.outcome.has_more_elements = has_more and allowed > limit
+        self.outcome.has_more_elements = has_more and allowed > len(placements)
 
     def _make_request(self, index: int, previous: Allocation | None) -> PlacementRequest:
         """Return the request to run an element. `previous` is its failed allocation."""
@@ -206,6 +211,11 @@ class _ArrayReconciliation:
             array_attempt=owner.attempt if owner is not None else 0,
             array_item=self.array.find_item(index) or "",
         )
+
+
+def limit_started_elements(alive_count: int) -> int:
+    """Return how many elements one evaluation may begin, if this number of allocations has not ended."""
+    return min(MAX_STARTED_ELEMENTS, max(MIN_STARTED_ELEMENTS, alive_count // STARTED_DIVISOR))
 
 
 def reconcile_array(

@@ -17,6 +17,7 @@ from wharf.contract.model.jobs.conditions import (
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_outputs import list_needed_steps, list_output_names
+from wharf.contract.model.jobs.step_states import limit_detail_bytes
 from wharf.languages.filters import FilterError
 
 MAX_CONDITION_STEPS: Final = 2_000
@@ -24,7 +25,7 @@ MAX_CONDITION_STEPS: Final = 2_000
 MAX_VALUE_BYTES: Final = 100
 MAX_DETAIL_BYTES: Final = 500
 """UTF-8 bytes of one value, and of the text with all of them, that are stored with the state of a step. A write has at most
-1.4 MB, and the states of 500 steps of a run are one record."""
+1.4 MB, and the states of 500 steps of a run are one record: with more than 262 steps, a text has fewer bytes."""
 
 FindTexts = Callable[[str], Mapping[str, str]]
 """Returns the outputs of a step that has ended, by name. A declared output that its program did not write is missing."""
@@ -41,6 +42,7 @@ def make_condition_evaluator(job: Job, find_texts: FindTexts) -> ConditionEvalua
 
 def evaluate_condition(job: Job, group: TaskGroup, find_texts: FindTexts) -> ConditionResult:
     """Return whether the condition of a step holds, with the values that decided, or why it cannot be evaluated."""
+    max_bytes = limit_detail_bytes(MAX_DETAIL_BYTES, len(job.groups))
     try:
         condition = compile_condition(group.condition)
         names = list_condition_names(condition)
@@ -48,16 +50,16 @@ def evaluate_condition(job: Job, group: TaskGroup, find_texts: FindTexts) -> Con
             frozenset(list_needed_steps(job, group)) if any(parts[0] == "steps" for parts in names) else frozenset()
         )
         if problem := find_condition_problem(job, group, names, needed.__contains__):
-            return _make_error(problem)
+            return _make_error(problem, max_bytes)
         values = _read_values(job, group, names, find_texts)
         is_true = condition.accepts_within(values, MAX_CONDITION_STEPS)
     except FilterError as error:
-        return _make_error(error.text)
-    return ConditionResult(is_true, _describe_values(values, names))
+        return _make_error(error.text, max_bytes)
+    return ConditionResult(is_true, _describe_values(values, names, max_bytes))
 
 
-def _make_error(problem: str) -> ConditionResult:
-    return ConditionResult(False, _cut_text(f"If cannot be evaluated: {problem}", MAX_DETAIL_BYTES), is_error=True)
+def _make_error(problem: str, max_bytes: int) -> ConditionResult:
+    return ConditionResult(False, _cut_text(f"If cannot be evaluated: {problem}", max_bytes), is_error=True)
 
 
 def _cut_text(text: str, max_bytes: int) -> str:
@@ -82,7 +84,7 @@ def _read_values(job: Job, group: TaskGroup, names: list[tuple[str, ...]], find_
     return ConditionValues(meta=dict.fromkeys(list_metadata_names(job), "") | (job.meta or {}), steps=steps)
 
 
-def _describe_values(values: ConditionValues, names: list[tuple[str, ...]]) -> str:
+def _describe_values(values: ConditionValues, names: list[tuple[str, ...]], max_bytes: int) -> str:
     """Return the values that the condition read, such as `steps.build.version = "1.2", meta.env = "prod"`."""
     texts = []
     for parts in names:
@@ -93,4 +95,4 @@ def _describe_values(values: ConditionValues, names: list[tuple[str, ...]]) -> s
             texts.append(f'{".".join(parts)} = "{_cut_text(value, MAX_VALUE_BYTES)}"')
         elif isinstance(value, Mapping):
             texts.append(f"{'.'.join(parts)} has {len(value)} entries")
-    return _cut_text(", ".join(texts), MAX_DETAIL_BYTES)
+    return _cut_text(", ".join(texts), max_bytes)

@@ -47,6 +47,8 @@ class StepFacts(NamedTuple):
     """The state of each of its elements, such as `OPEN`."""
     alive: int = 0
     """How many of its allocations have not ended. A canceled step ends after its tasks have."""
+    stopping: int = 0
+    """How many of them belong to canceled elements. Each of these may still succeed."""
 
 
 class ConditionResult(NamedTuple):
@@ -106,7 +108,7 @@ def describe_needed(facts: StepFacts) -> NeededStep:
         never_begins,
         may_fail=facts.group.may_fail,
         is_canceled=facts.state.phase is StepPhase.CANCELED,
-        alive=facts.alive,
+        stopping=facts.stopping,
     )
 
 

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from wharf.cluster.scheduling.steps.decider import StepFacts, describe_needed, select_startable
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ARRAY_RESULTS, ATTEMPTS_OF_JOB, ELEMENTS_OF_GROUP, ElementPhase
-from wharf.contract.model.jobs.array_attempts import ArrayAttempt, ElementStates, FindResults, GroupAttempt
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.names import parse_index
+from wharf.contract.model.jobs.array_attempts import CANCELED, ArrayAttempt, ElementStates, FindResults, GroupAttempt
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_states import StepCause, StepPhase, StepState
@@ -79,16 +81,21 @@ def read_snapshot_run(snapshot: Replica, job: Job) -> RunFacts:
         snapshot.list_by_index(ATTEMPTS_OF_JOB, *key),
         lambda attempt, group, chunk: snapshot.get(ARRAY_RESULTS, *key, attempt, group, chunk),
         lambda group: snapshot.count_by_index(ELEMENTS_OF_GROUP, *key, job.create_index, group, ElementPhase.ALIVE),
+        lambda group: snapshot.list_by_index(ELEMENTS_OF_GROUP, *key, job.create_index, group, ElementPhase.ALIVE),
     )
 
 
 def read_run(
-    job: Job, attempts: Iterable[ArrayAttempt], find_results: FindResults, count_alive: Callable[[str], int]
+    job: Job,
+    attempts: Iterable[ArrayAttempt],
+    find_results: FindResults,
+    count_alive: Callable[[str], int],
+    list_alive: Callable[[str], Iterable[Allocation]],
 ) -> RunFacts:
     """Return the facts about all steps of a job.
 
     `attempts` are those of the job in any order, also of earlier jobs with its ID. `count_alive` returns how many allocations
-    of a group have not ended.
+    of a group have not ended, and `list_alive` returns these allocations.
     """
     own = sorted(
         (each for each in attempts if each.job_create_index == job.create_index), key=lambda each: each.attempt
@@ -97,7 +104,8 @@ def read_run(
     for group in job.groups:
         layers = _select_layers(own, group.name)
         states = ElementStates(group.name, layers, find_results)
-        steps[group.name] = StepRecord(_read_facts(group, states, count_alive), states, layers[-1] if layers else None)
+        facts = _read_facts(group, states, count_alive, list_alive)
+        steps[group.name] = StepRecord(facts, states, layers[-1] if layers else None)
     return RunFacts(own, steps)
 
 
@@ -113,10 +121,25 @@ def _select_layers(attempts: list[ArrayAttempt], group: str) -> list[ArrayAttemp
     return []
 
 
-def _read_facts(group: TaskGroup, states: ElementStates, count_alive: Callable[[str], int]) -> StepFacts:
+def _read_facts(
+    group: TaskGroup,
+    states: ElementStates,
+    count_alive: Callable[[str], int],
+    list_alive: Callable[[str], Iterable[Allocation]],
+) -> StepFacts:
     if not states.attempts:
         return StepFacts(group, StepState(phase=StepPhase.CANCELED), b"")
     part: GroupAttempt = states.attempts[-1].groups[group.name]
     # An attempt of a version without steps: its elements may begin at once.
     state = part.step if part.step is not None else StepState(phase=StepPhase.READY)
-    return StepFacts(group, state, states.states, count_alive(group.name))
+    alive = stopping = count_alive(group.name)
+    # All elements of a canceled step that still run were canceled. Of other steps, users may have stopped single elements.
+    if alive and state.phase is not StepPhase.CANCELED:
+        stopping = _count_stopping(states.states, list_alive(group.name)) if CANCELED in states.states else 0
+    return StepFacts(group, state, states.states, alive, stopping)
+
+
+def _count_stopping(elements: bytes, alive: Iterable[Allocation]) -> int:
+    """Return how many of the allocations belong to canceled elements."""
+    indexes = (parse_index(each.name) for each in alive)
+    return sum(elements[index : index + 1] == CANCELED for index in indexes)

@@ -65,8 +65,8 @@ class NeededStep(NamedTuple):
     may_fail: bool = False
     is_canceled: bool = False
     """Whether it was canceled, so that it cannot succeed. Its tasks may still be stopping."""
-    alive: int = 0
-    """How many of its allocations have not ended. As long as there is one, a canceled element may still succeed."""
+    stopping: int = 0
+    """How many of its canceled elements have an allocation that has not ended. As long as there is one, any may succeed."""
 
 
 def judge_need(need: Need, needed: NeededStep) -> StepVerdict:
@@ -127,7 +127,7 @@ def _judge_codes(need: Need, needed: NeededStep) -> dict[bytes, StepVerdict]:
 def _list_element_outcomes(needed: NeededStep) -> Iterable[tuple[bytes, StepOutcome]]:
     """Return how an element in each state counts."""
     never_begins = needed.never_begins
-    if needed.alive:
+    if needed.stopping:
         never_begins = StepOutcome.OPEN  # The task of a canceled element may still end with success.
     elif never_begins is StepOutcome.OPEN:
         never_begins = StepOutcome.CANCELED_BEFORE_BEGIN

@@ -15,6 +15,7 @@ from wharf.cluster.scheduling.cache import RecordChange, SchedulerCache
 from wharf.cluster.scheduling.capacity.locks import LockName, iter_granted, list_changed_locks
 from wharf.cluster.scheduling.plans.check import PLAN_WRITE_KIND
 from wharf.cluster.server.leader.node_monitor import NodeMonitor
+from wharf.cluster.server.leader.node_write_batcher import NodeWriteKind
 from wharf.cluster.server.leader.term import LeaderTerm
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.state import Replica
@@ -201,11 +202,11 @@ class LeaderQueues:
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
         """Add the work that a batch creates to the queues. Does nothing unless this server leads.
 
-        The write of a plan contains the statuses and summaries that follow from it, so its jobs need no other write.
+        Plans and reports contain the statuses and summaries that follow from them, so their jobs need no other write.
         """
         if self._term.leadership is None:
             return
-        is_settled = batch.kind == PLAN_WRITE_KIND
+        is_settled = batch.kind in SETTLED_WRITE_KINDS
         self.blocked.on_capacity_freed(self.fleet_updater.take_freed_classes(), batch.index)
         for table, key, before, record in changed_records:
             if table not in WATCHED_TABLES:
@@ -254,6 +255,9 @@ class LeaderQueues:
         for lock in changed:
             self.blocked.mark_for_retry(each.evaluation.id for each in iter_granted(self._follower.replica, lock))
 
+
+SETTLED_WRITE_KINDS: Final = frozenset({PLAN_WRITE_KIND, NodeWriteKind.REPORT.value})
+"""Kinds of frequent writes that only the leader makes, with the derived state that follows from them (records 0131, 0332)."""
 
 WATCHED_TABLES: Final = frozenset({
     MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name,

@@ -259,8 +259,9 @@ class Reader:
     ) -> ReadResult:
         """Call `read` until the index of its result exceeds `index` or `wait_s` is over, and return the newest result.
 
-        The watch is rearmed before each read, without an await in between, so no change is missed. If the replica has
-        not reached `index` when the time is over, raises `Refusal` instead of returning an older state. `is_caught_up`:
+        The watch begins with the first read and is rearmed before each later one, without an await in between, so no
+        change is missed. If the replica has not reached `index` when the time is over, raises `Refusal` instead of
+        returning an older state. `is_caught_up`:
         the replica already passed a barrier, so a higher `index` belongs to a replaced log and the lower one is
         returned. `on_wait` is called when the wait begins, and receives a function to call when the client disconnects.
         `wait_for_slot` is awaited before a change is returned; the result is then read again, so that it contains all
@@ -281,8 +282,6 @@ class Reader:
         timer = asyncio.get_running_loop().call_later(wait_s, waiter.time_out)
         try:
             while True:
-                subscription.rearm()
-                result = read(self._follower.replica)
                 if result.index > index or self._is_closing or waiter.is_cancelled:
                     return result
                 if waiter.is_timed_out:
@@ -292,6 +291,8 @@ class Reader:
                     await self._woken_reads.begin()
                 if wait_for_slot is not None and not (self._is_closing or waiter.is_cancelled or waiter.is_timed_out):
                     await wait_for_slot()
+                subscription.rearm()
+                result = read(self._follower.replica)
         finally:
             timer.cancel()
             subscription.close()

@@ -37,6 +37,13 @@ class LimitMethods(MethodGroup[M]):
         """Read what a request of a caller would cost now. Nothing is charged."""
         return CallSpec(options, caller=caller, method=method, path=path)
 
+    @call_method("limits.activity")
+    def read_activity(
+        self, organization: str, *, minutes: int | None = None, page: int | None = None, **options: Unpack[CallOptions]
+    ) -> CallSpec[limits.OrganizationActivity]:
+        """Read who has sent requests about the resources of an organization, from the gateway that the server names."""
+        return CallSpec(options, organization, minutes=minutes, page=page)
+
     @call_method("limits.grant")
     def grant(self, grant: limits.LimitGrantRequest, **options: Unpack[CallOptions]) -> CallSpec[limits.LimitGrant]:
         """Raise the ceiling of a caller's bucket for some time."""

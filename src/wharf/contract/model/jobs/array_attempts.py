@@ -181,7 +181,7 @@ class ElementStates:
         """The state of each element, and the position of the attempt that decides it, each as one byte."""
         size = self.size
         if len(self.attempts) == 1 and size <= CHUNK_ELEMENTS:  # Nearly every step of a run.
-            return self._read_chunk(self.attempts[0], 0) or b"", bytes(size)
+            return self._read_only_chunk(self.attempts[0]), bytes(size)
         states, owners = bytearray(size), bytearray(size)
         for position, attempt in enumerate(self.attempts):
             group = attempt.groups[self.group]
@@ -197,6 +197,15 @@ class ElementStates:
                 states[part] = _overlay(states[part], results, mask)
                 owners[part] = _overlay(owners[part], bytes((position,)) * len(results), mask)
         return bytes(states), bytes(owners)
+
+    def _read_only_chunk(self, attempt: ArrayAttempt) -> bytes:
+        """Return the states of an array that has one chunk and one attempt, without the reads that others need."""
+        group = attempt.groups[self.group]
+        stored = self._find_results(attempt.attempt, self.group, 0)
+        if stored is None and not group.is_full:
+            return b""
+        results = stored.results if stored is not None else build_chunk(group, 0)
+        return results.translate(_CANCEL_OPEN) if group.cancel_cause else results
 
     def _read_chunk(self, attempt: ArrayAttempt, chunk: int) -> bytes | None:
         """Return the states of a chunk in an attempt, or `None` if the attempt runs none of its elements."""

@@ -68,3 +68,14 @@ class StepState(Record):
     began_at: int = 0  # ns since the epoch: when the first allocation of the attempt ran; 0: none did.
     ended_at: int = 0  # ns since the epoch: when its last element ended and its last task stopped; 0: it has not ended.
     gate_deadline: int = 0  # ns since the epoch
+
+
+MAX_ALL_DETAIL_BYTES: Final = 128 * 1024
+"""UTF-8 bytes of the texts of all steps of an attempt together, which are one record: the values of conditions and the answers at
+gates. A write that ends all steps of a run has the attempt and the job, and at most 1.4 MB.
+"""
+
+
+def limit_detail_bytes(max_bytes: int, step_count: int) -> int:
+    """Return how many bytes the text of one step may have in a run with this number of steps: `max_bytes`, or its share."""
+    return min(max_bytes, MAX_ALL_DETAIL_BYTES // max(1, step_count))

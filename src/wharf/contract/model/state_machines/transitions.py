@@ -26,7 +26,11 @@ JOB_STATES: Final = StateMachine(
         StateTransition(None, JobStatus.DEAD, "registered as stopped"),
         StateTransition(JobStatus.PENDING, JobStatus.RUNNING, "an allocation is placed or a deployment begins"),
         StateTransition(JobStatus.PENDING, JobStatus.DEAD, "its evaluations ended and nothing is left to run"),
-        StateTransition(JobStatus.RUNNING, JobStatus.PENDING, "nothing runs, and an evaluation is still open"),
+        StateTransition(
+            JobStatus.RUNNING,
+            JobStatus.PENDING,
+            "nothing runs, and an evaluation is open for another reason than its next steps or elements",
+        ),
         StateTransition(JobStatus.RUNNING, JobStatus.DEAD, "stopped, or all its allocations have ended"),
         StateTransition(JobStatus.DEAD, JobStatus.PENDING, "registered or evaluated again"),
         StateTransition(

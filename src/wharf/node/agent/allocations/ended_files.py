@@ -20,7 +20,6 @@ from wharf.node.files import ReadOnlyFolder
 from wharf.node.files.streams import read_log_tail
 from wharf.node.settings import NodeSettings
 from wharf.node.tasks.folders import AllocationFolders
-from wharf.node.tasks.outputs import read_outputs
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -70,9 +69,7 @@ class EndedAllocationFiles:
         """
         if record.outputs is not None or not record.output_names:
             return record.outputs
-        return read_outputs(
-            self._folders.get_allocation_folder(record.id) / "alloc", record.output_names, MAX_OUTPUT_BYTES
-        )
+        return self._folders.read_outputs(record.id, record.output_names, MAX_OUTPUT_BYTES)
 
     def remove_files(self, allocation_id: str) -> None:
         """Remove the allocation's folder, after caching the log tails that servers have not received yet."""

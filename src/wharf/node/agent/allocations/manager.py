@@ -43,7 +43,6 @@ from wharf.node.migration.download import MigrationDownloader
 from wharf.node.tasks.environment import TaskHost
 from wharf.node.tasks.folders import AllocationFolders
 from wharf.node.tasks.interpolation import ReferenceValues
-from wharf.node.tasks.outputs import read_outputs
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -190,8 +189,7 @@ class AllocationManager:
             record = replace(record, kept_paths=spec.kept_paths)
         if not spec.output_names:
             return record
-        folder = self._folders.get_allocation_folder(record.id) / "alloc"
-        outputs = read_outputs(folder, spec.output_names, spec.max_output_bytes)
+        outputs = self._folders.read_outputs(record.id, spec.output_names, spec.max_output_bytes)
         return add_outputs(record, spec, outputs, self._read_clock())
 
     def delete_if_ended(self, allocation: ManagedAllocation) -> None:

@@ -31,7 +31,6 @@ from wharf.node.tasks.interpolation import (
     find_zero_byte,
     resolve_document,
 )
-from wharf.node.tasks.outputs import create_outputs_file
 from wharf.node.tasks.resources import build_granted_resources, build_labels
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks, start_supervised
@@ -241,7 +240,7 @@ class TaskRunner:
         try:
             self._folders.create_task_folders(id, task_name)
             if allocation.spec.output_names:
-                create_outputs_file(self._folders.get_allocation_folder(id))
+                self._folders.create_outputs_file(id)
             self._move_predecessor_data(allocation, task_name)
         except OSError as error:
             reason = f"cannot create the task's folders: {error.strerror}"

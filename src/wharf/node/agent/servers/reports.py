@@ -17,6 +17,9 @@ from wharf.world import World
 
 MAX_UPDATES_PER_REPORT: Final = 1_000
 """Limit of updates in one report."""
+MAX_CHANGE_REPORT_BYTES: Final = 48_000
+"""Limit of the size of a report that contains only changes. Servers decode a request of more than 64 kB in a copy of their process,
+which costs about 25 ms, as much as 50 small requests (record 0333)."""
 MAX_REPORT_BYTES: Final = 2_000_000
 """Limit of a report's size, log tails included; the last update may exceed it.
 
@@ -211,7 +214,7 @@ class ReportQueue:
         """Return a report of the changed allocations, up to the size limit; `None` if nothing differs from the last
         report.
         """
-        part = _ReportPart(self._max_bytes)
+        part = _ReportPart(min(self._max_bytes, MAX_CHANGE_REPORT_BYTES))
         for id in list(self._changed):
             if part.is_full:
                 break

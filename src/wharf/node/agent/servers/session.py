@@ -6,6 +6,7 @@ Every failed request is repeated.
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
@@ -62,6 +63,9 @@ MAX_SERVER_PART: Final = 0.05
 fleet from a slow server to another one would make both slower. 2.5 s remain for a TTL of up to 50 s."""
 MIN_HEARTBEAT_WAIT_PART: Final = 0.1
 """The shortest wait between two heartbeats, as a part of the TTL, if the reply took almost as long as the TTL."""
+WHOLE_LIST_INTERVAL_S: Final = 60.0
+"""How often a node requests all of its assignments, also those that ended. Meanwhile it requests only the others: it may have
+thousands that ended, and each new one would repeat all of them. Limits how late it deletes those that servers have deleted."""
 MAX_ASSIGNMENTS_PER_FETCH: Final = 1_000
 """Limit of one request; each assignment may have a job of its own. Servers refuse more than ten times as many."""
 FIRST_ASSIGNMENTS_PER_FETCH: Final = 50
@@ -115,6 +119,8 @@ class ServerSession:
         self._reports = ReportQueue(world, assignment_handler)
         self._max_fetch_count = MAX_ASSIGNMENTS_PER_FETCH
         """Limits the assignments of one request. A failed request halves it, and it grows with each success."""
+        self._whole_list_s = -math.inf
+        """When the newest list of all assignments was received."""
         self._report_count_at_fetch = -1
         """How many full reports had been begun when the newest assignments were requested."""
         self._has_changes = asyncio.Event()
@@ -292,12 +298,14 @@ class ServerSession:
                 # that the report omits. The one after assignments of which only some were applied: if the newest
                 # allocation was deleted meanwhile, its index is lower too. The first one after a reset of the index.
                 may_lag = self._report_count_at_fetch == report_count and self._index == self._begun_index > 0
+                is_whole = not may_lag or self._world.monotonic_s() - self._whole_list_s >= WHOLE_LIST_INTERVAL_S
                 response = await self._client.node_agents.list_assignments(
                     self._identity.id,
                     self._identity.secret_id,
                     index=requested_index,
                     wait_s=ASSIGNMENT_POLL_S,
                     stale=may_lag,
+                    without_ended=not is_whole,
                 )
                 delay_s = LAGGING_SERVER_DELAY_S
                 is_of_former_state = cluster_id != self._cluster_id or reset_count != self._reset_count
@@ -306,7 +314,7 @@ class ServerSession:
                 if response.index >= self._begun_index or not may_lag:
                     self._begun_index = max(self._begun_index, response.index)
                     # Assignments that were not fetched are requested again: the index only advances over all of them.
-                    if await self._apply_desired(response.value, report_count):
+                    if await self._apply_desired(response.value, report_count, is_whole=is_whole):
                         self._report_count_at_fetch = report_count
                         self._index = self._begun_index  # Zero after a reset during these calls.
                         backoff.reset()
@@ -321,15 +329,18 @@ class ServerSession:
                 )
             await asyncio.sleep(delay_s)
 
-    async def _apply_desired(self, desired: Mapping[str, int], report_count: int) -> bool:
+    async def _apply_desired(self, desired: Mapping[str, int], report_count: int, *, is_whole: bool) -> bool:
         """Make the node's allocations match `desired`, which maps allocation ids to modify indexes.
 
-        Drops allocations that are missing in `desired`, then fetches and applies the new and changed ones. Returns
+        If it is the whole list, drops allocations that are missing in it. Then fetches and applies the new and changed
+        ones. Returns
         `False` if it must be repeated: the server lacks an assignment, or a full report was begun meanwhile.
         """
-        for dropped_id in self._handler.list_droppable(self._cluster_id, desired):
-            self._handler.drop_allocation(dropped_id)
-            self._reports.drop_allocation(dropped_id)
+        if is_whole:
+            self._whole_list_s = self._world.monotonic_s()
+            for dropped_id in self._handler.list_droppable(self._cluster_id, desired):
+                self._handler.drop_allocation(dropped_id)
+                self._reports.drop_allocation(dropped_id)
         changed = [id for id, index in desired.items() if (self._handler.find_assignment_index(id) or 0) < index]
         async for assignments in self._fetch_assignments(changed):
             if report_count != self._reports.full_report_count:

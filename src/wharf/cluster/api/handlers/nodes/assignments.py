@@ -11,10 +11,10 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import MissingRecord, ReadHandler, SlicedValue, find_record
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
-from wharf.cluster.state import Replica
+from wharf.cluster.state import Replica, WatchTarget
 from wharf.cluster.state.table import Index
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODES
-from wharf.cluster.state.watches import watch_index
+from wharf.cluster.state.watches import watch_index_field
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.refusal import not_found
 from wharf.contract.model.secrets import make_migrate_token
@@ -31,7 +31,8 @@ class AssignmentReads:
         """Return the AllocModifyIndex of each allocation of the node, by allocation id.
 
         The node uses it to fetch only allocations that changed. The index of the result is the greatest of them, so that
-        changes of other nodes do not wake this node. It does not fall when an allocation is garbage-collected.
+        neither changes of other nodes nor reports of this node wake this node. It does not fall when an allocation is
+        garbage-collected.
 
         With `without_ended`, allocations are left out if the node has reported their end. A lost allocation is not: only
         servers have declared that it ended.
@@ -48,13 +49,14 @@ class AssignmentReads:
             value = _build_assignment_indexes(replica, assignments, node_id)
         else:
             since = replica.epoch_since
-            value = indexes = {
-                each.id: max(each.alloc_modify_index, since) for each in replica.list_by_index(assignments, node_id)
-            }
-            index = max(indexes.values(), default=1)
-        return ReadResult(
-            value, max(index, min(options.index, replica.index)), [watch_index(ALLOCATIONS_ON_NODE, node_id)]
-        )
+            allocations = replica.list_by_index(assignments, node_id)
+            index = max([each.alloc_modify_index for each in allocations], default=0)
+            index = max(index, since) if allocations else 1
+            if index > options.index:
+                value = {each.id: max(each.alloc_modify_index, since) for each in allocations}
+            else:  # Nearly always a blocking query waits now, and this value is not sent.
+                value = _build_assignment_indexes(replica, assignments, node_id)
+        return ReadResult(value, max(index, min(options.index, replica.index)), [watch_assignments(node_id)])
 
 
 def _build_assignment_indexes(replica: Replica, assignments: Index[Allocation], node_id: str) -> SlicedValue:
@@ -71,6 +73,14 @@ def _build_assignment_indexes(replica: Replica, assignments: Index[Allocation], 
         return indexes
 
     return SlicedValue(build)
+
+
+def watch_assignments(node_id: str) -> WatchTarget:
+    """Return a target for changes of the assignments of a node.
+
+    Its own reports about them are no such changes. They would wake it twice for each task, and use up paced replies (record 0333).
+    """
+    return watch_index_field(ALLOCATIONS_ON_NODE, "alloc_modify_index", node_id)
 
 
 def read_predecessor(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
