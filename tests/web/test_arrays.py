@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import a_group, a_job, a_task
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.virtual_time import in_virtual_time, until
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from tests.web.browsing import Browser, a_browser
 from tests.web.strict_html import find_problems
 from tests.web.test_pages import register
@@ -122,7 +122,20 @@ async def test_a_list_does_not_count_running_allocations_of_an_ended_job() -> No
         _, browser = await a_sweep(cluster, succeeding=2)
 
         for path in ("/ui/jobs", "/ui"):
-            assert '<td class="counts">2 complete</td>' in (await browser.get(path)).text
+            assert '<td class="counts">2 of 2 succeeded</td>' in (await browser.get(path)).text
+
+
+@in_virtual_time
+async def test_lists_count_an_element_that_ran_again_once() -> None:
+    async with ACluster() as cluster:
+        server, browser = await a_sweep(cluster, succeeding=2, failing=1)
+
+        await browser.post("/ui/jobs/sweep/rerun")
+        await pass_time(30)
+
+        assert len([each for each in list_runs(server) if each.client_status is ClientStatus.FAILED]) == 2
+        for path in ("/ui/jobs", "/ui/jobs?sort=changed", "/ui"):
+            assert '<td class="counts">2 of 3 succeeded, 1 failed</td>' in (await browser.get(path)).text
 
 
 def make_allocation(index: int, number: int) -> AllocationStub:

@@ -334,18 +334,55 @@ def test_a_followed_log_counts_new_lines_while_a_person_reads_earlier_ones(tabs:
     expect(lines.last).to_be_in_viewport()
 
 
+RECORD_STATES = """() => {
+  const place = document.getElementById("live-state");
+  globalThis.shownStates = [];
+  new MutationObserver(() => globalThis.shownStates.push(place.textContent)).observe(place, { childList: true, subtree: true });
+}"""
+
+
 def test_an_expired_session_is_shown_and_signing_in_leads_back(cluster: SignedInCluster, tabs: Tabs) -> None:
     page = tabs.open("/ui/jobs?rows=50")
     page.locator("#live-state[data-connected=yes]").wait_for(state="attached")
+    page.evaluate(RECORD_STATES)
     for session in cluster.ask("GET", "/v1/acl/sessions"):
         cluster.ask("DELETE", f"/v1/acl/session/{session['ID']}")
 
     cluster.register("unseen")
     expect(page.locator("#live-state")).to_contain_text("You are signed out")
+    assert [text for text in page.evaluate("shownStates") if "connection" in text] == []
     page.get_by_role("link", name="Sign in again").click()
     cluster.sign_in(page)
 
     expect(page).to_have_url(f"{cluster.address}/ui/jobs?rows=50")
+
+
+FOLLOW_CHANGES = """() => new Promise((done) => {
+  const script = document.createElement("script");
+  script.src = document.body.dataset.worker;
+  script.onload = () => { const stream = wharfStream((message) => { stream.close(); done(describeState(message)); }); };
+  document.head.append(script);
+})"""
+"""Opens the stream of changes without the worker of all tabs, and returns what the page says about it."""
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (429, "Your requests are limited now"),
+        (403, "you are signed out, or your token may not see them"),
+        (503, "The connection to the server is lost"),
+    ],
+)
+def test_a_page_says_why_the_server_refuses_to_send_changes(tabs: Tabs, status: int, text: str) -> None:
+    page = tabs.open("/ui/jobs")
+    page.route("**/ui/changes", lambda route: route.fulfill(status=status, body="refused"))
+
+    shown = page.evaluate(FOLLOW_CHANGES)
+
+    page.unroute("**/ui/changes")
+    tabs.forgive("Failed to load resource")
+    assert text in shown
 
 
 def test_ages_move_while_a_page_is_open(tabs: Tabs) -> None:

@@ -1,5 +1,6 @@
 """The pages of the rate limits: who is limited, by which rule, until when; grants, bans, and what a request would cost."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_a_token_is_named_if_its_name_is_known() -> None:
 def test_the_page_of_a_caller_shows_its_counters_and_what_is_used_up() -> None:
     counters = (
         limits.LimitCounter(rule="core", bucket="core", used=60, ceiling=60, resets_in=36 * SECOND),
-        limits.LimitCounter(rule="cpu", used=3, ceiling=90_000, resets_in=36 * SECOND),
+        limits.LimitCounter(rule="cpu", counts="cpu_ms", used=3, ceiling=90_000, resets_in=36 * SECOND),
         limits.LimitCounter(rule="waiting", ceiling=10_000),
     )
     caller = limits.CallerLimits(caller="address:192.0.2.7", ban_subject="address:192.0.2.7", counters=counters)
@@ -137,7 +138,9 @@ def test_the_page_of_a_caller_shows_its_counters_and_what_is_used_up() -> None:
         ("core", 100, "full"),
         ("cpu", 1, "normal"),
     ]
-    assert "/limits/bans" in render("limited_caller.html", view)
+    page = render("limited_caller.html", view)
+    assert "/limits/bans" in page
+    assert re.findall('<td class="number">([^<]*)</td>', page) == ["60", "60", "3 ms", "90\u202f000 ms"]
 
 
 def test_the_page_of_a_cost_says_which_rule_would_refuse() -> None:

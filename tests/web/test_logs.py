@@ -25,8 +25,15 @@ from wharf.contract.model.refusal import not_found
 from wharf.contract.wire.allocations.log_search import LineSearch
 from wharf.contract.wire.nodes import channel
 from wharf.node.channel.endpoint import ChannelReply
-from wharf.web.log_reader import LinePosition, LogLine, LogPart, TaskLog
-from wharf.web.views.logs import select_sources, share_lines
+from wharf.web.log_reader import LinePosition, LogLine, LogPart, SearchResult, TaskLog
+from wharf.web.views.logs import (
+    build_source_view,
+    count_problems,
+    describe_problems,
+    describe_search,
+    select_sources,
+    share_lines,
+)
 from wharf.web.views.styled_text import StyledText, style_line
 
 LOGS = f"/ui/allocations/{RUNS}/logs"
@@ -346,3 +353,31 @@ def test_the_logs_of_a_large_array_show_the_failed_element_and_the_newest_ones_b
 
 def test_elements_are_ordered_by_their_number() -> None:
     assert list_chosen(12, failed=3)[1:4] == ["train[1] main", "train[2] main", "train[3] main"]
+
+
+def make_source(number: int) -> TaskLog:
+    return TaskLog(
+        alloc_id=f"a{number}", task="main", stream="stdout", name=f"train[{number}] main", color="cyan", is_running=True
+    )
+
+
+def test_a_reason_why_many_logs_could_not_be_read_is_said_once() -> None:
+    parts = [LogPart(make_source(number), problem="Permission denied" if number else "") for number in range(40)]
+
+    counts = count_problems(part.problem for part in parts)
+    notes = {build_source_view(part.source, part, counts).note for part in parts[1:]}
+
+    assert describe_problems(counts, len(parts)) == ("39 of 40 logs could not be read: Permission denied",)
+    assert describe_problems({"Permission denied": 40}, 40) == ("The logs could not be read: Permission denied",)
+    assert notes == {"not read"}
+
+
+def test_a_reason_why_many_logs_could_not_be_searched_is_said_once() -> None:
+    problems = {f"train[{number}] main": "Permission denied" for number in range(5)} | {"web": "the node is down"}
+
+    view = describe_search(SearchResult(problems=problems))
+
+    assert view.problems == (
+        "train[0] main, train[1] main, train[2] main and 2 more: Permission denied",
+        "web: the node is down",
+    )

@@ -85,6 +85,7 @@ def render_jobs(jobs: Sequence[tuple[str, int, Tone]]) -> str:
             counts=AllocationCounts(running, 0, 0, running, complete=0, failed=0, lost=0, unknown=0),
             total=3,
             children="",
+            elements="",
             priority=50,
             age=f"{running}s",
             submitted_ns=1,

@@ -29,7 +29,7 @@ from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.run_views import RunStatus, RunView, StepStatus, StepView
 from wharf.contract.model.jobs.step_outputs import ElementOutputs, StepOutputs, StepOutputsView
-from wharf.contract.model.jobs.steps import Gate, Outputs
+from wharf.contract.model.jobs.steps import Gate, Need, Outputs
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.web.views.runs import MAX_BOXES, MAX_ROWS, build_run_section, select_rows
 from wharf.web.views.step_outputs import OutputSummary, summarize_outputs
@@ -67,6 +67,36 @@ async def test_a_form_approves_a_gate() -> None:
         assert "ship is approved." in page.text
         assert "approved by anonymous: checked" in page.text
         assert (await read(server, "release")).status is RunStatus.SUCCEEDED
+
+
+def find_listed_states(page: str, job_id: str) -> list[str]:
+    """Return the state of a job in a list, with its symbol."""
+    rows = re.findall(rf'<tr id="job-default/{job_id}".*?</tr>', page, re.DOTALL)
+    return [re.sub("<[^>]+>", "", re.findall("<td>(.*?)</td>", row, re.DOTALL)[0]).strip() for row in rows]
+
+
+@in_virtual_time
+async def test_lists_of_jobs_show_the_state_of_a_run_in_the_words_of_its_page() -> None:
+    async with ACluster() as cluster:
+        _, browser = await with_run(cluster, a_release())
+
+        pages = [(await browser.get(path)).text for path in ("/ui/jobs", "/ui/jobs?sort=changed")]
+        own = (await browser.get("/ui/jobs/release")).text
+
+        assert [find_listed_states(page, "release") for page in pages] == [["▲ waits for approval"]] * 2
+        assert "waits for approval" in own[own.index("<h1>") : own.index("</h1>")]
+
+
+@in_virtual_time
+async def test_a_list_of_jobs_shows_that_a_run_waits_for_the_job_that_it_needs() -> None:
+    async with ACluster() as cluster:
+        server, browser = await with_run(cluster, a_release())
+        job = replace(a_job("later", a_group("report"), type="batch"), depends=(Need(on="release"),))
+        await register(server, job)
+
+        states = find_listed_states((await browser.get("/ui/jobs")).text, "later")
+
+        assert states == ["▲ waiting"]
 
 
 @in_virtual_time

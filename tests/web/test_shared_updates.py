@@ -214,7 +214,24 @@ async def test_a_stream_ends_with_its_session_and_others_with_the_same_rights_go
         await until(lambda: streams[1].is_over, what="the stream of the second browser has ended")
 
         assert not has_received(streams[1], "one")
+        assert [has_received(stream, "event: ended") for stream in streams] == [False, True]
         assert not streams[0].is_over
+
+
+@in_virtual_time
+async def test_a_stream_says_that_somebody_else_has_ended_its_session() -> None:
+    async with ACluster() as cluster:
+        server, management = await a_server_with_access(cluster)
+        _, pages = open_pages(server)
+        stream = follow(cluster, server, pages, await sign_in(pages, management))
+        await until(lambda: stream.parts, what="the stream is open")
+
+        headers = {"x-cluster-token": management}
+        for session in json.loads((await send(server, "GET", "/v1/acl/sessions", headers=headers)).body):
+            await send(server, "DELETE", f"/v1/acl/session/{session['ID']}", headers=headers)
+        await until(lambda: stream.is_over, what="the stream has ended")
+
+        assert b"".join(stream.parts).endswith(b"event: ended\ndata: {}\n\n")
 
 
 @in_virtual_time

@@ -59,6 +59,8 @@ CHANGE_TOPICS: Final = (
     "HostVolume",
 )
 RETRY_MS: Final = 2_000
+RIGHTS_CHANGED_EVENT: Final = b"event: ended\ndata: {}\n\n"
+"""The last event of a stream of changes whose session has ended or has other rights."""
 """The pause after which browsers open the stream of changes again."""
 MAX_QUERY_FIELDS: Final = 50
 """Limits the work of parsing the address of a page."""
@@ -225,14 +227,20 @@ class PageServer:
     async def _send_changes(self, subscription: BrowserSubscription, session: str, rights: Hashable, send: Any) -> None:
         """Send the messages of a subscription until it ends, or the session has other rights or none.
 
-        The browser then connects again.
+        The browser then connects again. If the rights are the reason, it learns that: its connection is not lost.
         """
+
+        def has_rights() -> bool:
+            return not session or (True, self._sessions.find_rights_key(session)) == rights
+
         await send(_build_stream_part(f"retry: {RETRY_MS}\n\n".encode()))
         async with aclosing(subscription.iterate_messages()) as messages:
             async for message in messages:
-                if session and (True, self._sessions.find_rights_key(session)) != rights:
-                    return
+                if not has_rights():
+                    break
                 await send(_build_stream_part(message))
+        if not has_rights():
+            await send(_build_stream_part(RIGHTS_CHANGED_EVENT))
 
     def _find_rights(self, visitor: Visitor, headers: Mapping[bytes, bytes]) -> tuple[str, Hashable]:
         """Return the secret of the browser's session, and a value that is equal for browsers with the same rights."""

@@ -14,6 +14,7 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.loop_holds import MeasuredCluster
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.cluster.state.tables import JOBS
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.steps import MAX_STEPS, Flow, Gate, Need
 
@@ -486,3 +487,21 @@ async def test_many_runs_are_sorted_and_selected_in_short_steps() -> None:
 
             assert (reply.status, len(json.loads(reply.body)) <= 10) == (200, True)
             holds.require_short("flow.runs")
+
+
+@in_virtual_time
+async def test_a_list_of_jobs_has_the_progress_of_runs_and_arrays_if_it_is_requested() -> None:
+    async with ACluster() as cluster:
+        array = a_batch_job("sweep", a_group("work", array=GroupArray(size=3)))
+        _, client = await with_jobs(cluster, a_run(), array, a_flow(), a_job("web"))
+
+        plain = {each["ID"]: "Progress" in each for each in await client.get("/v1/jobs")}
+        for order in ({}, {"sort": "changed"}):
+            jobs = await client.get("/v1/jobs", progress="true", **order)
+            found = {each["ID"]: each.get("Progress") for each in jobs}
+
+            assert (found["release"], found["web"]) == (None, None)
+            assert (found["nightly"]["RunStatus"], found["nightly"]["IsGated"]) == ("waiting", False)
+            assert (found["nightly"]["Elements"]["Waiting"], found["sweep"]["Elements"]["Waiting"]) == (2, 3)
+            assert found["sweep"]["RunStatus"] == ""
+        assert plain == {"nightly": False, "sweep": False, "release": False, "web": False}

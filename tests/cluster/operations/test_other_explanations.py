@@ -263,10 +263,26 @@ def test_the_history_lists_what_led_to_an_allocation() -> None:
     )  # fmt: skip
 
     assert result.story == (
-        "a0 failed on node node-1 and was rescheduled",
+        "a0 failed on node-1 and was rescheduled",
         "replaces a0 on node-1 (alloc was rescheduled because it failed)",
         "preempted a9 to get its resources",
     )
+
+
+@pytest.mark.parametrize(
+    ("node_name", "expected"), [("db-1", "db-1"), ("", "node 3f61b810")], ids=["known", "deleted with its allocation"]
+)
+def test_the_history_names_the_node_of_an_earlier_run_if_its_name_is_known(node_name: str, expected: str) -> None:
+    state = make_fleet(1_000)
+    if node_name:
+        state.put(NODES.build_put(replace(state.node(), id="3f61b810-aaaa", name=node_name)))
+    event = RescheduleEvent(prev_alloc_id="gone", prev_node_id="3f61b810-aaaa")
+
+    result = explain_placed_allocation(
+        state, client_status=ClientStatus.RUNNING, reschedule_tracker=RescheduleTracker(events=(event,))
+    )
+
+    assert result.story[0] == f"gone failed on {expected} and was rescheduled"
 
 
 @pytest.mark.parametrize(

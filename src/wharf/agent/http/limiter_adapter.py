@@ -109,6 +109,7 @@ class LimiterAdapter:
                 limits.RequestCharge(
                     rule=each.charge.name,
                     bucket=each.charge.rule.resource or "",
+                    counts=each.charge.rule.counts.value,
                     cost=each.charge.cost,
                     used=each.used,
                     ceiling=_limit_ceiling(each.charge.ceiling),
@@ -295,6 +296,7 @@ def _build_counter(facts: dict[str, Any]) -> limits.LimitCounter:
         rule=facts["rule"],
         bucket=facts["resource"] or "",
         key=facts["key"],
+        counts=facts["counts"],
         used=facts["used"],
         ceiling=facts["limit"],
         resets_in=facts["resets_in_s"] * SECOND,

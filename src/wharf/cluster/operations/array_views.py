@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import list_attempts, list_elements, read_element_states
-from wharf.cluster.state.tables import ARRAY_RESULTS, ElementPhase
+from wharf.cluster.state.tables import ARRAY_RESULTS, JOB_SUMMARIES, ElementPhase
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.jobs.array_attempts import (
@@ -24,7 +24,8 @@ from wharf.contract.model.jobs.array_attempts import (
 )
 from wharf.contract.model.jobs.array_views import ArrayAttemptView, ArrayCounts, ArrayView
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.job import GroupSummary, Job
+from wharf.contract.model.jobs.run_views import ElementProgress
 
 
 def build_array_view(snapshot: Replica, job: Job, group: TaskGroup, *, shown_attempt: int = 0) -> ArrayView:
@@ -73,6 +74,41 @@ def count_states(states: bytes) -> ArrayCounts:
         failed=states.count(FAILED),
         canceled=states.count(CANCELED),
         skipped=states.count(SKIPPED),
+    )
+
+
+def add_counts(parts: Iterable[ArrayCounts]) -> ArrayCounts:
+    """Return the sum of counts of elements, such as those of all groups of a job."""
+    listed = list(parts)
+    return ArrayCounts(**{name: sum(getattr(each, name) for each in listed) for name in ArrayCounts.__struct_fields__})
+
+
+def build_array_progress(snapshot: Replica, job: Job) -> ElementProgress:
+    """Return how many elements of a job with arrays have each state. Its groups without an array count their allocations."""
+    summary = snapshot.get(JOB_SUMMARIES, job.namespace, job.id)
+    groups = summary.summary if summary is not None else {}
+    return ElementProgress(
+        elements=add_counts(
+            _count_elements(snapshot, job, group)
+            if group.array is not None
+            else _count_allocations(groups.get(group.name, GroupSummary()))
+            for group in job.groups
+        )
+    )
+
+
+def _count_elements(snapshot: Replica, job: Job, group: TaskGroup) -> ArrayCounts:
+    states = read_element_states(snapshot, job, group.name).states
+    return count_states(show_running(states, list_elements(snapshot, job, group.name, ElementPhase.ALIVE)))
+
+
+def _count_allocations(group: GroupSummary) -> ArrayCounts:
+    return ArrayCounts(
+        waiting=group.queued,
+        starting=group.starting,
+        running=group.running + group.unknown,
+        succeeded=group.complete,
+        failed=group.failed + group.lost,
     )
 
 

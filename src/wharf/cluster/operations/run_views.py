@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from wharf.cluster.operations.array_views import count_states, show_running
+from wharf.cluster.operations.array_views import add_counts, count_states, show_running
 from wharf.cluster.operations.jobs.overlap import RunQueues, waits_in_queue
 from wharf.cluster.operations.run_texts import describe_end, describe_progress, describe_run, describe_waiting
 from wharf.cluster.operations.step_waits import StepFailures, StepWaits, describe_restart
@@ -26,6 +26,7 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.run_views import (
     AttemptStepView,
+    ElementProgress,
     GateView,
     RunAttemptView,
     RunStatus,
@@ -436,6 +437,19 @@ def build_run_stub(snapshot: Replica, job: Job, queues: RunQueues | None = None)
         ended_at=view.ended_at,
         create_index=job.create_index,
         modify_index=job.modify_index,
+    )
+
+
+def build_run_progress(snapshot: Replica, job: Job) -> ElementProgress:
+    """Return how far a run is: its state, and the elements of all of its steps. Reads less than `build_run_stub`."""
+    run = read_snapshot_run(snapshot, job)
+    steps = _read_all(snapshot, job, run).values()
+    status, _ = find_run_status([each.facts for each in steps], run.newest_attempt)
+    statuses = {each.status for each in steps}
+    return ElementProgress(
+        run_status=status,
+        is_gated=not status.has_ended and StepStatus.GATED in statuses and statuses.isdisjoint(_BUSY_STATUSES),
+        elements=add_counts(each.counts for each in steps),
     )
 
 

@@ -132,6 +132,7 @@ class LimitCounter(Record):
     rule: str
     bucket: str = ""
     key: str = ""  # The counter; rules with several for one caller have one for each key.
+    counts: str = ""  # What it counts, as in `LimitRule`.
     used: int = 0
     ceiling: int | None = None  # With grants; null: unlimited.
     resets_in: int = 0
@@ -159,6 +160,7 @@ class RequestCharge(Record):
 
     rule: str
     bucket: str = ""
+    counts: str = ""  # What the rule counts, as in `LimitRule`.
     cost: int = 0
     used: int = 0  # Before the request.
     ceiling: int | None = None

@@ -79,6 +79,7 @@ class OperatorQueries:
                 "limit": None if charge.ceiling >= UNLIMITED else charge.ceiling,
                 "is_enforced": charge.is_enforced,
                 "resets_in_s": max(0, -(-(reading.end_ms - now_ms) // 1_000)),
+                "counts": charge.rule.counts.value,
                 "window_s": charge.rule.window_ms // 1_000,
             }
             for charge, reading in zip(charges, readings, strict=True)

@@ -9,11 +9,12 @@ from wharf.contract.client.errors import Forbidden, InvalidRequest, RequestRefus
 from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus, DesiredStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import RefusalCode, RefusalReason
+from wharf.contract.wire.jobs.states import describe_job_state
 from wharf.web.page import DEFAULT_NAMESPACE, Page, PageRequest, Redirect, Route
 from wharf.web.pages.confirmation import ask_first, is_confirmed
 from wharf.web.refusals import explain_refusal
 from wharf.web.rendering import build_link, quote_segment
-from wharf.web.views.actions import build_actions_view, has_rescheduling
+from wharf.web.views.actions import build_actions_view, find_repetition, has_rescheduling
 
 MAX_RESTARTS: Final = 100
 """The allocations that one form restarts. Each is a request to a node while the person waits."""
@@ -113,12 +114,49 @@ async def evaluate_job(request: PageRequest) -> Page | Redirect:
 
 async def start_job(request: PageRequest) -> Page | Redirect:
     """Start a stopped job again."""
+    await _start_stopped(request)
+    return Redirect(_link_to_job(request), f"{request.path_values['job']} is started.")
+
+
+async def _start_stopped(request: PageRequest) -> None:
+    """Register a stopped job as a new version that runs. Raises `RequestRefused` if the job has changed meanwhile."""
     job_id, namespace = request.path_values["job"], request.namespace
     job = (await request.client.jobs.read(job_id, namespace=namespace)).value
     await request.client.jobs.register(
         msgspec.structs.replace(job, stop=False), enforce_index=job.job_modify_index, namespace=namespace
     )
-    return Redirect(_link_to_job(request), f"{job_id} is started.")
+
+
+async def repeat_job(request: PageRequest) -> Page | Redirect:
+    """Run a failed batch job again: what failed, or all of it if its groups are not rescheduled."""
+    job_id, namespace, jobs = request.path_values["job"], request.namespace, request.client.jobs
+    index = _read_number(request, "index", "an index")
+    job = (await jobs.read(job_id, namespace=namespace)).value
+    stub = (await jobs.list(prefix=job_id, namespace=namespace, per_page=1)).value[0]
+    repetition = find_repetition(job, describe_job_state(stub))
+    if repetition is None or job.job_modify_index != index:
+        text = f"{job_id} has changed since the page was shown, so nothing was done. Its page shows its state now."
+        raise InvalidRequest(RefusalCode.CONFLICT, text, 409)
+    if not is_confirmed(request):
+        return ask_first(
+            request,
+            repetition.question,
+            repetition.consequence,
+            button=repetition.button,
+            cancel_url=_link_to_job(request),
+        )
+    if not repetition.is_complete:
+        await jobs.evaluate(job_id, force_reschedule=True, namespace=namespace)
+        return Redirect(_link_to_job(request), f"What failed of {job_id} runs again.")
+    await jobs.deregister(job_id, namespace=namespace)
+    try:
+        await _start_stopped(request)
+    except RequestRefused as refusal:
+        text = (
+            f"{job_id} is stopped, and was not started again: {refusal.text}. Its actions have a button that starts it."
+        )
+        raise InvalidRequest(refusal.code, text, refusal.status) from refusal
+    return Redirect(_link_to_job(request), f"All of {job_id} runs again, as a new version.")
 
 
 async def restart_job(request: PageRequest) -> Page | Redirect:
@@ -188,6 +226,7 @@ ROUTES: Final = (
     Route("jobs/{job}/dispatch", dispatch_job, method="POST"),
     Route("jobs/{job}/launch", launch_job, method="POST"),
     Route("jobs/{job}/evaluate", evaluate_job, method="POST"),
+    Route("jobs/{job}/repeat", repeat_job, method="POST"),
     Route("jobs/{job}/start", start_job, method="POST"),
     Route("jobs/{job}/restart", restart_job, method="POST"),
 )

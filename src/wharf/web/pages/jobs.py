@@ -45,6 +45,7 @@ async def list_jobs(request: PageRequest) -> Page | Redirect:
         request.client.jobs.list,
         lambda job: build_job_row(job, request.now_ns),
         searched=SEARCHED,
+        progress=True,
         sort="changed" if request.query.get("sort") == "changed" else "",
         namespace=request.listed_namespace,
         **narrowed,

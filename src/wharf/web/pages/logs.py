@@ -40,6 +40,8 @@ from wharf.web.views.logs import (
     build_line_view,
     build_log_link,
     build_source_view,
+    count_problems,
+    describe_problems,
     describe_search,
     list_tasks,
     select_sources,
@@ -161,6 +163,7 @@ async def _build_view(
     followed = [each for each in sources if each.is_running][:MAX_FOLLOWED_LOGS]
     positions = {make_source_key(part.source): part.end for part in parts if part.end is not None}
     part_by_key = {make_source_key(part.source): part for part in parts}
+    problems = count_problems(part.problem for part in parts)
     return LogView(
         path=path,
         title=path[-1][0],
@@ -173,12 +176,12 @@ async def _build_view(
         has_replaced=bool(query.get("all")),
         can_show_replaced=can_show_replaced,
         blocks=build_blocks(lines),
-        sources=tuple(build_source_view(each, part_by_key.get(make_source_key(each))) for each in sources),
+        sources=tuple(build_source_view(each, part_by_key.get(make_source_key(each)), problems) for each in sources),
         notes=tuple(notes),
         search=search,
         follow_url=build_link(*segments, "follow", **{**filters, "q": ""}) if followed and is_at_end else "",
         after=format_positions(positions),
-        problems=() if lines else tuple(dict.fromkeys(part.problem for part in parts if part.problem)),
+        problems=describe_problems(problems, len(parts)),
         **links,
     )
 

@@ -111,7 +111,7 @@ async def _list_jobs(request: PageRequest) -> ListedJobs:
     ended, unfinished, recent = await asyncio.gather(
         list_last_changed(filter='Status == "dead" and Stop == false and ParentID == ""', per_page=MAX_RECORDS),
         list_last_changed(filter='Status != "dead" and Stop == false and Type == "service"', per_page=MAX_RECORDS),
-        list_last_changed(filter='ParentID == ""', per_page=MAX_RECENT_JOBS),
+        list_last_changed(filter='ParentID == ""', per_page=MAX_RECENT_JOBS, progress=True),
     )
     return ListedJobs(ended.value, unfinished.value, recent.value)
 

@@ -6,22 +6,45 @@ const STREAM = "/ui/changes";
 const STREAM_RETRY_MS = 2000;
 const MAX_STREAM_RETRY_MS = 30000;
 
+// Returns the status with which the server refuses the stream, which an `EventSource` does not reveal; 0 if it cannot be reached.
+async function readStatus() {
+  const leaving = new AbortController();
+  try {
+    return (await fetch(STREAM, { signal: leaving.signal, credentials: "same-origin" })).status;
+  } catch {
+    return 0;
+  } finally {
+    leaving.abort();
+  }
+}
+
 // Opens the stream and calls `send` with each message. After a lost connection, the browser connects again by itself. After a
 // refusal (the session has ended, or the server is still starting) it does not, so this is done here.
 function wharfStream(send) {
   let source = null;
   let timer = 0;
   let retryMs = STREAM_RETRY_MS;
+  let isClosed = false;
+  let haveRightsChanged = false; // The server has ended the stream for this reason: the connection is not lost.
   const open = () => {
     source = new EventSource(STREAM);
     source.addEventListener("open", () => {
       retryMs = STREAM_RETRY_MS;
       send({ kind: "state", isConnected: true });
     });
-    source.addEventListener("error", () => {
-      const isRefused = source.readyState === EventSource.CLOSED;
-      send({ kind: "state", isConnected: false, isRefused });
-      if (!isRefused) return;
+    source.addEventListener("ended", () => {
+      haveRightsChanged = true;
+      send({ kind: "state", isConnected: false, haveRightsChanged });
+    });
+    source.addEventListener("error", async () => {
+      if (source.readyState !== EventSource.CLOSED) {
+        if (!haveRightsChanged) send({ kind: "state", isConnected: false });
+        haveRightsChanged = false;
+        return;
+      }
+      const status = await readStatus();
+      if (isClosed) return;
+      send({ kind: "state", isConnected: false, isRefused: true, status });
       timer = setTimeout(open, retryMs);
       retryMs = Math.min(2 * retryMs, MAX_STREAM_RETRY_MS);
     });
@@ -34,6 +57,7 @@ function wharfStream(send) {
   open();
   return {
     close: () => {
+      isClosed = true;
       clearTimeout(timer);
       source.close();
     },

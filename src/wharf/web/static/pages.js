@@ -75,6 +75,7 @@ async function refresh() {
       saySignedOut();
       return;
     }
+    if (reply.status === 429) say(LIMITED_TEXT);
     if (reply.status >= 500 || reply.status === 429) {
       isOutdated = true; // The server is starting, overloaded or limits requests. What is shown is better than its message.
       return;
@@ -148,13 +149,24 @@ function saySignedOut() {
   document.getElementById("live-state").replaceChildren("You are signed out, so this page is no longer updated. ", link);
 }
 
+const LIMITED_TEXT = "Your requests are limited now, so this page is not kept up to date. It tries again by itself.";
+
+// Returns what a person reads about the stream of changes: why there is none, if that is known.
+function describeState({ isConnected, haveRightsChanged, status }) {
+  if (isConnected) return "";
+  if (haveRightsChanged) return "Your session has ended, or what you may see has changed. The page is being updated.";
+  if (status === 429) return LIMITED_TEXT;
+  if (status === 401 || status === 403) return "The server sends you no changes: you are signed out, or your token may not see them.";
+  return "The connection to the server is lost. The page may be out of date.";
+}
+
 function onMessage(message) {
   if (isSignedOut) return;
   if (message.kind === "state") {
     document.getElementById("live-state").dataset.connected = message.isConnected ? "yes" : "no";
-    say(message.isConnected ? "" : "The connection to the server is lost. The page may be out of date.");
+    say(describeState(message));
     if (!message.isConnected) isOutdated = true;
-    if (message.isRefused) refresh(); // The session may have ended.
+    if (message.isRefused || message.haveRightsChanged) refresh(); // The session may have ended.
     return;
   }
   newestIndex = message.index;

@@ -2,7 +2,9 @@
 
 import msgspec
 
+from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobStatus, PayloadRequirement
+from wharf.contract.wire.jobs.states import JobState
 
 
 class ScaledGroup(msgspec.Struct, frozen=True):
@@ -50,6 +52,44 @@ class ActionsView(msgspec.Struct, frozen=True):
     """Makes the second submission of the same form no second dispatch."""
 
 
+class Repetition(msgspec.Struct, frozen=True):
+    """How a batch job that has failed can run again."""
+
+    button: str
+    question: str
+    consequence: str
+    is_complete: bool
+    """Whether all of its allocations run again, as a new version; otherwise only those that failed."""
+    index: int
+    """The index of the job that the page shows: a form is refused if the job has changed since."""
+
+
+def find_repetition(job: Job, state: JobState) -> Repetition | None:
+    """Return how a batch job that has failed can run again; `None` for other jobs.
+
+    Runs and jobs with arrays have forms of their own.
+    """
+    is_template = job.is_periodic or job.is_parameterized
+    if state is not JobState.FAILED or job.type != "batch" or is_template or job.has_steps or job.has_arrays:
+        return None
+    if all(_is_rescheduled(group) for group in job.groups):
+        return Repetition(
+            "Run what failed again",
+            f"Run what failed of {job.id} again?",
+            "Each failed allocation gets a replacement at once, without its delay. Those that completed do not run again.",
+            is_complete=False,
+            index=job.job_modify_index,
+        )
+    return Repetition(
+        f"Run all of {job.id} again",
+        f"Run all of {job.id} again?",
+        "A group of it has no reschedule attempts, so its failed allocations cannot be replaced alone. The job is stopped and"
+        " started as a new version: all of its allocations run again, also those that completed.",
+        is_complete=True,
+        index=job.job_modify_index,
+    )
+
+
 def build_actions_view(job: Job, once: str) -> ActionsView:
     """Return the actions that make sense for a job."""
     template = job.parameterized_job
@@ -84,5 +124,8 @@ def build_actions_view(job: Job, once: str) -> ActionsView:
 
 def has_rescheduling(job: Job) -> bool:
     """Return whether servers replace failed allocations of any group of a job."""
-    policies = (group.reschedule_policy for group in job.groups)
-    return any(policy is not None and policy.is_enabled for policy in policies)
+    return any(_is_rescheduled(group) for group in job.groups)
+
+
+def _is_rescheduled(group: TaskGroup) -> bool:
+    return group.reschedule_policy is not None and group.reschedule_policy.is_enabled

@@ -150,6 +150,7 @@ def describe_counts(counts: ArrayCounts, size: int) -> str:
     others = [
         f"{getattr(counts, field):,} {word}" for _, field, word in (*STATES[1:5], STATES[0]) if getattr(counts, field)
     ]
+    others += [f"{counts.skipped:,} skipped"] if counts.skipped else []
     return ", ".join((f"{counts.succeeded:,} of {size:,} succeeded", *others))
 
 

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.explanations import JobExplanation, WaitReason
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus
+from wharf.contract.model.jobs.run_views import ElementProgress, RunStatus
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.jobs.states import (
@@ -22,10 +23,11 @@ from wharf.contract.wire.jobs.states import (
     describe_job_state,
 )
 from wharf.web.rendering import build_link, format_age, quote_for_filter, split_clauses
+from wharf.web.views.actions import Repetition, find_repetition
 from wharf.web.views.allocations import AllocationRow, build_allocation_row
-from wharf.web.views.arrays import JobArraysView
+from wharf.web.views.arrays import JobArraysView, describe_counts
 from wharf.web.views.logs import LineView
-from wharf.web.views.runs import RunRow, RunSection
+from wharf.web.views.runs import RunRow, RunSection, describe_run
 from wharf.web.views.services import InstanceRow, build_instance_row
 from wharf.web.views.states import State, Tone, describe_job
 
@@ -44,6 +46,8 @@ class JobRow(msgspec.Struct, frozen=True):
     """How many allocations it should have; 0 if it has ended."""
     children: str
     """How many children it has in which state; empty for other jobs."""
+    elements: str
+    """How many elements of its arrays and steps have which state; empty for other jobs."""
     priority: int
     age: str
     submitted_ns: int
@@ -111,6 +115,8 @@ class JobView(msgspec.Struct, frozen=True):
     last_lines_problem: str
     """Why that could not be read; empty if it could, or if it printed nothing."""
     arrays: JobArraysView
+    repetition: Repetition | None
+    """How it can run again, if it is a batch job that has failed."""
     is_ended: bool
     """Whether the job has ended by itself, so that there is nothing to stop."""
     age: str
@@ -133,20 +139,29 @@ MAX_ALLOCATIONS = 100
 def build_job_row(job: JobStub, now_ns: int) -> JobRow:
     """Return the job as the list shows it."""
     counts = count_allocations(job)
+    progress = job.progress if isinstance(job.progress, ElementProgress) else ElementProgress()
     return JobRow(
         key=f"{job.namespace}/{job.id}",
         url=build_link("jobs", job.id, namespace=job.namespace if job.namespace != "default" else ""),
         name=job.id,
         namespace=job.namespace,
         type=job.type,
-        state=describe_job(job),
+        state=_describe_listed(job, progress),
         counts=counts._replace(failed=0, lost=0) if _is_complete(job) else counts,
         total=0 if _has_ended(job) or job.type in EVERY_NODE_TYPES else job.group_count_sum,
         children=describe_children(job),
+        elements=describe_counts(progress.elements, size) if (size := sum(astuple(progress.elements))) else "",
         priority=job.priority,
         age=format_age(job.submit_time, now_ns),
         submitted_ns=job.submit_time,
     )
+
+
+def _describe_listed(job: JobStub, progress: ElementProgress) -> State:
+    """Return the state of a job in words; of a run that of its page, unless it hides that steps failed which may fail."""
+    if not progress.run_status or describe_job_state(job) is JobState.WITH_FAILURES:
+        return describe_job(job)
+    return describe_run(RunStatus(progress.run_status), is_gated=progress.is_gated)
 
 
 def build_job_view(
@@ -215,6 +230,7 @@ def build_job_view(
         last_lines=tuple(last_lines),
         last_lines_problem=last_lines_problem,
         arrays=arrays,
+        repetition=find_repetition(job, describe_job_state(stub)),
         is_ended=job.status is JobStatus.DEAD,
         age=format_age(job.submit_time, now_ns),
         submitted_ns=job.submit_time,

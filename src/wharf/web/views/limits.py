@@ -32,6 +32,8 @@ SECRET_PREFIX: Final = "token:"
 SHORT_ID_CHARS: Final = 8
 UNITS: Final = {"requests": "requests", "connections": "requests at a time", "cpu_ms": "ms of CPU time"}
 """What rules count, in words."""
+NUMBER_UNITS: Final = {"cpu_ms": "ms"}
+"""The units of counters that do not count requests."""
 CLASS_WORDS: Final = {"none": "without a token", "machine": "for nodes and servers"}
 """Classes of callers, in words. All others have a token."""
 TOKEN_WORD: Final = "with a token"
@@ -167,6 +169,8 @@ class CounterRow(msgspec.Struct, frozen=True):
     detail: str
     used: int
     ceiling: int | None
+    unit: str
+    """The unit of both numbers; empty for requests."""
     resets: str
     state: str
 
@@ -210,6 +214,8 @@ class ChargeRow(msgspec.Struct, frozen=True):
     cost: int
     used: int
     ceiling: int | None
+    unit: str
+    """The unit of the numbers; empty for requests."""
     resets: str
     state: str
 
@@ -441,6 +447,7 @@ def _build_counter_row(counter: LimitCounter) -> CounterRow:
         detail=counter.key.partition(" ")[2],
         used=counter.used,
         ceiling=counter.ceiling,
+        unit=NUMBER_UNITS.get(counter.counts, ""),
         resets=format_span(counter.resets_in) if counter.used else "",
         state="" if counter.is_enforced else RECORDED_TEXT,
     )
@@ -480,6 +487,7 @@ def _build_charge_row(charge: RequestCharge) -> ChargeRow:
         cost=charge.cost,
         used=charge.used,
         ceiling=charge.ceiling,
+        unit=NUMBER_UNITS.get(charge.counts, ""),
         resets=format_span(charge.resets_in) if charge.used else "",
         state=", ".join(states),
     )

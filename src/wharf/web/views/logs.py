@@ -1,6 +1,7 @@
 """The logs of a job and of an allocation: lines in blocks, who printed them, and what a search found."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -9,7 +10,7 @@ from wharf.contract.model.allocations.allocation import ClientStatus, DesiredSta
 from wharf.contract.model.allocations.names import parse_index
 from wharf.web.log_follower import make_source_key
 from wharf.web.log_reader import LogLine, LogPart, SearchResult, TaskLog
-from wharf.web.rendering import build_link, format_count
+from wharf.web.rendering import build_link, count_noun, format_count
 from wharf.web.views.states import ListedAllocation
 from wharf.web.views.styled_text import MAX_LINE_CHARS, StyledText, style_line
 
@@ -20,6 +21,9 @@ MAX_LINES: Final = 1_000
 """Lines that a page shows, of all its logs together."""
 BLOCK_LINES: Final = 500
 """Lines of a block. Browsers lay out only the blocks that are visible."""
+MAX_NAMED_LOGS: Final = 3
+"""Logs that a sentence names that could not be searched for the same reason."""
+NOT_READ_TEXT: Final = "not read"
 SOURCE_COLORS: Final = ("cyan", "green", "yellow", "blue", "magenta")
 
 
@@ -76,7 +80,7 @@ class LogView(msgspec.Struct, frozen=True):
     follow_url: str
     after: str
     problems: tuple[str, ...] = ()
-    """Why logs could not be read, if the page has no line."""
+    """Why logs could not be read, each reason once."""
     earlier_url: str = ""
     later_url: str = ""
     end_url: str = ""
@@ -176,8 +180,11 @@ def build_blocks(lines: Sequence[LogLine]) -> tuple[tuple[LineView, ...], ...]:
     return tuple(tuple(views[start : start + BLOCK_LINES]) for start in range(0, len(views), BLOCK_LINES))
 
 
-def build_source_view(source: TaskLog, part: LogPart | None) -> SourceView:
-    """Return a log with its links. One that is known to be empty has no download."""
+def build_source_view(source: TaskLog, part: LogPart | None, problems: Container[str] = ()) -> SourceView:
+    """Return a log with its links. One that is known to be empty has no download.
+
+    `problems` are the reasons that the page says above the logs, and does not repeat beside each.
+    """
     is_empty = part is not None and part.end is None
     return SourceView(
         name=source.name,
@@ -187,7 +194,11 @@ def build_source_view(source: TaskLog, part: LogPart | None) -> SourceView:
         download_url=""
         if is_empty
         else build_link("allocations", source.alloc_id, "logs", "raw", task=source.task, stream=source.stream),
-        note=describe_part(part) if part is not None else "",
+        note=""
+        if part is None
+        else NOT_READ_TEXT
+        if part.problem and part.problem in problems
+        else describe_part(part),
     )
 
 
@@ -205,6 +216,21 @@ def share_lines(parts: Sequence[LogPart], max_lines: int) -> tuple[LogPart, ...]
         if len(part.lines) <= limit
         else msgspec.structs.replace(part, lines=part.lines[len(part.lines) - limit :], has_more=True)
         for part in parts
+    )
+
+
+def count_problems(problems: Iterable[str]) -> Mapping[str, int]:
+    """Return how many logs could not be read for each reason, in the order of the logs. An empty text is no reason."""
+    return Counter(filter(None, problems))
+
+
+def describe_problems(counts: Mapping[str, int], log_count: int) -> tuple[str, ...]:
+    """Return a sentence for each reason why logs of a page with `log_count` logs could not be read."""
+    return tuple(
+        f"The logs could not be read: {reason}"
+        if count == log_count
+        else f"{count} of {count_noun(log_count, 'log', 'logs')} could not be read: {reason}"
+        for reason, count in counts.items()
     )
 
 
@@ -227,6 +253,17 @@ def describe_search(result: SearchResult) -> LogSearchView:
     sentence = f"{lines} the text{shown}. Searched: {size}."
     if result.stopped:
         sentence += f" This count is not complete: {result.stopped}."
-    return LogSearchView(
-        sentence, not result.stopped, tuple(f"{name}: {text}" for name, text in sorted(result.problems.items()))
-    )
+    return LogSearchView(sentence, not result.stopped, _describe_search_problems(result.problems))
+
+
+def _describe_search_problems(problems: Mapping[str, str]) -> tuple[str, ...]:
+    """Return each reason why logs could not be searched once, with the names of the first logs. `problems` are by log."""
+    names: dict[str, list[str]] = {}
+    for name, reason in sorted(problems.items()):
+        names.setdefault(reason, []).append(name)
+    return tuple(f"{_join_first(own)}: {reason}" for reason, own in names.items())
+
+
+def _join_first(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED_LOGS
+    return ", ".join(names[:MAX_NAMED_LOGS]) + (f" and {more} more" if more > 0 else "")

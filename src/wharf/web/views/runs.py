@@ -51,6 +51,7 @@ STEP_TONES: Final = {
 }
 STEP_WORDS: Final = {StepStatus.GATED: "waits for approval"}
 """The states whose word on a page is not that of the API."""
+BUSY_STATUSES: Final = frozenset({StepStatus.READY, StepStatus.STARTING, StepStatus.RUNNING, StepStatus.STOPPING})
 RUN_TONES: Final = {
     RunStatus.WAITING: Tone.WAIT,
     RunStatus.RUNNING: Tone.BUSY,
@@ -237,7 +238,7 @@ def build_run_section(
     shown_names = {step.name for step in shown}
     end_ns = run.ended_at if run.status.has_ended else now_ns
     return RunSection(
-        state=State(str(run.status), RUN_TONES[run.status]),
+        state=describe_run(run.status, is_gated=_is_gated(run.steps)),
         text=run.text,
         took=format_span(end_ns - run.created_at),
         deadline_ns=0 if run.status.has_ended else run.deadline,
@@ -261,6 +262,12 @@ def build_run_section(
         flow=run.flow,
         flow_url=build_link("jobs", run.flow, namespace=namespace) if run.flow else "",
     )
+
+
+def _is_gated(steps: Iterable[StepView]) -> bool:
+    """Return whether steps wait for the approval of a person, and no other step is busy."""
+    statuses = {step.status for step in steps}
+    return StepStatus.GATED in statuses and statuses.isdisjoint(BUSY_STATUSES)
 
 
 def select_rows(steps: Sequence[StepView]) -> list[StepView]:
@@ -374,11 +381,15 @@ def _format_path(run: RunView, now_ns: int) -> str:
     return " → ".join([*(["…"] if len(run.critical_path) > len(shown) else []), *parts])
 
 
-def _describe_run(run: RunStub) -> State:
-    """Return the state of a run in words. One that only waits for a person does not look as if it ran."""
-    if run.counts.gated and not run.counts.running and not run.status.has_ended:
+def describe_run(status: RunStatus, *, is_gated: bool) -> State:
+    """Return the state of a run in words. `is_gated`: it only waits for a person, and does not look as if it ran."""
+    if is_gated and not status.has_ended:
         return State(STEP_WORDS[StepStatus.GATED], Tone.WAIT)
-    return State(str(run.status), RUN_TONES[run.status])
+    return State(str(status), RUN_TONES[status])
+
+
+def _describe_listed(run: RunStub) -> State:
+    return describe_run(run.status, is_gated=bool(run.counts.gated) and not run.counts.running)
 
 
 def build_run_row(run: RunStub, now_ns: int) -> RunRow:
@@ -395,7 +406,7 @@ def build_run_row(run: RunStub, now_ns: int) -> RunRow:
         namespace=run.namespace,
         flow=run.flow,
         flow_url=build_link("jobs", run.flow, namespace=namespace) if run.flow else "",
-        state=_describe_run(run),
+        state=_describe_listed(run),
         text="" if run.text == state else run.text.removeprefix(f"{state}: "),
         steps=f"{ended} of {run.step_count}",
         took=format_span(end_ns - run.created_at),
@@ -417,7 +428,7 @@ def build_flow_row(flow: FlowStub, now_ns: int) -> FlowRow:
         namespace=flow.namespace,
         launched="stopped" if flow.stop else "by schedule" if flow.is_periodic else "by dispatch",
         counts=", ".join(f"{count:,} {word}" for count, word in counts if count) or "none yet",
-        latest=_describe_run(latest) if latest is not None else None,
+        latest=_describe_listed(latest) if latest is not None else None,
         age=format_age(latest.created_at, now_ns) if latest is not None else "",
         created_ns=latest.created_at if latest is not None else 0,
     )

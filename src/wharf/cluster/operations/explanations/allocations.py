@@ -153,15 +153,23 @@ def _describe_cause(event: RescheduleEvent) -> str:
     return names.get(event.cause, event.cause.value) + (f" ({event.detail})" if event.detail else "")
 
 
+def _name_node(snapshot: Replica, event: RescheduleEvent) -> str:
+    """Return the name of the node of an earlier run, or the short ID if the records of node and allocation are deleted."""
+    node = snapshot.get(NODES, event.prev_node_id)
+    former = snapshot.get(ALLOCATIONS, event.prev_alloc_id)
+    name = (node.name if node is not None else "") or (former.node_name if former is not None else "")
+    return name or f"node {event.prev_node_id[:8]}"
+
+
 def _iter_history(snapshot: Replica, allocation: Allocation) -> Iterator[str]:
     """Yield sentences about what led to the allocation's current state, such as failures before it, its trigger and
     preemptions.
     """
     for event in (allocation.reschedule_tracker.events if allocation.reschedule_tracker else None) or ():
         if event.cause:
-            yield f"{event.prev_alloc_id} on node {event.prev_node_id[:8]} ran again because of {_describe_cause(event)}"
+            yield f"{event.prev_alloc_id} on {_name_node(snapshot, event)} ran again because of {_describe_cause(event)}"
         else:
-            yield f"{event.prev_alloc_id} failed on node {event.prev_node_id[:8]} and was rescheduled"
+            yield f"{event.prev_alloc_id} failed on {_name_node(snapshot, event)} and was rescheduled"
     predecessor = snapshot.get(ALLOCATIONS, allocation.previous_allocation) if allocation.previous_allocation else None
     if predecessor is not None:
         node_text = predecessor.node_name or predecessor.node_id

@@ -35,9 +35,14 @@ class JobMethods(MethodGroup[M]):
     """The methods of `client.jobs`. Each describes a call, which the client then sends."""
 
     @list_method("job.list")
-    def list(self, *, meta: bool = False, sort: str = "", **options: Unpack[ListOptions]) -> ListSpec[messages.JobStub]:
-        """List jobs. `meta`: include the metadata of each job. `sort`: `changed` lists the last change first."""
-        return ListSpec(options, meta=meta, sort=sort)
+    def list(
+        self, *, meta: bool = False, progress: bool = False, sort: str = "", **options: Unpack[ListOptions]
+    ) -> ListSpec[messages.JobStub]:
+        """List jobs. `sort`: `changed` lists the last change first.
+
+        `meta`: include the metadata of each job. `progress`: include the states of runs and of the elements of arrays.
+        """
+        return ListSpec(options, meta=meta, progress=progress, sort=sort)
 
     @list_method("job.statuses")
     def list_statuses(

@@ -204,6 +204,15 @@ class RunStub(Record):
         return int(slot[1]) * SECOND if slot is not None else self.created_at
 
 
+class ElementProgress(Record):
+    """How far a run or a job with arrays is. A `JobSummary` also counts allocations whose elements ran again since."""
+
+    run_status: str = ""  # A `RunStatus`; empty for a job without steps.
+    is_gated: bool = False  # Steps of the run wait for the approval of a person, and no other step is busy.
+    elements: ArrayCounts = ArrayCounts()
+    """The elements of steps and arrays as they are now. Groups without an array count their allocations."""
+
+
 class FlowStub(Record):
     """A flow as lists show it."""
 

@@ -55,6 +55,7 @@ _LISTS: Final = (
         list_features=JOB_LIST, reply_type=list[messages.JobStub],
         parameters=(
             flag("meta", "Show the meta of each job."),
+            flag("progress", "Show the state of each run, and the states of the elements of arrays."),
             text("sort", "`changed`: list the jobs that changed last first, instead of by namespace and ID."),
         ),
     ),

@@ -10,6 +10,7 @@ from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.explanations import GroupExplanation
 from wharf.contract.model.jobs.job import Job, JobSummary, VersionTag
 from wharf.contract.model.jobs.plan import JobDiff, PlanAnnotations
+from wharf.contract.model.jobs.run_views import ElementProgress
 from wharf.contract.model.record import Record
 
 
@@ -407,3 +408,4 @@ class JobStub(Record):
     job_modify_index: int = 0  # Log index of its newest version.
     submit_time: int = 0  # When this version was registered, in ns since 1970.
     meta: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # Present only if requested.
+    progress: ElementProgress | msgspec.UnsetType = msgspec.UNSET  # Of a run or a job with arrays, if requested.

@@ -1,6 +1,6 @@
 """Reads of jobs, and of a job's allocations, evaluations, deployments, services, actions, source and scale."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -28,10 +28,11 @@ from wharf.cluster.api.results import (
     find_record,
     get_creation_order,
 )
-from wharf.cluster.operations.array_views import build_array_view
+from wharf.cluster.operations.array_views import build_array_progress, build_array_view
 from wharf.cluster.operations.explanations.timelines import build_timeline_allocation, build_timeline_evaluation
 from wharf.cluster.operations.jobs.scaling import ScaleCounts
 from wharf.cluster.operations.jobs.submissions import has_source
+from wharf.cluster.operations.run_views import build_run_progress
 from wharf.cluster.operations.step_outputs import build_outputs_view
 from wharf.cluster.server.cpu_budget import SlicedWork
 from wharf.cluster.server.log.reader import ReadResult
@@ -69,9 +70,16 @@ from wharf.contract.wire.jobs.endpoints import DEFAULT_TIMELINE_LENGTH, MAX_NEWE
 from wharf.contract.wire.jobs.messages import JobAction
 
 
-def build_job_stub(replica: Replica, job: Job, *, has_meta: bool = False) -> messages.JobStub:
+def build_job_stub(
+    replica: Replica, job: Job, *, has_meta: bool = False, has_progress: bool = False
+) -> messages.JobStub:
     """Return the job as lists show it."""
-    meta: dict[str, Any] = {"meta": job.meta} if has_meta and job.meta else {}
+    optional: dict[str, Any] = {"meta": job.meta} if has_meta and job.meta else {}
+    if has_progress and not job.is_periodic and not job.is_parameterized:  # The others only launch children.
+        if job.has_steps:
+            optional["progress"] = build_run_progress(replica, job)
+        elif job.has_arrays:
+            optional["progress"] = build_array_progress(replica, job)
     return messages.JobStub(
         id=job.id,
         parent_id=job.parent_id,
@@ -92,7 +100,7 @@ def build_job_stub(replica: Replica, job: Job, *, has_meta: bool = False) -> mes
         modify_index=job.modify_index,
         job_modify_index=job.job_modify_index,
         submit_time=job.submit_time,
-        **meta,
+        **optional,
     )
 
 
@@ -101,24 +109,37 @@ CHANGED: Final = "changed"
 JOB_NOT_FOUND_TEXT: Final = "job not found"
 MAX_INDEX_DIGITS: Final = 20
 """Log indexes have at most 19 digits."""
+PROGRESS_TABLES: Final = (ALLOCATIONS, ARRAY_ATTEMPTS, ARRAY_RESULTS)
+"""The tables that the progress of jobs is read from, beside those of a list of jobs."""
 MAX_TIMELINE_EVALUATIONS: Final = 200
 """Limits the size of a timeline: a job that waits for long is evaluated often."""
 
 
 def list_jobs(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
     """List jobs as stubs with their summaries."""
-    has_meta = request.get_flag("meta")
+    has_meta, has_progress = request.get_flag("meta"), request.get_flag("progress")
     sort = request.get_text("sort")
     if sort not in ("", CHANGED):
         raise invalid_request(f'sort is "{sort[:40]}"; it must be {CHANGED}, or be left out')
     if sort == CHANGED:
+        tables = (JOBS, JOB_SUMMARIES, *(PROGRESS_TABLES if has_progress else ()))
         return replace(
             list_by_change(replica, request, options, has_children=True),
-            index=replica.get_last_change(JOBS, JOB_SUMMARIES),
-            watched=[watch_table(JOBS), watch_table(JOB_SUMMARIES)],
+            index=replica.get_last_change(*tables),
+            watched=[watch_table(table) for table in tables],
             build_view=lambda job: build_job_stub(replica, job, has_meta=has_meta),
+            prepare_view=partial(_prepare_progress, replica, has_meta) if has_progress else None,
             large_records=replica.get_table_records(JOBS).large_records,
             get_detail_namespace=attrgetter("namespace"),
+        )
+    if has_progress:
+        return list_by_namespace(
+            replica,
+            JOBS,
+            options,
+            JOB_SUMMARIES,
+            *PROGRESS_TABLES,
+            prepare_view=partial(_prepare_progress, replica, has_meta),
         )
     summaries = replica.get_table_records(JOB_SUMMARIES).records
     return list_by_namespace(
@@ -132,6 +153,19 @@ def list_jobs(replica: Replica, request: Request, options: QueryOptions) -> List
         get_dependency=lambda job: summaries.get(job.namespace + KEY_SEPARATOR + job.id),
         dependency_table=JOB_SUMMARIES,
     )
+
+
+async def _prepare_progress(
+    replica: Replica, has_meta: bool, jobs: Sequence[Job], work: SlicedWork
+) -> Callable[[Job], messages.JobStub]:
+    """Build the items of jobs with their progress in slices: that of a run of 500 steps takes milliseconds."""
+    stubs = {}
+    work.restart()
+    for job in jobs:
+        if work.is_slice_over():
+            await work.pause()
+        stubs[job.namespace, job.id] = build_job_stub(replica, job, has_meta=has_meta, has_progress=True)
+    return lambda job: stubs[job.namespace, job.id]
 
 
 def read_job(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
