@@ -1,12 +1,13 @@
 """Both clients with a real `wharf dev` agent, over HTTP."""
 
 import asyncio
+import errno
 import json
 import os
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import aclosing, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -192,17 +193,41 @@ def test_calls_are_canceled_and_report_programs_that_end_without_a_result(agent:
         wait_until(lambda: client.jobs.read(others.job_id).value.status == "dead", what="the job was stopped")
 
 
-def read_pipe(path: str) -> str:
-    """Return what a test writes into a pipe; waits for it."""
-    with open(path) as pipe:
-        return pipe.read()
+def make_pipe_reader() -> Callable[[str], str]:
+    """Return a function that returns what a test writes into a pipe; it waits for that.
+
+    The function of a module would travel by its name, and the tests are not installed where it runs.
+    """
+
+    def read_pipe(path: str) -> str:
+        with open(path) as pipe:
+            return pipe.read()
+
+    return read_pipe
+
+
+def write_pipe(path: Path, text: str) -> None:
+    """Write into a pipe as soon as a program reads from it."""
+
+    def try_to_write() -> bool:
+        try:
+            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # Nobody reads yet.
+                return False
+            raise
+        with os.fdopen(pipe, "w") as file:
+            file.write(text)
+        return True
+
+    wait_until(try_to_write, what=f"a program reads from {path}")
 
 
 def test_a_call_whose_program_was_stopped_has_the_result_of_its_next_run(agent: RunningAgent, tmp_path: Path) -> None:
     settings = ClientSettings(addresses=(agent.address,))
     os.mkfifo(tmp_path / "pipe")
     with connect(settings) as client:
-        (future,) = remote_map(read_pipe, [str(tmp_path / "pipe")], cores=0, memory="64M", settings=settings)
+        (future,) = remote_map(make_pipe_reader(), [str(tmp_path / "pipe")], cores=0, memory="64M", settings=settings)
         wait_until(lambda: future.alloc_id, what="the call has begun")
         first = future.alloc_id
         wait_until(lambda: client.allocations.read(first).value.client_status == "running", what="the program runs")
@@ -215,7 +240,7 @@ def test_a_call_whose_program_was_stopped_has_the_result_of_its_next_run(agent: 
                 future.result(1)
         finally:
             client.nodes.set_eligibility(node.id, eligible=True)
-        (tmp_path / "pipe").write_text("done")
+        write_pipe(tmp_path / "pipe", "done")
 
         assert future.result(WAIT_S) == "done"
 
@@ -228,14 +253,14 @@ def test_a_canceled_call_does_not_end_others_of_a_map_that_ends_with_its_first_f
     for pipe in pipes:
         os.mkfifo(pipe)
     with connect(settings) as client:
-        futures = remote_map(read_pipe, pipes, fail_fast=True, cores=0, memory="64M", settings=settings)
+        futures = remote_map(make_pipe_reader(), pipes, fail_fast=True, cores=0, memory="64M", settings=settings)
         wait_until(lambda: futures[0].alloc_id, what="the call has begun")
 
         assert futures[0].cancel()
         wait_until(
             lambda: client.allocations.read(futures[0].alloc_id).value.client_status.is_terminal, what="it has ended"
         )
-        Path(pipes[1]).write_text("done")
+        write_pipe(Path(pipes[1]), "done")
 
         assert futures[1].result(WAIT_S) == "done"
 
@@ -244,7 +269,9 @@ def test_a_call_that_takes_longer_than_its_time_limit_says_so(agent: RunningAgen
     settings = ClientSettings(addresses=(agent.address,))
     os.mkfifo(tmp_path / "pipe")
 
-    (future,) = remote_map(read_pipe, [str(tmp_path / "pipe")], time="2s", cores=0, memory="64M", settings=settings)
+    (future,) = remote_map(
+        make_pipe_reader(), [str(tmp_path / "pipe")], time="2s", cores=0, memory="64M", settings=settings
+    )
 
     with pytest.raises(RemoteError, match=r"has no result: .*MaxRunDuration"):
         future.result(WAIT_S)
