@@ -186,6 +186,18 @@ def test_a_gate_names_the_command_that_approves_it(terminal: Terminal, tmp_path:
     assert result.lines[-1] == "✓ release: succeeded"
 
 
+def test_the_list_of_jobs_names_a_run_that_waits_for_a_person_and_counts_elements(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    submit(terminal, tmp_path, GATED)
+    terminal.wait(20)
+
+    listed = terminal.run_ok("job", "status")
+
+    words = next(line for line in listed.splitlines() if line.startswith("release")).split()
+    assert words[1:7] == ["batch", "45", "gated", "-", "5", "0"]
+
+
 def test_a_rejected_gate_fails_its_step(terminal: Terminal, tmp_path: Path) -> None:
     submit(terminal, tmp_path, GATED)
     terminal.wait(20)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from wharf.contract.wire.jobs.states import AllocationCounts
     from wharf.contract.wire.nodes.messages import NodeListStub
 
+GATED_STATE: Final = "gated"
+"""The state of a run that only waits for a person, as in `wharf flow list`."""
 MAX_SHORT_JOBS_NAMED: Final = 3
 """How many jobs with too few allocations the text below a list of jobs names."""
 
@@ -21,7 +23,10 @@ def render_jobs(
     session: Session, jobs: "Sequence[JobStub]", *, is_filtered: bool = False, shows_meta: bool = False
 ) -> str:
     """Return a table of jobs. If there are none, the text says why (filter, namespace) and what to do."""
+    from msgspec.structs import astuple
+
     from wharf.cli.common.rendering import render_no_rows, render_table
+    from wharf.contract.model.jobs.run_views import ElementProgress
 
     if not jobs and is_filtered:
         return render_no_rows("jobs", is_filtered=True)
@@ -39,10 +44,15 @@ def render_jobs(
     for job in jobs:
         counts = count_allocations(job)
         kind = f"{job.type}/periodic" if job.periodic else f"{job.type}/template" if job.parameterized_job else job.type
-        state = describe_job_state(job)
+        progress = job.progress if isinstance(job.progress, ElementProgress) else ElementProgress()
+        state = GATED_STATE if progress.is_gated else str(describe_job_state(job))
+        elements = progress.elements
         if job.status == "running" and counts.queued + counts.starting + counts.running < counts.requested:
             short_jobs.append(job.id)
+        # Of an array, elements as they are now: an element that ran again also has the allocations before.
         numbers = (counts.complete, counts.failed, counts.lost)
+        if any(astuple(elements)):
+            numbers = (elements.succeeded, elements.failed, 0)
         row: list[object] = [job.id, kind, job.priority, state, _format_running(counts), *numbers]
         row += [describe_children(job) or "-"] if has_parents else []
         row += [_format_meta(job)] if shows_meta else []

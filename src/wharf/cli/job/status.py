@@ -104,7 +104,9 @@ def _list_jobs(
     folds_children = not has_children and not session.is_machine_readable
     if folds_children:
         expression = f'({expression}) and ParentID == ""' if expression else 'ParentID == ""'
-    jobs = session.client.jobs.list(filter=expression, meta=has_children).value
+    jobs = session.client.jobs.list(
+        filter=expression, meta=has_children, progress=not session.is_machine_readable
+    ).value
     found = [job for job in jobs if not state or matches_state(job, state)]
     if limit is None:
         return found
