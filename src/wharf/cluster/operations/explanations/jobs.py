@@ -362,13 +362,18 @@ class JobExplainer:
         return f"{newest.name}, {newest.text}" + (f"; and {more} more failed" if more else "")
 
     def _find_short_evaluation(self, deployment: Deployment) -> Evaluation | None:
-        """Return the newest evaluation of a deployment that could not place all allocations; `None` if none lacks one now."""
+        """Return the newest evaluation that could not place all allocations of a deployment before it failed.
+
+        Returns `None` if there is none, or if no allocation is missing now.
+        """
         if not any(self._facts.unplaced.values()):
             return None
         short = (
             each
             for each in reversed(self._facts.evaluations)
-            if each.deployment_id == deployment.id and each.failed_tg_allocs
+            if each.deployment_id == deployment.id
+            and each.failed_tg_allocs
+            and each.create_index < deployment.modify_index
         )
         return next(short, None)
 
