@@ -104,6 +104,8 @@ COMMON_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "index": ("0", "1", "2", "18446744073709551615", "18446744073709551616", "-1", "x", "1" * 50),
     "wait": ("1ms", "5ms", "10ms", "20ms", "0", "-1s", "11m", "x"),
 }
+FIXED_PERIOD: Final = 5
+"""One of this many requests goes to the next endpoint of the table, so that a few thousand reach each of them."""
 HEADERS: Final = (
     ("Accept-Encoding", ("gzip", "gzip;q=0", "identity;q=0", "*", "br, gzip;q=x", "")),
     ("Content-Type", ("application/json", "text/plain", "multipart/form-data; boundary=x", "")),
@@ -129,6 +131,8 @@ def build_request(seed: int, number: int, material: RequestMaterial) -> FuzzRequ
     row = rng.choice(rows)
     if row.unsupported_reason and rng.random() < 0.8:  # Their replies are all the same.
         row = rng.choice(rows)
+    if number % FIXED_PERIOD == 0:
+        row = rows[number // FIXED_PERIOD % len(rows)]
     method = row.method if rng.random() < 0.93 else rng.choice(METHODS)
     if method == "PUT" and rng.random() < 0.2:
         method = "POST"

@@ -408,17 +408,21 @@ async def test_the_overview_names_the_runs_that_wait_for_approval() -> None:
 @in_virtual_time
 async def test_a_second_cancellation_is_shown_with_the_person() -> None:
     async with ACluster() as cluster:
-        final = a_step("tidy", {"run_for": "24h"}, final=True)
-        server, browser = await with_run(
-            cluster, a_job("shop", a_step("build", {"run_for": "24h"}), final, type="batch")
-        )
+        server = await cluster.a_server("m1")
+        (node,) = await cluster.ready_nodes(server, 1)
+        steps = (a_step("build", {"run_for": "24h"}), a_step("tidy", {"run_for": "24h"}, final=True))
+        await register(server, a_job("shop", *steps, type="batch"))
+        await pass_time(30)
+        browser = a_browser(server)
         await browser.post("/ui/jobs/shop/cancel", {})
         await pass_time(10)
         assert "Stop its final steps too" in (await browser.get("/ui/jobs/shop")).text
+        await node.die()  # Otherwise the tasks would stop at once.
         await server.client.flows.cancel("shop", text="no time")
         stopping = await browser.get("/ui/jobs/shop")
         assert "is being stopped by anonymous" in stopping.text
         assert 'action="/ui/jobs/shop/cancel"' not in stopping.text
+        await node.restart(cluster)
         await pass_time(10)
 
         page = await browser.get("/ui/jobs/shop")

@@ -25,6 +25,7 @@ TWO_TOKENS = b"the request has two different tokens: send one token, in X-Cluste
 
 SELECTS_NO_RECORDS = {
     "meta": "adds a field to each job",
+    "progress": "adds a field to each run and each job with an array",
     "resources": "adds a field to each node or allocation",
     "os": "adds a field to each node",
     "use": "adds a field to each node",
