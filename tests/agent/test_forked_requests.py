@@ -19,7 +19,13 @@ from tests.kit.virtual_time import in_virtual_time
 from tests.kit.work import an_id
 from tests.waiting import wait_on_loop_until
 from wharf.agent.access_control import create_rsa_key
-from wharf.agent.forked_requests import MAX_RUNNING, MAX_WAITING, ForkedRequestWorker, run_coroutine
+from wharf.agent.forked_requests import (
+    DEFAULT_CPU_LIMIT_S,
+    MAX_RUNNING,
+    MAX_WAITING,
+    ForkedRequestWorker,
+    run_coroutine,
+)
 from wharf.agent.forks import ForkPacer
 from wharf.cluster.api.app import Api
 from wharf.cluster.server.request_worker import RequestComputation, WorkerLane
@@ -169,7 +175,27 @@ def test_a_large_variable_is_encrypted_and_stored() -> None:
 
 
 def test_a_request_that_needs_more_cpu_time_than_its_limit_is_refused_and_changes_nothing() -> None:
+    class LaterLimitedWorker(ForkedRequestWorker):
+        """Has the limit only after the target has registered its own jobs."""
+
+        is_limited = False
+
+        async def _run_in_copy(
+            self, compute: RequestComputation, catch_up_failure: Refusal | None, *, cpu_limit_s: float
+        ) -> tuple[bytes | None, float]:
+            if self.is_limited:
+                return await super()._run_in_copy(compute, catch_up_failure, cpu_limit_s=cpu_limit_s)
+            result, _ = await super()._run_in_copy(compute, catch_up_failure, cpu_limit_s=DEFAULT_CPU_LIMIT_S)
+            return result, 0.0
+
+    workers: list[LaterLimitedWorker] = []
+
+    def make_worker(server: Any) -> LaterLimitedWorker:
+        workers.append(LaterLimitedWorker(server, cpu_limit_s=0.01))
+        return workers[-1]
+
     async def scenario(target: Target) -> None:
+        workers[-1].is_limited = True
         index = target.server.replica.index
         body = {"Job": a_large_job(TaskGroups=[{"Name": f"g{n}", "Tasks": [{"Name": "t"}] * 4} for n in range(900)])}
         reply = await send(target, "PUT", "/v1/jobs", body)
@@ -181,7 +207,7 @@ def test_a_request_that_needs_more_cpu_time_than_its_limit_is_refused_and_change
         )
         assert target.server.replica.index == index
 
-    with_target(scenario, make_worker=lambda server: ForkedRequestWorker(server, cpu_limit_s=0.01))
+    with_target(scenario, make_worker=make_worker)
 
 
 def test_a_write_that_conflicts_is_decided_again_on_the_new_state() -> None:
