@@ -11,7 +11,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from wharf.cluster.operations.derived_write_builder import DerivedWriteBuilder
-from wharf.cluster.operations.step_states import may_change_steps, read_stored_run, settle_steps
+from wharf.cluster.operations.step_states import (
+    count_alive,
+    iterate_alive,
+    may_change_steps,
+    read_stored_run,
+    settle_steps,
+)
 from wharf.cluster.scheduling.reconcile.array_group import GIVEN_UP_TEXT
 from wharf.cluster.scheduling.reconcile.interruption import list_decisive_tasks, was_interrupted, was_killed
 from wharf.cluster.scheduling.reconcile.rescheduling import can_ever_retry
@@ -24,11 +30,9 @@ from wharf.cluster.state.tables import (
     ARRAY_ATTEMPTS,
     ARRAY_RESULTS,
     ATTEMPTS_OF_JOB,
-    ELEMENTS_OF_GROUP,
     EVALUATIONS,
     EVALUATIONS_OF_JOB,
     STEP_OUTPUTS,
-    ElementPhase,
 )
 from wharf.contract.model.allocations.allocation import NOT_RETRIED_PREFIX, Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.names import parse_index
@@ -173,7 +177,7 @@ def _add_results_of_group(
     if awaits_retry:
         return True
     # The chunks have changed.
-    return read_states(builder, job, group.name).count_open() > _count_alive(builder, job, group.name)
+    return read_states(builder, job, group.name).count_open() > count_alive(builder, job, group.name)
 
 
 def _set_result(allocation: Allocation, group: TaskGroup, result: ElementResult) -> Allocation:
@@ -303,23 +307,6 @@ def read_states(builder: DerivedWriteBuilder, job: Job, group: str) -> ElementSt
     return ElementStates(group, select_attempts(attempts, job.create_index, group), find_results)
 
 
-def _iterate_alive(builder: DerivedWriteBuilder, job: Job, group: str) -> Iterator[Allocation]:
-    """Yield the allocations of an array that have not ended when the write is committed."""
-    value = (job.namespace, job.id, job.create_index, group, ElementPhase.ALIVE)
-    return builder.iterate_index(ALLOCATIONS, ELEMENTS_OF_GROUP, value)
-
-
-def _count_alive(builder: DerivedWriteBuilder, job: Job, group: str) -> int:
-    """Return how many allocations of an array have not ended when the write is committed."""
-    value = (job.namespace, job.id, job.create_index, group, ElementPhase.ALIVE)
-    count = builder.snapshot.count_by_index(ELEMENTS_OF_GROUP, *value)
-    for allocation in builder.list_stored(ALLOCATIONS, ALLOCATIONS_OF_JOB, (job.namespace, job.id)):
-        old = builder.snapshot.get(ALLOCATIONS, allocation.id)
-        was_alive = old is not None and ELEMENTS_OF_GROUP.get_value(old) == value
-        count += (ELEMENTS_OF_GROUP.get_value(allocation) == value) - was_alive
-    return count
-
-
 def has_active_elements(builder: DerivedWriteBuilder, job: Job) -> bool:
     """Return whether an allocation of an array of the job runs, or should run, when the write is committed.
 
@@ -329,7 +316,7 @@ def has_active_elements(builder: DerivedWriteBuilder, job: Job) -> bool:
         job.is_run or not allocation.is_terminal
         for group in job.groups
         if group.array is not None
-        for allocation in _iterate_alive(builder, job, group.name)
+        for allocation in iterate_alive(builder, job, group.name)
     )
 
 
@@ -377,7 +364,7 @@ def _add_evaluation(builder: DerivedWriteBuilder, job: Job, trigger: EvaluationT
     ]
     if len(pending) >= MAX_PENDING_EVALUATIONS:
         return
-    alive = sum(_count_alive(builder, job, group.name) for group in job.groups if group.array is not None)
+    alive = sum(count_alive(builder, job, group.name) for group in job.groups if group.array is not None)
     due_ns = time_ns + LARGE_ARRAY_DELAY_NS if alive >= LARGE_ARRAY_ALLOCATIONS else 0
     digest = hashlib.sha256(
         "\0".join((trigger.value, job.namespace, job.id, str(job.create_index), str(builder.snapshot.index))).encode()

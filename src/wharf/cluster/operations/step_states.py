@@ -5,7 +5,7 @@ too. What a step may do is decided in `wharf.cluster.scheduling.steps` (record 0
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -68,14 +68,24 @@ def _read_run(builder: DerivedWriteBuilder, job: Job) -> RunFacts:
         job,
         builder.iterate_index(ARRAY_ATTEMPTS, ATTEMPTS_OF_JOB, key),
         lambda attempt, group, chunk: builder.get_record(ARRAY_RESULTS, *key, attempt, group, chunk),
-        lambda group: (
-            builder.snapshot.count_by_index(ELEMENTS_OF_GROUP, *key, job.create_index, group, ElementPhase.ALIVE)
-            + alive[group]
-        ),
-        lambda group: builder.iterate_index(
-            ALLOCATIONS, ELEMENTS_OF_GROUP, (*key, job.create_index, group, ElementPhase.ALIVE)
-        ),
+        lambda group: builder.snapshot.count_by_index(ELEMENTS_OF_GROUP, *_get_alive_value(job, group)) + alive[group],
+        lambda group: iterate_alive(builder, job, group),
     )
+
+
+def iterate_alive(builder: DerivedWriteBuilder, job: Job, group: str) -> Iterator[Allocation]:
+    """Yield the allocations of an array that have not ended when the write is committed."""
+    return builder.iterate_index(ALLOCATIONS, ELEMENTS_OF_GROUP, _get_alive_value(job, group))
+
+
+def count_alive(builder: DerivedWriteBuilder, job: Job, group: str) -> int:
+    """Return how many allocations of an array have not ended when the write is committed."""
+    stored = builder.snapshot.count_by_index(ELEMENTS_OF_GROUP, *_get_alive_value(job, group))
+    return stored + _count_changed_alive(builder, job)[group]
+
+
+def _get_alive_value(job: Job, group: str) -> tuple[str, str, int, str, ElementPhase]:
+    return job.namespace, job.id, job.create_index, group, ElementPhase.ALIVE
 
 
 def _count_changed_alive(builder: DerivedWriteBuilder, job: Job) -> Counter[str]:
