@@ -25,6 +25,7 @@ from wharf.contract.model.jobs.array_views import ArrayCounts
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.run_views import (
+    BUSY_STATUSES,
     AttemptStepView,
     ElementProgress,
     GateView,
@@ -35,6 +36,7 @@ from wharf.contract.model.jobs.run_views import (
     StepCounts,
     StepStatus,
     StepView,
+    waits_for_approval,
 )
 from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind, StepOutcome, StepPhase, StepState
 from wharf.contract.model.jobs.steps import Need
@@ -427,7 +429,7 @@ def build_run_stub(snapshot: Replica, job: Job, queues: RunQueues | None = None)
         counts=StepCounts(
             waiting=counts[StepStatus.WAITING],
             gated=counts[StepStatus.GATED],
-            running=sum(counts[each] for each in _BUSY_STATUSES),
+            running=sum(counts[each] for each in BUSY_STATUSES),
             succeeded=counts[StepStatus.SUCCEEDED],
             failed=counts[StepStatus.FAILED],
             skipped=counts[StepStatus.SKIPPED],
@@ -448,9 +450,6 @@ def build_run_progress(snapshot: Replica, job: Job) -> ElementProgress:
     statuses = {each.status for each in steps}
     return ElementProgress(
         run_status=status,
-        is_gated=not status.has_ended and StepStatus.GATED in statuses and statuses.isdisjoint(_BUSY_STATUSES),
+        is_gated=not status.has_ended and waits_for_approval(statuses),
         elements=add_counts(each.counts for each in steps),
     )
-
-
-_BUSY_STATUSES: Final = (StepStatus.READY, StepStatus.STARTING, StepStatus.RUNNING, StepStatus.STOPPING)

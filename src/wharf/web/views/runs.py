@@ -6,7 +6,15 @@ from typing import Final
 import msgspec
 
 from wharf.contract.model.jobs.array_views import ArrayCounts
-from wharf.contract.model.jobs.run_views import FlowStub, RunStatus, RunStub, RunView, StepStatus, StepView
+from wharf.contract.model.jobs.run_views import (
+    FlowStub,
+    RunStatus,
+    RunStub,
+    RunView,
+    StepStatus,
+    StepView,
+    waits_for_approval,
+)
 from wharf.contract.model.jobs.step_outputs import StepOutputsView
 from wharf.contract.model.jobs.step_states import StepOutcome
 from wharf.contract.wire.flows import RunRetryResponse, RunState
@@ -51,7 +59,6 @@ STEP_TONES: Final = {
 }
 STEP_WORDS: Final = {StepStatus.GATED: "waits for approval"}
 """The states whose word on a page is not that of the API."""
-BUSY_STATUSES: Final = frozenset({StepStatus.READY, StepStatus.STARTING, StepStatus.RUNNING, StepStatus.STOPPING})
 RUN_TONES: Final = {
     RunStatus.WAITING: Tone.WAIT,
     RunStatus.RUNNING: Tone.BUSY,
@@ -238,7 +245,7 @@ def build_run_section(
     shown_names = {step.name for step in shown}
     end_ns = run.ended_at if run.status.has_ended else now_ns
     return RunSection(
-        state=describe_run(run.status, is_gated=_is_gated(run.steps)),
+        state=describe_run(run.status, is_gated=waits_for_approval({each.status for each in run.steps})),
         text=run.text,
         took=format_span(end_ns - run.created_at),
         deadline_ns=0 if run.status.has_ended else run.deadline,
@@ -262,12 +269,6 @@ def build_run_section(
         flow=run.flow,
         flow_url=build_link("jobs", run.flow, namespace=namespace) if run.flow else "",
     )
-
-
-def _is_gated(steps: Iterable[StepView]) -> bool:
-    """Return whether steps wait for the approval of a person, and no other step is busy."""
-    statuses = {step.status for step in steps}
-    return StepStatus.GATED in statuses and statuses.isdisjoint(BUSY_STATUSES)
 
 
 def select_rows(steps: Sequence[StepView]) -> list[StepView]:

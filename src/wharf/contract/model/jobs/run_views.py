@@ -4,6 +4,7 @@ A list of runs shows a `RunStub` of each.
 """
 
 import re
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Final
 
@@ -30,6 +31,15 @@ class StepStatus(StrEnum):
     FAILED = "failed"  # Also if the step may fail.
     SKIPPED = "skipped"
     CANCELED = "canceled"
+
+
+BUSY_STATUSES: Final = frozenset({StepStatus.READY, StepStatus.STARTING, StepStatus.RUNNING, StepStatus.STOPPING})
+"""The states of steps that go on without a person."""
+
+
+def waits_for_approval(statuses: Collection[StepStatus]) -> bool:
+    """Return whether a run with steps in these states waits for the approval of a person, and no other step is busy."""
+    return StepStatus.GATED in statuses and BUSY_STATUSES.isdisjoint(statuses)
 
 
 class RunStatus(StrEnum):
