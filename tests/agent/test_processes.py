@@ -193,9 +193,9 @@ def test_hanging_processes_are_killed_restarted_and_logged_once_each(tmp_path: P
 def test_a_hung_node_process_is_back_before_its_node_counts_as_down(tmp_path: Path) -> None:
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
-        agent.put("/v1/jobs", A_JOB)
-        wait_until(lambda: list_running_allocations(agent), what="the job runs")
-        before, pid = list_running_allocations(agent), agent.child("node")
+        agent.put("/v1/jobs", sleeping_job("before"))
+        wait_until(lambda: list_running_jobs(agent) == ["before"], what="the job runs")
+        before, pid = describe_task(agent, "before"), agent.child("node")
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
 
@@ -204,15 +204,33 @@ def test_a_hung_node_process_is_back_before_its_node_counts_as_down(tmp_path: Pa
             what="the node process was started again",
             within_s=15.0,  # Nodes are declared down between 10 and 20 s after they hang.
         )
-        wait_until(lambda: agent.err.count("node channel is open") == 2, what="the node is back")
+        # Once the node has reported a newer job, it has also reported what became of the older one.
+        agent.put("/v1/jobs", sleeping_job("after"))
+        wait_until(lambda: "after" in list_running_jobs(agent), what="the node starts jobs again")
 
-        assert list_running_allocations(agent) == before
+        assert list_running_jobs(agent) == ["after", "before"]
+        assert describe_task(agent, "before") == before
         assert "nodes missed heartbeats" not in agent.err
 
 
-def list_running_allocations(agent: RunningAgent) -> list[str]:
+def sleeping_job(name: str) -> dict[str, Any]:
+    """Return a job whose task is a process of its own, so that it runs on without the node process."""
+    task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["600"]}}
+    return {"Job": {"ID": name, "TaskGroups": [{"Name": "g", "Tasks": [task]}]}}
+
+
+def list_running_jobs(agent: RunningAgent) -> list[str]:
+    """Return the job of each running allocation, sorted."""
     allocations: Any = agent.get("/v1/allocations")
-    return [each["ID"] for each in allocations if each["ClientStatus"] == "running"]
+    return sorted(each["JobID"] for each in allocations if each["ClientStatus"] == "running")
+
+
+def describe_task(agent: RunningAgent, job: str) -> tuple[str, str, list[str]]:
+    """Return the allocation of the job's only task, when the task started, and its events."""
+    allocations: Any = agent.get(f"/v1/job/{job}/allocations")
+    (allocation,) = allocations
+    task = allocation["TaskStates"]["t"]
+    return allocation["ID"], task["StartedAt"], [event["Type"] for event in task["Events"]]
 
 
 def test_requests_wait_while_the_api_process_restarts(dev: RunningAgent) -> None:
