@@ -22,6 +22,15 @@ if [ ! -x "$folder/lfs/usr/bin/git-lfs" ]; then
     mkdir -p "$folder/lfs"
     (cd "$folder/lfs" && apt-get download -q git-lfs && dpkg -x git-lfs_*.deb .)
 fi
+# A code host, from its Go module, which has no scripts and styles for its pages. The tests need none. Building takes minutes.
+if [ ! -x "$folder/gitea/gitea" ]; then
+    version=v1.26.0
+    go mod download "code.gitea.io/gitea@$version"
+    rm -rf "$folder/gitea"
+    cp -r "$(go env GOMODCACHE)/code.gitea.io/gitea@$version" "$folder/gitea"
+    chmod -R u+w "$folder/gitea"
+    (cd "$folder/gitea" && go build -tags "sqlite sqlite_unlock_notify" -o gitea .)
+fi
 # The program of our own on Nomad's Go module. Go builds only what has changed.
 (cd tests/cluster/api/existing/go_client && go build -o go_client .)
 mv tests/cluster/api/existing/go_client/go_client "$folder/go_client"

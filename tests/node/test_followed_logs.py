@@ -43,8 +43,11 @@ class FollowedLog:
         self._node = node
         self._job = job
         self._stop = stop
-        log_config = {"MaxFiles": 20, "MaxFileSizeMB": 1}
-        node.run(build_raw_job(job, SCRIPT, Env={"STOP": str(stop)}, LogConfig=log_config))
+        # The node keeps more than the task can write while a killed agent starts again on a busy machine.
+        log_config = {"MaxFiles": 200, "MaxFileSizeMB": 1}
+        description = build_raw_job(job, SCRIPT, Env={"STOP": str(stop)}, LogConfig=log_config)
+        description["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 300}
+        node.run(description)
         wait_until(lambda: self._has_status("running"), what="the task runs")
         self.allocation_id = str(node.allocations(job)[0]["ID"])
         self._thread = threading.Thread(target=self._read)

@@ -241,7 +241,7 @@ def test_missing_data_are_reported_and_the_allocation_starts_without_them(
         f"Failed to download the data of allocation {predecessor['ID']}: {reason}. Starting without them"
     ] == list_hook_messages(new)
     wait_until(lambda: (find_folder(nodes, new) / "t/local/own").exists(), what="the replacement has started")
-    assert [] == list_downloads(nodes[0]) + list_downloads(nodes[1])
+    assert [] == [path for node in nodes for path in list_downloads(node, new)]
 
 
 def test_a_partial_download_is_discarded_while_an_earlier_one_is_still_being_deleted(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_data_arrive_complete_although_one_of_both_nodes_is_killed_meanwhile(
     run_job(nodes, job, script, Migrate=True, SizeMB=2 * LARGE_MB)
 
     def kill_one() -> None:
-        (receiver,) = wait_until(lambda: [n for n in nodes if list_downloads(n)], what="data arrive", within_s=60)
+        (receiver,) = wait_until(lambda: [n for n in nodes if is_downloading(n, job)], what="data arrive", within_s=60)
         sender = destination if receiver is node else node
         (receiver if killed == "receiver" else sender).kill_agent()
 
@@ -282,7 +282,11 @@ def test_data_arrive_complete_although_one_of_both_nodes_is_killed_meanwhile(
     assert "Downloaded the data of allocation" in " ".join(list_hook_messages(new)), list_hook_messages(new)
     assert size == read_size(find_folder(nodes, new))
     assert "end of one\n" == (find_folder(nodes, new) / "alloc/data/shared").read_text()
-    assert [] == list_downloads(nodes[0]) + list_downloads(nodes[1])
+    assert [] == [path for node in nodes for path in list_downloads(node, new)]
+
+
+def is_downloading(node: NodeProcess, job: str) -> bool:
+    return any(list_downloads(node, allocation) for allocation in node.allocations(job))
 
 
 def read_size(folder: Path) -> int:
@@ -290,5 +294,6 @@ def read_size(folder: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def list_downloads(node: NodeProcess) -> list[Path]:
-    return list((node.folder / "alloc" / ".arriving").iterdir())
+def list_downloads(node: NodeProcess, allocation: dict[str, Any]) -> list[Path]:
+    """Return what the node stores while it downloads the data for this allocation."""
+    return list((node.folder / "alloc" / ".arriving").glob(f"{allocation['ID']}*"))

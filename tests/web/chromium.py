@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = ("--no-sandbox", "--process-per-site")
@@ -20,7 +20,8 @@ ABORTED = "net::ERR_ABORTED"
 
 @contextmanager
 def running_browser() -> Iterator[Browser]:
-    """Start Chromium, and end it."""
+    """Start Chromium, and end it. What a test expects of a page may take as long as any other wait: only a failure takes so long."""
+    expect.set_options(timeout=WITHIN_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         try:

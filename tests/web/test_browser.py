@@ -129,7 +129,7 @@ def test_a_change_of_the_cluster_appears_without_a_reload_and_keeps_what_is_type
     cluster.register("fresh")
 
     row = page.get_by_role("row").filter(has_text="fresh")
-    expect(row).to_contain_text("2 of 2 running", timeout=30_000)
+    expect(row).to_contain_text("2 of 2 running")
     expect(search).to_have_value("half a wo")
     expect(search).to_be_focused()
 
@@ -138,18 +138,18 @@ def test_rows_keep_their_places_under_the_pointer(cluster: SignedInCluster, tabs
     cluster.register("middle")
     page = tabs.open("/ui/jobs")
     names, row = page.locator("[data-row] th a"), page.get_by_role("row").filter(has_text="middle")
-    expect(row).to_contain_text("2 of 2 running", timeout=30_000)
+    expect(row).to_contain_text("2 of 2 running")
     row.hover()
     shown = names.all_inner_texts()
 
     cluster.register("above", count=1)  # It is the first of the list.
-    expect(page.locator("#live-state")).to_contain_text("New rows: 1", timeout=30_000)
+    expect(page.locator("#live-state")).to_contain_text("New rows: 1")
     cluster.register("middle", count=1)
-    expect(row).to_contain_text("1 of 1 running", timeout=30_000)
+    expect(row).to_contain_text("1 of 1 running")
     assert names.all_inner_texts() == shown
 
     page.get_by_role("heading", level=1).hover()
-    expect(names.first).to_have_text("above", timeout=30_000)
+    expect(names.first).to_have_text("above")
     expect(page.locator("#live-state")).to_have_text("")
 
 
@@ -162,7 +162,7 @@ def test_many_tabs_load_and_stay_live_over_one_stream(cluster: SignedInCluster, 
 
     for page in pages:
         page.bring_to_front()
-        expect(page.get_by_role("cell", name="ineligible")).to_be_visible(timeout=30_000)
+        expect(page.get_by_role("cell", name="ineligible")).to_be_visible()
     cluster.ask("PUT", f"/v1/node/{node}/eligibility", {"Eligibility": "eligible"})
 
 
@@ -256,10 +256,10 @@ def test_an_old_tab_shows_and_receives_what_the_person_may_see_who_signs_in_in_a
         expect(new).to_have_url(re.compile("/ui$"))
         cluster.register("hidden")
         old.bring_to_front()
-        expect(old.get_by_role("link", name="shop")).to_have_count(0, timeout=30_000)
+        expect(old.get_by_role("link", name="shop")).to_have_count(0)
         cluster.register("seen", namespace="other")
 
-        expect(old.get_by_role("link", name="seen")).to_be_visible(timeout=30_000)
+        expect(old.get_by_role("link", name="seen")).to_be_visible()
         expect(old.get_by_role("link", name="hidden")).to_have_count(0)
 
 
@@ -328,7 +328,7 @@ def test_a_followed_log_counts_new_lines_while_a_person_reads_earlier_ones(tabs:
     expect(lines.filter(has_text="early 300")).to_have_count(1)
     page.evaluate("logBox.scrollTop = 0")
 
-    expect(end).to_have_text(re.compile(r"\d+ new, to the end"), timeout=30_000)
+    expect(end).to_have_text(re.compile(r"\d+ new, to the end"))
     end.click()
     expect(end).to_have_text("To the end")
     expect(lines.last).to_be_in_viewport()

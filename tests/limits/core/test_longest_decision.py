@@ -20,13 +20,13 @@ CALLER_COUNT = 1_000_000 if IS_FULL_RUN else 3 * MAX_REMEMBERED_RESULTS + 1_000
 """
 LIMIT_MS = 5.0
 ROUND_COUNT = 5
-"""Other load can lengthen a single decision. The shortest of the rounds' longest decisions counts."""
+"""Other load can lengthen any decision, but hardly the same one in each round. A decision that is slow by itself is slow in all."""
 
 
-def measure_longest_decision_ms(limiter: Limiter) -> float:
-    """Return the processor time of the longest decision while callers arrive, each with one request."""
+def list_slow_decisions(limiter: Limiter) -> set[int]:
+    """Return the numbers of the decisions above the limit of processor time while callers arrive, each with one request."""
     counters = Counters(limiter.rulebook.rules.rules)
-    longest_s = 0.0
+    slow = set()
     gc.disable()  # Its time depends on all objects of the test process. The benchmark `limits_core` includes it.
     try:
         for number in range(CALLER_COUNT):
@@ -34,18 +34,19 @@ def measure_longest_decision_ms(limiter: Limiter) -> float:
             began_s = time.thread_time()
             counters.take(limiter.build_call(request, NOON_MS), NOON_MS)
             counters.release(request.id, NOON_MS)
-            longest_s = max(longest_s, time.thread_time() - began_s)
+            if (time.thread_time() - began_s) * 1_000 >= LIMIT_MS:
+                slow.add(number)
     finally:
         gc.enable()
-    return longest_s * 1_000
+    return slow
 
 
 def test_no_decision_takes_longer_than_five_milliseconds_while_callers_arrive() -> None:
     limiter = InMemoryLimiter().core
-    longest_ms = LIMIT_MS
-    for _ in range(ROUND_COUNT):
-        longest_ms = min(longest_ms, measure_longest_decision_ms(limiter))
-        if longest_ms < LIMIT_MS:
+    slow = list_slow_decisions(limiter)
+    for _ in range(ROUND_COUNT - 1):
+        if not slow:
             break
+        slow &= list_slow_decisions(limiter)
 
-    assert longest_ms < LIMIT_MS
+    assert slow == set()

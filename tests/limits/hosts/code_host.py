@@ -10,10 +10,7 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
+from tests.limits.hosts.gateway import GatewayCaller, run_gateway
 from tests.ports import free_ports
-from tests.waiting import wait_until
 
 TOKEN: Final = "0123456789abcdef0123456789abcdef01234567"
 SESSION: Final = "89abcdef01234567"
@@ -290,61 +287,17 @@ def make_handler(host: CodeHost) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class ClientReply(NamedTuple):
-    """A reply as a caller received it from the gateway."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
-class RunningHost:
+class RunningHost(GatewayCaller):
     """The stand-in behind a gateway process."""
 
     def __init__(self, host: CodeHost, address: str, folder: Path) -> None:
+        super().__init__(address, folder)
         self.host = host
-        self.address = address
-        self._folder = folder
 
     @property
     def address_with_token(self) -> str:
         """The address with user and token, as git and git-lfs use it."""
         return self.address.replace("http://", f"http://ada:{TOKEN}@")
-
-    def send(
-        self,
-        path: str,
-        *,
-        method: str = "GET",
-        token: str | None = None,
-        cookie: str | None = None,
-        body: bytes | None = None,
-    ) -> ClientReply:
-        """Send a request through the gateway, and return the reply."""
-        request = urllib.request.Request(self.address + path, data=body, method=method)
-        if cookie is not None:
-            request.add_header("Cookie", cookie)
-        if token is not None:
-            request.add_header("Authorization", f"token {token}")
-        try:
-            with urllib.request.urlopen(request, timeout=60) as reply:
-                return ClientReply(reply.status, dict(reply.headers), reply.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return ClientReply(error.code, dict(error.headers), error.read())
-
-    def read_decisions(self) -> list[dict[str, Any]]:
-        """Return all decisions of the gateway, from its log. The log is complete when the gateway has ended."""
-        lines = (self._folder / "data" / "decisions.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
-    def list_refusals(self) -> list[str]:
-        """Return verdict, method and path of each refused request. The list is complete when the gateway has ended."""
-        return [
-            f"{entry['verdict']} {entry['method']} {entry['path']}"
-            for entry in self.read_decisions()
-            if entry["verdict"] != "admitted"
-        ]
 
 
 @contextmanager
@@ -354,35 +307,21 @@ def run_code_host(folder: Path, profile: str, rules: str = "", *, settings: str 
     `settings` replaces the settings before `[gateway]`, which list the token.
     """
     (port,) = free_ports(1)
-    gateway_address = f"http://127.0.0.1:{port}"
-    host = CodeHost(folder, gateway_address, "/api/v4" if profile == "gitlab" else "/api/v1")
+    host = CodeHost(folder, f"http://127.0.0.1:{port}", "/api/v4" if profile == "gitlab" else "/api/v1")
     server = ThreadingHTTPServer(("127.0.0.1", 0), make_handler(host))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
-    (folder / "rules.toml").write_text(f'profile = "{profile}"\n{rules}')
     (folder / "people.toml").write_text(
         f'[[user]]\nlogin = "ada"\nid = 5\ntokens = [{{ name = "t", sha256 = "{digest}" }}]\n'
     )
-    (folder / "limits.toml").write_text(
-        (settings or 'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n')
-        + f'[gateway]\nupstream = "http://127.0.0.1:{server.server_address[1]}"\nlisten = "127.0.0.1:{port}"\n'
-        "[decisions]\none_in = 1\n"
-    )
-    output_file = folder / "gateway.txt"
-    with output_file.open("wb") as output:
-        gateway = subprocess.Popen(
-            [sys.executable, "-m", "wharf", "gateway", "--config", str(folder / "limits.toml")],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    settings = settings or 'rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n'
+    settings += f'[gateway]\nupstream = "http://127.0.0.1:{server.server_address[1]}"\nlisten = "127.0.0.1:{port}"\n'
     try:
-        wait_until(lambda: "Gateway listens at" in output_file.read_text(), what="the gateway listens")
-        yield RunningHost(host, gateway_address, folder)
+        with run_gateway(folder, f'profile = "{profile}"\n{rules}', settings) as address:
+            yield RunningHost(host, address, folder)
     finally:
-        gateway.terminate()
-        gateway.wait(timeout=60)
         server.shutdown()
         server.server_close()
         thread.join()

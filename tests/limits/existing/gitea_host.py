@@ -1,0 +1,163 @@
+"""A real Gitea behind a gateway process with the settings of docs/limits-for-your-host.md.
+
+`make clients` builds Gitea from its published Go module. It is a black box here: its command line, its settings and its API are
+documented by its project.
+"""
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tests.docs.test_limits_for_your_host import read_files
+from tests.limits.existing.test_clients import CLIENTS
+from tests.limits.hosts.gateway import GatewayCaller, run_gateway
+from tests.ports import free_ports
+from tests.waiting import wait_until
+
+GITEA: Final = CLIENTS / "gitea"
+"""The folder with the program `gitea`, and with the files that it reads: pages, texts, license texts."""
+USER: Final = "ada"
+PASSWORD: Final = "a-long-password-of-ada"
+SETTINGS: Final = """
+RUN_USER = nobody
+WORK_PATH = {folder}
+
+[server]
+HTTP_ADDR = 127.0.0.1
+HTTP_PORT = {port}
+ROOT_URL = {gateway}/
+STATIC_ROOT_PATH = {program}
+DISABLE_SSH = true
+OFFLINE_MODE = true
+LFS_START_SERVER = true
+
+[database]
+DB_TYPE = sqlite3
+PATH = {folder}/gitea.db
+
+[repository]
+DEFAULT_BRANCH = main
+
+[security]
+INSTALL_LOCK = true
+PASSWORD_HASH_ALGO = pbkdf2
+
+[log]
+MODE = console
+LEVEL = Warn
+
+[cron]
+ENABLED = false
+"""
+
+
+class RunningGitea(GatewayCaller):
+    """A real Gitea with the private repository `acme/site`, behind a gateway process."""
+
+    def __init__(self, address: str, folder: Path, token: str) -> None:
+        super().__init__(address, folder)
+        self.token = token
+
+    @property
+    def address_with_token(self) -> str:
+        """The address with user and token, as git and git-lfs use it."""
+        return self.address.replace("http://", f"http://{USER}:{self.token}@")
+
+    def list_buckets(self) -> set[str]:
+        """Return the buckets for which requests were counted. Complete when the gateway has ended."""
+        return {entry["resource"] for entry in self.read_decisions()}
+
+
+def _run_as_nobody(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=_environment(folder), user=_user(), text=True, timeout=120, check=True, **options
+    )
+
+
+def _user() -> str | None:
+    """Return the user of Gitea, which refuses to run as root."""
+    return "nobody" if os.geteuid() == 0 else None
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {"HOME": str(folder), "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
+
+
+def _create_token(program: list[str], folder: Path) -> str:
+    """Create the user, and return a token of this user with all rights."""
+    names = ["--username", USER, "--password", PASSWORD, "--email", "ada@example.com"]
+    _run_as_nobody([*program, "migrate"], folder, capture_output=True)
+    _run_as_nobody(
+        [*program, "admin", "user", "create", "--admin", "--must-change-password=false", *names],
+        folder,
+        capture_output=True,
+    )
+    created = _run_as_nobody(
+        [*program, "admin", "user", "generate-access-token", "--raw", "--username", USER, "--scopes", "all"],
+        folder,
+        stdout=subprocess.PIPE,
+    )
+    return created.stdout.split()[-1]
+
+
+def call_api(address: str, token: str, path: str, body: object) -> None:
+    """Create something by the API of Gitea, without the gateway."""
+    headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/api/v1{path}", msgspec.json.encode(body), headers)
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        reply.read()
+
+
+@contextmanager
+def run_gitea(folder: Path, rules: str = "") -> Iterator[RunningGitea]:
+    """Run Gitea, and `wharf gateway` with the settings of the documentation and these rules in front of it."""
+    port, gateway_port = free_ports(2)
+    home = folder / "gitea"
+    home.mkdir()
+    for parent in (home, *list(home.parents)[:3]):
+        parent.chmod(0o755)
+    gateway = f"http://127.0.0.1:{gateway_port}"
+    settings_file = home / "app.ini"
+    user = _user() or pwd.getpwuid(os.geteuid()).pw_name
+    settings_file.write_text(
+        SETTINGS.format(folder=home, port=port, gateway=gateway, program=GITEA).replace("nobody", user)
+    )
+    if _user():
+        for path in (home, settings_file):
+            shutil.chown(path, "nobody")
+    program = [str(GITEA / "gitea"), "--config", str(settings_file), "--work-path", str(home)]
+    token = _create_token(program, home)
+    with (folder / "gitea.txt").open("wb") as output:
+        host = subprocess.Popen(
+            [*program, "web"], cwd=home, env=_environment(home), user=_user(), stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_until(lambda: _is_ready(address), what="Gitea is ready", within_s=60.0)
+        call_api(address, token, "/orgs", {"username": "acme"})
+        call_api(address, token, "/orgs/acme/repos", {"name": "site", "private": True})
+        settings = read_files()["limits.toml"]
+        settings = re.sub(r"127\.0\.0\.1:3000", f"127.0.0.1:{port}", settings)
+        settings = re.sub(r"127\.0\.0\.1:8080", f"127.0.0.1:{gateway_port}", settings)
+        with run_gateway(folder, f'profile = "gitea"\n{rules}', settings) as gateway_address:
+            yield RunningGitea(gateway_address, folder, token)
+    finally:
+        host.terminate()
+        host.wait(timeout=60)
+
+
+def _is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/api/healthz", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
