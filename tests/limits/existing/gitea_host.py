@@ -4,11 +4,13 @@
 documented by its project.
 """
 
+import base64
 import os
 import pwd
 import re
 import shutil
 import subprocess
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,11 +63,22 @@ ENABLED = false
 
 
 class RunningGitea(GatewayCaller):
-    """A real Gitea with the private repository `acme/site`, behind a gateway process."""
+    """A real Gitea with the private repository `acme/site`, behind a gateway process. `token` is the token of its administrator."""
 
-    def __init__(self, address: str, folder: Path, token: str) -> None:
+    def __init__(self, address: str, folder: Path, token: str, host: str) -> None:
         super().__init__(address, folder)
         self.token = token
+        self._host = host
+
+    def add_person(self, name: str) -> str:
+        """Create a user who owns `acme` too, without the gateway. Return a token of this user."""
+        body = {"username": name, "email": f"{name}@example.com", "password": PASSWORD, "must_change_password": False}
+        call_api(self._host, f"token {self.token}", "/admin/users", body)
+        teams = call_api(self._host, f"token {self.token}", "/orgs/acme/teams")
+        call_api(self._host, f"token {self.token}", f"/teams/{teams[0]['id']}/members/{name}", method="PUT")
+        own = f"Basic {base64.b64encode(f'{name}:{PASSWORD}'.encode()).decode()}"
+        created = call_api(self._host, own, f"/users/{name}/tokens", {"name": "work", "scopes": ["all"]})
+        return str(created["sha1"])
 
     @property
     def address_with_token(self) -> str:
@@ -109,22 +122,26 @@ def _create_token(program: list[str], folder: Path) -> str:
     return created.stdout.split()[-1]
 
 
-def call_api(address: str, token: str, path: str, body: object) -> None:
-    """Create something by the API of Gitea, without the gateway."""
-    headers = {"Authorization": f"token {token}", "Content-Type": "application/json"}
-    request = urllib.request.Request(f"{address}/api/v1{path}", msgspec.json.encode(body), headers)
+def call_api(host: str, authorization: str, path: str, body: object = None, *, method: str | None = None) -> Any:
+    """Call the API of Gitea without the gateway, and return its reply. Without `method`, a request with a body is a POST."""
+    headers = {"Authorization": authorization, "Content-Type": "application/json"}
+    data = msgspec.json.encode(body) if body is not None else None
+    request = urllib.request.Request(f"{host}/api/v1{path}", data, headers, method=method)
     with urllib.request.urlopen(request, timeout=60) as reply:
-        reply.read()
+        return msgspec.json.decode(reply.read() or b"null")
 
 
 @contextmanager
 def run_gitea(folder: Path, rules: str = "") -> Iterator[RunningGitea]:
     """Run Gitea, and `wharf gateway` with the settings of the documentation and these rules in front of it."""
+    # Gitea runs as another user, for whom the folders of tests are closed.
+    with tempfile.TemporaryDirectory(prefix="wharf-gitea-") as home, _run_gitea(folder, Path(home), rules) as running:
+        yield running
+
+
+@contextmanager
+def _run_gitea(folder: Path, home: Path, rules: str) -> Iterator[RunningGitea]:
     port, gateway_port = free_ports(2)
-    home = folder / "gitea"
-    home.mkdir()
-    for parent in (home, *list(home.parents)[:3]):
-        parent.chmod(0o755)
     gateway = f"http://127.0.0.1:{gateway_port}"
     settings_file = home / "app.ini"
     user = _user() or pwd.getpwuid(os.geteuid()).pw_name
@@ -143,13 +160,13 @@ def run_gitea(folder: Path, rules: str = "") -> Iterator[RunningGitea]:
     try:
         address = f"http://127.0.0.1:{port}"
         wait_until(lambda: _is_ready(address), what="Gitea is ready", within_s=60.0)
-        call_api(address, token, "/orgs", {"username": "acme"})
-        call_api(address, token, "/orgs/acme/repos", {"name": "site", "private": True})
+        call_api(address, f"token {token}", "/orgs", {"username": "acme"})
+        call_api(address, f"token {token}", "/orgs/acme/repos", {"name": "site", "private": True})
         settings = read_files()["limits.toml"]
         settings = re.sub(r"127\.0\.0\.1:3000", f"127.0.0.1:{port}", settings)
         settings = re.sub(r"127\.0\.0\.1:8080", f"127.0.0.1:{gateway_port}", settings)
         with run_gateway(folder, f'profile = "gitea"\n{rules}', settings) as gateway_address:
-            yield RunningGitea(gateway_address, folder, token)
+            yield RunningGitea(gateway_address, folder, token, address)
     finally:
         host.terminate()
         host.wait(timeout=60)

@@ -37,11 +37,14 @@ class GatewayCaller:
         token: str | None = None,
         cookie: str | None = None,
         body: bytes | None = None,
+        content_type: str | None = None,
     ) -> GatewayReply:
         """Send a request through the gateway, and return the reply."""
         request = urllib.request.Request(self.address + path, data=body, method=method)
         if cookie is not None:
             request.add_header("Cookie", cookie)
+        if content_type is not None:
+            request.add_header("Content-Type", content_type)
         if token is not None:
             request.add_header("Authorization", f"token {token}")
         try:
