@@ -85,10 +85,6 @@ class RunningGitea(GatewayCaller):
         """The address with user and token, as git and git-lfs use it."""
         return self.address.replace("http://", f"http://{USER}:{self.token}@")
 
-    def list_buckets(self) -> set[str]:
-        """Return the buckets for which requests were counted. Complete when the gateway has ended."""
-        return {entry["resource"] for entry in self.read_decisions()}
-
 
 def _run_as_nobody(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -51,6 +51,7 @@ GITEA = [
     Row(f"GET {REPOSITORY}/raw/docs/a.md", "raw", "files"),
     Row(f"GET {REPOSITORY}/media/a.bin", "raw", "files"),
     Row(f"GET {REPOSITORY}/archive/main.zip", "raw", "files"),
+    Row(f"GET {REPOSITORY}/actions/artifacts/7/zip", "raw", "files"),
     Row("GET /acme/site/raw/branch/main/a.md", "raw", "files"),
     Row("GET /acme/site/media/branch/main/a.bin", "raw", "files"),
     Row("GET /acme/site/archive/main.tar.gz", "raw", "files"),
@@ -100,6 +101,7 @@ GITEA = [
             "POST /api/v1/user/repos",
             "POST /api/v1/orgs",
             "POST /api/v1/orgs/acme/repos",
+            "POST /api/v1/org/acme/repos",
         )
     ),
     *(
