@@ -21,7 +21,7 @@ from wharf.cluster.scheduling.steps.decider import (
 from wharf.cluster.scheduling.steps.needs import NeededStep
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.step_states import StepOutcome, StepPhase
+from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind, StepOutcome, StepPhase
 from wharf.contract.model.jobs.steps import Gate, Need
 from wharf.contract.model.times import SECOND
 
@@ -180,6 +180,29 @@ def test_at_least_waits_for_canceled_elements_whose_tasks_may_still_end_with_suc
     assert read_phases([stopping, ship]) == {}
     assert read_phases([stopping._replace(alive=0, stopping=0), ship]) == {"ship": SKIPPED}
     assert read_phases([stopping._replace(elements=b"sfsc", alive=0, stopping=0), ship]) == {"ship": READY}
+
+
+@pytest.mark.parametrize(
+    ("need", "expected"),
+    [
+        (Need(on="train"), {"ship": SKIPPED}),
+        (Need(on="train", when="failed"), {"ship": SKIPPED}),
+        (Need(on="train", when="any"), {}),
+        (Need(on="train", optional=True), {}),
+    ],
+)
+def test_a_skipped_step_skips_others_at_once_and_begins_none_while_tasks_of_an_earlier_attempt_stop(
+    need: Need, expected: dict[str, StepPhase]
+) -> None:
+    cause = StepCause(kind=StepCauseKind.CONDITION)
+    skipped = facts_of(TRAIN, b"cccc", phase=SKIPPED, cause=cause)._replace(alive=1, stopping=1)
+    ship = a_step("ship", need)
+
+    changes = decide(a_run(TRAIN, ship), {"train": skipped, "ship": facts_of(ship)})
+
+    assert {name: state.phase for name, state in changes.items()} == expected
+    causes = [state.cause.outcome for state in changes.values() if state.cause is not None]
+    assert causes == [StepOutcome.SKIPPED_BY_CONDITION] * len(expected)
 
 
 def test_at_least_does_not_wait_for_other_elements_when_a_stopped_one_has_ended() -> None:

@@ -102,12 +102,14 @@ def describe_needed(facts: StepFacts) -> NeededStep:
     """Return what needs see of a step."""
     outcome = judge_step(facts)
     never_begins = outcome if facts.state.phase in _NEVER_BEGAN_PHASES else StepOutcome.OPEN
+    is_certain = facts.state.phase in (StepPhase.SKIPPED, StepPhase.FAILED)
     return NeededStep(
         outcome,
         facts.elements,
         never_begins,
         may_fail=facts.group.may_fail,
         is_canceled=facts.state.phase is StepPhase.CANCELED,
+        certain=judge_step(facts._replace(alive=0)) if is_certain else StepOutcome.OPEN,
         stopping=facts.stopping,
     )
 
@@ -192,13 +194,13 @@ class _Run:
 
     def _replace_state(self, name: str, state: StepState) -> None:
         facts = self.facts[name]
-        elements = facts.elements
+        elements, stopping = facts.elements, facts.stopping
         self.stopping_count += bool(facts.alive) and state.phase is StepPhase.CANCELED
         if not facts.group.final and state.phase not in UNDECIDED_PHASES:
             self.undecided_count -= 1
         if state.phase in _NEVER_BEGAN_PHASES:
-            elements = elements.replace(OPEN, CANCELED)
-        self._replace_facts(name, facts._replace(state=state, elements=elements))
+            elements, stopping = elements.replace(OPEN, CANCELED), facts.alive
+        self._replace_facts(name, facts._replace(state=state, elements=elements, stopping=stopping))
 
     def _replace_facts(self, name: str, facts: StepFacts) -> None:
         self.facts[name] = facts
@@ -309,7 +311,10 @@ def _skips_element(elements: bytes, need: Need, needed: NeededStep) -> bool:
 
 
 def _describe_decided(needed: NeededStep) -> StepOutcome:
-    """Return why a step that has not ended can no longer succeed: because of an element, or because it was canceled."""
+    """Return why a need of a step that has not ended can no longer hold: it was skipped, one of its elements failed, or it was
+    canceled."""
+    if needed.certain is not StepOutcome.OPEN:
+        return needed.certain
     if FAILED in needed.elements and not needed.is_canceled:
         return StepOutcome.FAILED
     is_skipped = SKIPPED in needed.elements and CANCELED not in needed.elements and not needed.is_canceled

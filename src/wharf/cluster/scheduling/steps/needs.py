@@ -65,6 +65,8 @@ class NeededStep(NamedTuple):
     may_fail: bool = False
     is_canceled: bool = False
     """Whether it was canceled, so that it cannot succeed. Its tasks may still be stopping."""
+    certain: StepOutcome = StepOutcome.OPEN
+    """How it will have ended once its tasks have: it was skipped, or refused at its gate, while tasks of an earlier attempt stop."""
     stopping: int = 0
     """How many of its canceled elements have an allocation that has not ended. As long as there is one, any may succeed."""
 
@@ -78,10 +80,14 @@ def judge_need(need: Need, needed: NeededStep) -> StepVerdict:
     if need.at_least:
         return _judge_count(need, needed)
     when = NeedWhen(need.when)
-    if needed.outcome is StepOutcome.OPEN and when is NeedWhen.SUCCEEDED:
+    if needed.outcome is not StepOutcome.OPEN:
+        return judge_outcome(when, needed.outcome, optional=need.optional)
+    if needed.certain is not StepOutcome.OPEN:
+        is_refused = judge_outcome(when, needed.certain, optional=need.optional) is StepVerdict.SKIP
+    else:
         is_failed = not needed.may_fail and any(code in needed.elements for code in (FAILED, CANCELED, SKIPPED))
-        return StepVerdict.SKIP if is_failed or needed.is_canceled else StepVerdict.WAIT
-    return judge_outcome(when, needed.outcome, optional=need.optional)
+        is_refused = when is NeedWhen.SUCCEEDED and (is_failed or needed.is_canceled)
+    return StepVerdict.SKIP if is_refused else StepVerdict.WAIT
 
 
 class ElementCounts(NamedTuple):
