@@ -234,6 +234,22 @@ async def test_a_retry_of_a_stopped_run_needs_the_permission_to_submit_jobs() ->
 
 
 @in_virtual_time
+async def test_a_rerun_of_a_stopped_job_needs_the_permission_to_submit_jobs() -> None:
+    async with ACluster() as cluster:
+        sweep = a_batch_job("nightly", a_group("points", array=GroupArray(size=2)))
+        callers = await with_callers(cluster, sweep, evaluators=EVALUATE, writers=SUBMIT)
+        await callers["management"].raw("DELETE", "/v1/job/nightly")
+        await pass_time(1)
+
+        statuses = [
+            (await callers[name].raw("PUT", "/v1/job/nightly/rerun", {"Indexes": "0-1"})).status
+            for name in ("evaluators", "writers")
+        ]
+
+        assert statuses == [403, 200]
+
+
+@in_virtual_time
 async def test_a_reader_may_neither_cancel_nor_retry_a_run() -> None:
     async with ACluster() as cluster:
         callers = await with_callers(cluster, a_gated_run(), readers=READ)
