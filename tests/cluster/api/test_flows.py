@@ -521,3 +521,24 @@ async def test_a_list_of_jobs_has_the_progress_of_runs_and_arrays_if_it_is_reque
             assert (found["nightly"]["Elements"]["Waiting"], found["sweep"]["Elements"]["Waiting"]) == (2, 3)
             assert found["sweep"]["RunStatus"] == ""
         assert plain == {"nightly": False, "sweep": False, "release": False, "web": False}
+
+
+@in_virtual_time
+async def test_a_run_that_is_registered_again_counts_once_among_the_runs_of_its_flow() -> None:
+    async with ACluster() as cluster:
+        _, client = await with_jobs(cluster, a_flow())
+        run_id = (await client.put("/v1/job/release/dispatch", {}))["DispatchedJobID"]
+        path = f"/v1/job/{run_id.replace('/', '%2F')}"
+        await client.delete(path)
+        await pass_time(1)
+        run = await client.get(path)
+
+        for priority in (60, 70):
+            await client.put("/v1/jobs", {"Job": {**run, "Stop": False, "Priority": priority}})
+            await pass_time(1)
+            summary = await client.get("/v1/job/release/summary")
+            assert summary["Children"] == {"Pending": 1, "Running": 0, "Dead": 0}
+            await client.delete(path)
+            await pass_time(1)
+
+        assert (await client.get("/v1/job/release/summary"))["Children"] == {"Pending": 0, "Running": 0, "Dead": 1}
