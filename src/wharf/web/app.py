@@ -24,7 +24,13 @@ from wharf.web.page import Page, PageFunction, PageRequest, PageRouter, PageSess
 from wharf.web.pages import ROUTES
 from wharf.web.refusals import explain_refusal
 from wharf.web.rendering import list_operations, render
-from wharf.web.security import INLINE_STYLE_POLICY, PAGE_HEADERS, find_foreign_sender, is_own_page
+from wharf.web.security import (
+    INLINE_STYLE_POLICY,
+    PAGE_HEADERS,
+    find_foreign_sender,
+    is_link_of_foreign_page,
+    is_own_page,
+)
 from wharf.web.shared_updates import BrowserSubscription, ChangeHub, PageCache, TooManyBrowsers
 from wharf.web.static_files import FOREVER, STATIC_PATH, load_static_files
 from wharf.web.terminal_relay import (
@@ -334,6 +340,7 @@ class PageServer:
             form=form,
             now_ns=self._world.now_ns(),
             visitor=visitor,
+            is_from_foreign_page=is_link_of_foreign_page(headers),
             connect=lambda token: self._build_client(scope, token, refusals),
             world=self._world,
             origin=origin,
