@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from wharf.cluster.state.tables import JOBS
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.steps import MAX_STEPS, Flow, Gate, Need
+from wharf.contract.model.times import to_datetime
 
 
 def a_run(job_id: str = "nightly") -> Job:
@@ -542,3 +544,19 @@ async def test_a_run_that_is_registered_again_counts_once_among_the_runs_of_its_
             await pass_time(1)
 
         assert (await client.get("/v1/job/release/summary"))["Children"] == {"Pending": 0, "Running": 0, "Dead": 1}
+
+
+@in_virtual_time
+async def test_two_backfills_at_the_same_time_report_each_run_as_created_once() -> None:
+    async with ACluster() as cluster:
+        server, client = await with_jobs(
+            cluster, a_periodic_job("nightly", a_group("build"), flow=Flow(overlap="queue"))
+        )
+        now = to_datetime(server.world.now_ns())
+        slots = {"From": (now - timedelta(days=3)).isoformat(), "To": now.isoformat()}
+
+        replies = await asyncio.gather(*(client.put("/v1/job/nightly/backfill", slots) for _ in range(2)))
+
+        created = [slot["JobID"] for reply in replies for slot in reply["Slots"] if not slot["Exists"]]
+        assert (len(created), len(set(created))) == (3, 3)
+        assert sum(reply["Created"] for reply in replies) == 3
