@@ -302,7 +302,12 @@ def test_a_new_leader_makes_up_for_no_launch_whose_child_a_backfill_had_created(
     state.now_ns = slot
     state.lead(
         launch_periodic_job(
-            state.replica, state.job("nightly"), state.moment, SETTINGS, launch_time_s=slot // SECOND_NS, is_backfill=True
+            state.replica,
+            state.job("nightly"),
+            state.moment,
+            SETTINGS,
+            launch_time_s=slot // SECOND_NS,
+            is_backfill=True,
         )
     )
     launch(state, slot // SECOND_NS)
