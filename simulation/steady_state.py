@@ -3,6 +3,7 @@
 They are computed directly from the records, as all invariants are.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Final
@@ -29,6 +30,7 @@ from wharf.cluster.state.tables import (
     EVALUATIONS_BY_STATUS,
     EVALUATIONS_OF_JOB,
     JOB_PURGES,
+    JOB_SUMMARIES,
     JOBS,
     NODES,
 )
@@ -59,6 +61,7 @@ def require_steady_state(history: RecordHistory, now_ns: int) -> None:
             raise InvariantViolation(f"evaluation {evaluation.id} is blocked without a reason", evaluation.id)
     for job in replica.iter_all(JOBS):
         _require_steady_job(history, job)
+    _require_child_counts(replica)
     for purge in replica.iter_all(JOB_PURGES):
         raise InvariantViolation(f"the purge of {purge.job_id} is still in progress", purge.job_id)
     for allocation in replica.iter_all(ALLOCATIONS):
@@ -73,6 +76,22 @@ def require_steady_state(history: RecordHistory, now_ns: int) -> None:
     unexplained = list_unexplained_jobs(replica)
     if unexplained:
         raise InvariantViolation(f"jobs without an explanation: {'; '.join(unexplained)}")
+
+
+def _require_child_counts(replica: Replica) -> None:
+    """Require that each summary counts the children that have not ended. Those that have ended may be deleted."""
+    unended = Counter((job.namespace, job.parent_id, job.status) for job in replica.iter_all(JOBS))
+    for summary in replica.iter_all(JOB_SUMMARIES):
+        children = summary.children
+        counted = (children.pending, children.running) if children is not None else (0, 0)
+        expected = tuple(
+            unended[summary.namespace, summary.job_id, status] for status in (JobStatus.PENDING, JobStatus.RUNNING)
+        )
+        if counted != expected:
+            raise InvariantViolation(
+                f"the summary of {summary.job_id} counts {counted} pending and running children instead of {expected}",
+                summary.job_id,
+            )
 
 
 def _require_ended_drain(replica: Replica, node: Node) -> None:

@@ -1,5 +1,6 @@
 """What people read and can do when the server refuses them: limits and bans, missing pages, forms, and the sign-in."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from tests.cluster.api.limited_server import LimitedServer
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time
-from tests.web.browsing import CONFIRMED, Browser, a_browser, a_server_with_access
+from tests.web.browsing import CONFIRMED, Browser, ShownPage, a_browser, a_server_with_access
 from tests.web.strict_html import find_problems
 from tests.web.test_sign_in import sign_in
 from wharf.cluster.api.handlers.acl.sessions import SessionFinder
@@ -19,35 +20,60 @@ from wharf.contract.model.refusal import RefusalCode, RefusalReason
 from wharf.web.app import PageServer, describe_refusal
 from wharf.web.refusals import explain_refusal
 
+LIMIT_TEXT = "API rate limit exceeded"
 MESSAGE = "API rate limit exceeded. Wait 60 seconds before you try again."
 
 
 class LimitedPages:
     """A server with access control and rate limits, a reader who is signed in, and an operator."""
 
-    def __init__(self, operator: Browser, reader: Browser, limited: LimitedServer, accessor: str, secret: str) -> None:
+    def __init__(self, operator: Browser, management: str, pages: PageServer, limited: LimitedServer) -> None:
         self.operator = operator
-        self.reader = reader
+        self._management = management
+        self._pages = pages
+        self.reader = Browser(pages)
         self.limited = limited
-        self.accessor = accessor
-        self.secret = secret
+        self.accessor = ""
+        self.secret = ""
+
+    async def sign_in_reader(self) -> None:
+        """Sign the reader in, with the token `ann`."""
+        created = await self._create_token("ann")
+        self.accessor, self.secret = created["AccessorID"], created["SecretID"]
+        await sign_in(self.reader, self.secret)
+
+    async def add_reader(self, name: str) -> Browser:
+        """Return the browser of another person with the rights of the reader."""
+        browser = Browser(self._pages)
+        await sign_in(browser, (await self._create_token(name))["SecretID"])
+        return browser
+
+    async def _create_token(self, name: str) -> dict[str, str]:
+        body = json.dumps({"Name": name, "Type": "client", "Policies": ["reader"]}).encode()
+        headers = {"x-cluster-token": self._management}
+        created: dict[str, str] = json.loads(
+            (await self.operator.send("PUT", "/v1/acl/token", headers=headers, body=body)).text
+        )
+        return created
 
 
 async def limited_pages(cluster: ACluster, folder: Path, *, rules: str = "") -> LimitedPages:
     server, management = await a_server_with_access(cluster)
     limited = LimitedServer(server, folder, **({"rules": rules} if rules else {}))
-    headers = {"x-cluster-token": management}
     operator = a_browser(server)
     await operator.send(
-        "PUT", "/v1/acl/policy/reader", headers=headers,
+        "PUT", "/v1/acl/policy/reader", headers={"x-cluster-token": management},
         body=json.dumps({"Name": "reader", "Rules": 'namespace "default" { policy = "read" }'}).encode(),
     )  # fmt: skip
-    body = json.dumps({"Name": "ann", "Type": "client", "Policies": ["reader"]}).encode()
-    created = json.loads((await operator.send("PUT", "/v1/acl/token", headers=headers, body=body)).text)
     await sign_in(operator, management)
-    reader = Browser(PageServer(server.world, limited.wrap(server.api), SessionFinder(server.server)))
-    await sign_in(reader, created["SecretID"])
-    return LimitedPages(operator, reader, limited, created["AccessorID"], created["SecretID"])
+    served = PageServer(server.world, limited.wrap(server.api), SessionFinder(server.server))
+    pages = LimitedPages(operator, management, served, limited)
+    await pages.sign_in_reader()
+    return pages
+
+
+async def refresh(browser: Browser, path: str) -> ShownPage:
+    return await browser.get(path, **{"wharf-refresh": "1000"})
 
 
 @pytest.mark.parametrize(("status", "type_"), [(429, RateLimited), (403, Forbidden)])
@@ -120,6 +146,46 @@ def test_the_overview_shows_what_it_could_read_while_a_limit_refuses_the_rest(tm
             assert "All is well" not in shown.text
             assert "No job yet" not in shown.text
             assert find_problems(shown.text) == []
+
+    visit()
+
+
+def test_nobody_else_gets_an_update_that_shows_what_a_limit_refused_to_one_person(tmp_path: Path) -> None:
+    rules = 'profile = "cluster"\n[[rule]]\nname = "core"\nceiling = { user = 60, machine = "unlimited", none = 100 }\n'
+
+    @in_virtual_time
+    async def visit() -> None:
+        async with ACluster() as cluster:
+            pages = await limited_pages(cluster, tmp_path, rules=rules)
+            other = await pages.add_reader("bob")
+            await other.get("/ui/access")  # Shows the notice of the sign-in, which is not shared.
+            while LIMIT_TEXT not in (await pages.reader.get("/ui")).text:
+                pass  # Uses up the limit.
+
+            shown = await asyncio.gather(refresh(pages.reader, "/ui"), refresh(other, "/ui"))
+            later = await refresh(other, "/ui")
+
+            assert [LIMIT_TEXT in each.text for each in (*shown, later)] == [True, False, False]
+
+    visit()
+
+
+def test_nobody_else_gets_the_refusal_of_a_person_who_is_banned(tmp_path: Path) -> None:
+    @in_virtual_time
+    async def visit() -> None:
+        async with ACluster() as cluster:
+            pages = await limited_pages(cluster, tmp_path)
+            other = await pages.add_reader("bob")
+            await other.get("/ui/jobs")
+            await pages.reader.get("/ui/jobs")
+            await pages.operator.post(
+                "/ui/limits/bans", {"subject": "ann", "duration": "1h", "reason": "a flood", **CONFIRMED}
+            )
+
+            shown = await asyncio.gather(refresh(pages.reader, "/ui/jobs"), refresh(other, "/ui/jobs"))
+            later = await refresh(other, "/ui/jobs")
+
+            assert [each.status for each in (*shown, later)] == [403, 200, 200]
 
     visit()
 

@@ -360,3 +360,32 @@ async def test_people_who_may_read_all_tokens_see_who_drained_a_node() -> None:
         operator = await sign_in(pages, management)
 
         assert "by Bootstrap Token" in (await operator.get("/ui")).text
+
+
+class OnceRefusingApi:
+    """The API of a server that refuses one request because of a limit."""
+
+    def __init__(self, server: OneServer) -> None:
+        self._api = server.api
+        self._has_refused = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._has_refused:
+            await self._api(scope, receive, send)
+            return
+        self._has_refused = True
+        await send({"type": "http.response.start", "status": 429, "headers": [(b"x-cluster-limits-id", b"1")]})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+
+@in_virtual_time
+async def test_only_the_browser_that_met_a_limit_gets_no_stream_of_changes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        open_pages(server)
+        pages = PageServer(server.world, OnceRefusingApi(server), SessionFinder(server.server))
+
+        streams = [follow(cluster, server, pages) for _ in range(3)]
+        await until(lambda: all(stream.status for stream in streams), what="all are answered")
+
+        assert sorted(stream.status for stream in streams) == [200, 200, 429]

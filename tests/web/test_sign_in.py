@@ -7,6 +7,7 @@ import pytest
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time
 from tests.web.browsing import SESSION_TTL_NS, Browser, a_browser, a_server_with_access
+from tests.web.strict_html import find_problems
 from wharf.contract.model.times import SECOND
 from wharf.web.pages.sign_in import check_next_url
 
@@ -110,6 +111,28 @@ def test_a_one_time_link_signs_in_once() -> None:
             assert (opened.status, opened.get_header("location")) == (303, "/ui/nodes")
             assert (await first.get("/ui/nodes")).status == 200
             assert (again.status, "used already" in again.text, second.cookies) == (400, True, {})
+
+    visit()
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_one_time_link_of_a_page_of_another_site_signs_in_only_after_a_confirmation(site: str) -> None:
+    @in_virtual_time
+    async def visit() -> None:
+        async with ACluster() as cluster:
+            server, token = await a_server_with_access(cluster)
+            browser = a_browser(server)
+            reply = await browser.send("PUT", "/v1/acl/token/onetime", headers={"x-cluster-token": token})
+            once = json.loads(reply.text)["OneTimeToken"]["OneTimeSecretID"]
+
+            asked = await browser.get(f"/ui/sign-in?once={once}&next=/ui/nodes", **{"sec-fetch-site": site})
+            cookies = dict(browser.cookies)
+            confirmed = await browser.post("/ui/sign-in", {"once": once, "next": "/ui/nodes"})
+
+            assert (asked.status, "A page of another site led you here" in asked.text, cookies) == (200, True, {})
+            assert find_problems(asked.text) == []
+            assert (confirmed.status, confirmed.get_header("location")) == (303, "/ui/nodes")
+            assert (await browser.get("/ui/nodes")).status == 200
 
     visit()
 

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlencode
 
 import msgspec
 
+from wharf.contract.client.errors import is_by_limiter
 from wharf.contract.client.transport import ClientReply, ClientRequest, StreamedReply, Unreachable
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
@@ -17,6 +18,7 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 
 MAX_WAITING_CHUNKS: Final = 16
 """How many chunks of a streamed reply wait to be read. Protects the memory of the process if the reader is slow."""
+FIRST_ERROR_STATUS: Final = 400
 BROKEN_TEXT: Final = "the API ended its reply early"
 
 
@@ -30,13 +32,25 @@ class PageCaller(msgspec.Struct, frozen=True):
     scheme: str = "http"
 
 
+class LimiterRefusals:
+    """Whether the rate limiter refused requests of a page, because of a limit or a ban of its person."""
+
+    def __init__(self) -> None:
+        self.has_any = False
+
+    def observe(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take a reply of the API."""
+        self.has_any = self.has_any or (status >= FIRST_ERROR_STATUS and is_by_limiter(headers))
+
+
 class ApiTransport:
     """A `Transport` of the client that calls an ASGI application instead of a server."""
 
-    def __init__(self, world: World, api: App, caller: PageCaller) -> None:
+    def __init__(self, world: World, api: App, caller: PageCaller, refusals: LimiterRefusals | None = None) -> None:
         self._world = world
         self._api = api
         self._caller = caller
+        self._refusals = refusals or LimiterRefusals()
 
     async def send(self, request: ClientRequest) -> ClientReply:
         """Call the API and return its complete reply. Raises `Unreachable` if it takes too long or breaks."""
@@ -48,6 +62,7 @@ class ApiTransport:
             raise Unreachable(f"the API did not answer within {request.timeout_s:g} s", is_sent=True) from None
         if not collected.is_complete:
             raise Unreachable(BROKEN_TEXT, is_sent=True)
+        self._refusals.observe(collected.status, collected.headers)
         return ClientReply(collected.status, collected.headers, b"".join(collected.chunks))
 
     async def open(self, request: ClientRequest) -> StreamedReply:

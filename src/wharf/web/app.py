@@ -17,14 +17,20 @@ from wharf.contract.client.errors import Forbidden, RequestRefused
 from wharf.contract.client.flow import NO_RETRIES
 from wharf.contract.client.transport import ClientRequest, Unreachable
 from wharf.contract.model.refusal import RefusalReason
-from wharf.web.api_transport import ApiTransport, App, Message, PageCaller
+from wharf.web.api_transport import ApiTransport, App, LimiterRefusals, Message, PageCaller
 from wharf.web.cookies import NOTICE_COOKIE, build_cookie, read_cookie
 from wharf.web.forms import FormRefused, read_form
 from wharf.web.page import Page, PageFunction, PageRequest, PageRouter, PageSessions, PageStream, Redirect, Visitor
 from wharf.web.pages import ROUTES
 from wharf.web.refusals import explain_refusal
 from wharf.web.rendering import list_operations, render
-from wharf.web.security import INLINE_STYLE_POLICY, PAGE_HEADERS, find_foreign_sender, is_own_page
+from wharf.web.security import (
+    INLINE_STYLE_POLICY,
+    PAGE_HEADERS,
+    find_foreign_sender,
+    is_link_of_foreign_page,
+    is_own_page,
+)
 from wharf.web.shared_updates import BrowserSubscription, ChangeHub, PageCache, TooManyBrowsers
 from wharf.web.static_files import FOREVER, STATIC_PATH, load_static_files
 from wharf.web.terminal_relay import (
@@ -95,6 +101,17 @@ NOT_STORED: Final = (b"cache-control", b"no-store")
 Reply = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers and body of a reply."""
 
+
+class SharedUpdate(msgspec.Struct, frozen=True, eq=False):
+    """An update of a page for all browsers with the same rights, unless it is about the person who asked first."""
+
+    reply: "Reply | PageStream"
+    scope: Message
+    """The request that asked first."""
+    is_personal: bool
+    """Whether only that request gets it: its person met a limit or a ban, or has other rights or no session since."""
+
+
 log = logging.getLogger(__name__)
 
 
@@ -106,7 +123,7 @@ class PageServer:
         self._api = api
         self._sessions = sessions
         self._router = PageRouter(ROUTES)
-        self._shared = PageCache[Reply | PageStream](world)
+        self._shared = PageCache[SharedUpdate](world)
         self._changes = ChangeHub(world)
 
     async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
@@ -142,7 +159,7 @@ class PageServer:
         """
         key = self._build_shared_key(scope, headers)
         if key is not None:
-            return await self._shared.get(key, lambda: self._answer(scope, headers, receive), _is_lasting)
+            return await self._share(key, scope, headers, receive)
         if scope["method"] == "POST" or scope["path"].startswith(STATIC_PATH):
             return await self._answer(scope, headers, receive)
         # A search in many logs must end when nobody waits for it.
@@ -150,6 +167,23 @@ class PageServer:
             self._world, page=self._answer(scope, headers, receive), browser=_wait_for_disconnect(receive)
         )
         return None if answering.cancelled() else answering.result()
+
+    async def _share(
+        self, key: Hashable, scope: Message, headers: Mapping[bytes, bytes], receive: Any
+    ) -> "Reply | PageStream":
+        """Return the update of a page with this key, which another browser may have asked for."""
+
+        async def build() -> SharedUpdate:
+            refusals = LimiterRefusals()
+            reply = await self._answer(scope, headers, receive, refusals)
+            # The page may have been read with rights that its person got, or without a session that ended, after the key.
+            is_personal = refusals.has_any or self._build_shared_key(scope, headers) != key
+            return SharedUpdate(reply, scope, is_personal)
+
+        while True:
+            update = await self._shared.get(key, build, _is_lasting)
+            if update.scope is scope or not update.is_personal:
+                return update.reply
 
     def _build_shared_key(self, scope: Message, headers: Mapping[bytes, bytes]) -> Hashable | None:
         """Return the key of an update that browsers share; `None` for other requests."""
@@ -267,12 +301,16 @@ class PageServer:
         else:
             await send({"type": "http.response.body", "body": b""})
 
-    async def _answer(self, scope: Message, headers: Mapping[bytes, bytes], receive: Any) -> "Reply | PageStream":
-        """Return the complete reply."""
-        reply = await self._find_answer(scope, headers, receive)
+    async def _answer(
+        self, scope: Message, headers: Mapping[bytes, bytes], receive: Any, refusals: LimiterRefusals | None = None
+    ) -> "Reply | PageStream":
+        """Return the complete reply. `refusals` observes the replies of the API."""
+        reply = await self._find_answer(scope, headers, receive, refusals)
         return reply if isinstance(reply, PageStream) else _complete(reply, scope, headers)
 
-    async def _find_answer(self, scope: Message, headers: Mapping[bytes, bytes], receive: Any) -> "Reply | PageStream":
+    async def _find_answer(
+        self, scope: Message, headers: Mapping[bytes, bytes], receive: Any, refusals: LimiterRefusals | None
+    ) -> "Reply | PageStream":
         """Return status, headers and body of the reply."""
         if scope["path"].startswith(STATIC_PATH):
             return _serve_static_file(scope["path"])
@@ -295,14 +333,15 @@ class PageServer:
         visitor, token = self._identify(scope, headers)
         origin = _build_origin(headers, visitor)
         request = PageRequest(
-            client=self._build_client(scope, token),
+            client=self._build_client(scope, token, refusals),
             path=raw_path,
             query=query,
             path_values=path_values,
             form=form,
             now_ns=self._world.now_ns(),
             visitor=visitor,
-            connect=lambda token: self._build_client(scope, token),
+            is_from_foreign_page=is_link_of_foreign_page(headers),
+            connect=lambda token: self._build_client(scope, token, refusals),
             world=self._world,
             origin=origin,
             pending_sign_in=read_pending_sign_in(headers, visitor),
@@ -366,18 +405,18 @@ class PageServer:
             return visitor, ""
         return msgspec.structs.replace(visitor, session_id=self._sessions.find_session_id(session)), token
 
-    def _build_client(self, scope: Message, token: str) -> AsyncClient:
+    def _build_client(self, scope: Message, token: str, refusals: LimiterRefusals | None) -> AsyncClient:
         """Return a client of the API that authenticates with this token."""
-        return AsyncClient(self._world, (self._connect(scope, token),), retry_policy=NO_RETRIES)
+        return AsyncClient(self._world, (self._connect(scope, token, refusals),), retry_policy=NO_RETRIES)
 
-    def _connect(self, scope: Message, token: str) -> ApiTransport:
+    def _connect(self, scope: Message, token: str, refusals: LimiterRefusals | None = None) -> ApiTransport:
         """Return a connection to the API that authenticates with this token."""
         caller = PageCaller(
             headers=tuple(_build_credentials(token)),
             address=scope.get("client"),
             scheme=scope.get("scheme", "http"),
         )
-        return ApiTransport(self._world, self._api, caller)
+        return ApiTransport(self._world, self._api, caller, refusals)
 
 
 HTML: Final = (b"content-type", b"text/html; charset=utf-8")
@@ -408,9 +447,12 @@ def _build_stream_part(data: bytes) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": True}
 
 
-def _is_lasting(reply: "Reply | PageStream") -> bool:
-    """Return whether a reply may be sent to browsers that ask later: not if the server was overloaded or starting."""
-    return isinstance(reply, PageStream) or reply[0] < FIRST_SERVER_ERROR
+def _is_lasting(update: SharedUpdate) -> bool:
+    """Return whether browsers that ask later get an update too: not if the server was overloaded or starting, or if the update is
+    about one person.
+    """
+    reply = update.reply
+    return not update.is_personal and (isinstance(reply, PageStream) or reply[0] < FIRST_SERVER_ERROR)
 
 
 async def _send_parts(parts: AsyncGenerator[bytes, None], send: Any) -> None:

@@ -78,6 +78,8 @@ class PageRequest(msgspec.Struct, frozen=True):
     form: Mapping[str, str]
     now_ns: int
     visitor: Visitor
+    is_from_foreign_page: bool
+    """Whether a link or a form of a page of another site leads here."""
     connect: Callable[[str], AsyncClient]
     """Returns a client of the API that authenticates with a token."""
     world: World

@@ -68,6 +68,11 @@ def find_foreign_sender(method: str, headers: Mapping[bytes, bytes], scheme: str
     return "" if _is_same_origin(origin, headers, scheme) else "it was sent by a page of another address"
 
 
+def is_link_of_foreign_page(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a page of another site leads here. Browsers say so over TLS and to the own machine."""
+    return headers.get(b"sec-fetch-site", b"none") not in SAME_SITE_VALUES
+
+
 def _is_same_origin(origin: bytes, headers: Mapping[bytes, bytes], scheme: str) -> bool:
     """Return whether the `Origin` of a request is the address at which it has arrived."""
     host = headers.get(b"host", b"").decode("latin-1").lower()

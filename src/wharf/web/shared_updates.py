@@ -28,6 +28,7 @@ BROWSERS_PER_STEP: Final = 20
 """Browsers that get a message in one step, which takes about a millisecond."""
 STEP_PAUSE_S: Final = 0.01
 """The pause between two steps: the updates of 1,000 pages, which follow at once, are spread over half a second."""
+FIRST_ERROR_STATUS: Final = 400
 HEARTBEAT: Final = b": .\n\n"
 
 log = logging.getLogger(__name__)
@@ -61,21 +62,26 @@ class ChangeHub:
         self._groups: dict[Hashable, _Group] = {}
 
     async def join(self, rights: Hashable, open_stream: StreamOpener) -> "BrowserSubscription":
-        """Add a browser. The first one with these rights opens the stream. Raises `TooManyBrowsers`."""
+        """Add a browser. The first one with these rights opens the stream, and alone gets a refusal. Raises `TooManyBrowsers`."""
         if sum(len(group.subscriptions) for group in self._groups.values()) >= MAX_BROWSERS:
             raise TooManyBrowsers
-        group = self._groups.get(rights)
-        if group is None:
-            group = self._groups[rights] = _Group(rights)
-            group.task = self._world.start_task(self._run(group, open_stream), name="page changes")
-        subscription = BrowserSubscription(group)
-        group.subscriptions[subscription] = None
-        try:
-            await group.is_open.wait()
-        except asyncio.CancelledError:
+        while True:
+            group = self._groups.get(rights)
+            is_first = group is None
+            if group is None:
+                group = self._groups[rights] = _Group(rights)
+                group.task = self._world.start_task(self._run(group, open_stream), name="page changes")
+            subscription = BrowserSubscription(group)
+            group.subscriptions[subscription] = None
+            try:
+                await group.is_open.wait()
+            except asyncio.CancelledError:
+                await self.leave(subscription)
+                raise
+            if is_first or group.status < FIRST_ERROR_STATUS:
+                return subscription
+            # The API refused the first browser, such as because of a limit or a ban of its person.
             await self.leave(subscription)
-            raise
-        return subscription
 
     async def leave(self, subscription: "BrowserSubscription") -> None:
         """Remove a browser. With the last one of its group, the stream of the API ends."""
@@ -208,7 +214,7 @@ class PageCache(Generic[T]):
         """
         self._drop_old_tasks()
         entry = self._tasks.get(key)
-        if entry is None:
+        if entry is None or (entry[1].done() and not _is_shareable(entry[1], is_lasting)):
             task = self._world.start_task(build(), name="shared page")
             entry = self._tasks[key] = (self._world.monotonic_s(), task)
             task.add_done_callback(lambda done: self._drop_unless_lasting(key, done, is_lasting))
@@ -216,8 +222,7 @@ class PageCache(Generic[T]):
 
     def _drop_unless_lasting(self, key: Hashable, done: asyncio.Task[T], is_lasting: Callable[[T], bool]) -> None:
         """Remove a reply that was built if others must not get it too."""
-        is_ok = not done.cancelled() and done.exception() is None and is_lasting(done.result())
-        if not is_ok and key in self._tasks and self._tasks[key][1] is done:
+        if not _is_shareable(done, is_lasting) and key in self._tasks and self._tasks[key][1] is done:
             del self._tasks[key]
 
     def _drop_old_tasks(self) -> None:
@@ -228,3 +233,8 @@ class PageCache(Generic[T]):
             if began_s > oldest_s and len(self._tasks) < MAX_PAGES:
                 return
             del self._tasks[key]
+
+
+def _is_shareable(done: asyncio.Task[T], is_lasting: Callable[[T], bool]) -> bool:
+    """Return whether the reply of a task that has ended may be sent to browsers that ask later."""
+    return not done.cancelled() and done.exception() is None and is_lasting(done.result())

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from wharf.cluster.state.tables import JOBS
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.steps import MAX_STEPS, Flow, Gate, Need
+from wharf.contract.model.times import to_datetime
 
 
 def a_run(job_id: str = "nightly") -> Job:
@@ -228,6 +230,22 @@ async def test_a_retry_of_a_stopped_run_needs_the_permission_to_submit_jobs() ->
 
         statuses = [
             (await callers[name].raw("PUT", "/v1/job/nightly/retry", {})).status for name in ("evaluators", "writers")
+        ]
+
+        assert statuses == [403, 200]
+
+
+@in_virtual_time
+async def test_a_rerun_of_a_stopped_job_needs_the_permission_to_submit_jobs() -> None:
+    async with ACluster() as cluster:
+        sweep = a_batch_job("nightly", a_group("points", array=GroupArray(size=2)))
+        callers = await with_callers(cluster, sweep, evaluators=EVALUATE, writers=SUBMIT)
+        await callers["management"].raw("DELETE", "/v1/job/nightly")
+        await pass_time(1)
+
+        statuses = [
+            (await callers[name].raw("PUT", "/v1/job/nightly/rerun", {"Indexes": "0-1"})).status
+            for name in ("evaluators", "writers")
         ]
 
         assert statuses == [403, 200]
@@ -505,3 +523,40 @@ async def test_a_list_of_jobs_has_the_progress_of_runs_and_arrays_if_it_is_reque
             assert (found["nightly"]["Elements"]["Waiting"], found["sweep"]["Elements"]["Waiting"]) == (2, 3)
             assert found["sweep"]["RunStatus"] == ""
         assert plain == {"nightly": False, "sweep": False, "release": False, "web": False}
+
+
+@in_virtual_time
+async def test_a_run_that_is_registered_again_counts_once_among_the_runs_of_its_flow() -> None:
+    async with ACluster() as cluster:
+        _, client = await with_jobs(cluster, a_flow())
+        run_id = (await client.put("/v1/job/release/dispatch", {}))["DispatchedJobID"]
+        path = f"/v1/job/{run_id.replace('/', '%2F')}"
+        await client.delete(path)
+        await pass_time(1)
+        run = await client.get(path)
+
+        for priority in (60, 70):
+            await client.put("/v1/jobs", {"Job": {**run, "Stop": False, "Priority": priority}})
+            await pass_time(1)
+            summary = await client.get("/v1/job/release/summary")
+            assert summary["Children"] == {"Pending": 1, "Running": 0, "Dead": 0}
+            await client.delete(path)
+            await pass_time(1)
+
+        assert (await client.get("/v1/job/release/summary"))["Children"] == {"Pending": 0, "Running": 0, "Dead": 1}
+
+
+@in_virtual_time
+async def test_two_backfills_at_the_same_time_report_each_run_as_created_once() -> None:
+    async with ACluster() as cluster:
+        server, client = await with_jobs(
+            cluster, a_periodic_job("nightly", a_group("build"), flow=Flow(overlap="queue"))
+        )
+        now = to_datetime(server.world.now_ns())
+        slots = {"From": (now - timedelta(days=3)).isoformat(), "To": now.isoformat()}
+
+        replies = await asyncio.gather(*(client.put("/v1/job/nightly/backfill", slots) for _ in range(2)))
+
+        created = [slot["JobID"] for reply in replies for slot in reply["Slots"] if not slot["Exists"]]
+        assert (len(created), len(set(created))) == (3, 3)
+        assert sum(reply["Created"] for reply in replies) == 3

@@ -10,6 +10,7 @@ from tests.builders import a_batch_job, a_parameterized_job
 from tests.kit.state import SECOND_NS, SETTINGS, AState
 from wharf.cluster.controllers.periodic import DueLaunch, LaunchSchedule, launch_if_due
 from wharf.cluster.operations.jobs.children import ChildJobResult
+from wharf.cluster.operations.jobs.periodic import launch_periodic_job
 from wharf.cluster.state.tables import EVALUATIONS, JOBS, PERIODIC_LAUNCHES
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.evaluations import EvaluationStatus
@@ -293,6 +294,26 @@ def test_a_launch_that_the_previous_leader_may_have_started_keeps_its_second() -
     record_last_launch(state, "2026-03-01T00:00:00")
 
     assert restore_schedule(state).take_due(state.now_ns) == [DueLaunch(KEY, at("2026-03-01T01:00:00") // SECOND_NS)]
+
+
+def test_a_new_leader_makes_up_for_no_launch_whose_child_a_backfill_had_created() -> None:
+    slot = at("2026-03-01T00:00:00")
+    state = a_state(periodic(), now="2026-02-28T23:30:00")
+    state.now_ns = slot
+    state.lead(
+        launch_periodic_job(
+            state.replica,
+            state.job("nightly"),
+            state.moment,
+            SETTINGS,
+            launch_time_s=slot // SECOND_NS,
+            is_backfill=True,
+        )
+    )
+    launch(state, slot // SECOND_NS)
+    state.now_ns = at("2026-03-01T00:30:00")
+
+    assert restore_schedule(state).take_due(state.now_ns) == []
 
 
 def test_a_job_that_was_never_due_has_no_missed_launches() -> None:

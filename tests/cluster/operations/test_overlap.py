@@ -6,17 +6,20 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_parameterized_job, a_periodic_job
-from tests.kit.state import SECOND_NS, SETTINGS, AState
+from tests.kit.state import SECOND_NS, SETTINGS, AState, Refused
 from wharf.cluster.controllers.periodic import DueLaunch, launch_if_due
+from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.jobs import overlap
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest, dispatch_job
 from wharf.cluster.operations.jobs.overlap import NEWEST, UnfinishedRun, find_run_ahead, list_unfinished, waits_in_queue
 from wharf.cluster.operations.jobs.periodic import force_periodic_launch
+from wharf.cluster.operations.jobs.registration import JobRegistration, JobWriteResult, register_job
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
 from wharf.cluster.state.formats import NEWEST_FORMAT
-from wharf.cluster.state.tables import CLUSTER_FORMAT, JOBS
+from wharf.cluster.state.tables import CLUSTER_FORMAT, EVALUATIONS, JOBS
 from wharf.contract.model.cluster import RecordFormat
-from wharf.contract.model.jobs.job import JobStatus
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.jobs.job import ChildrenSummary, JobStatus
 from wharf.contract.model.jobs.steps import Flow
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.refusal import Refusal
@@ -42,7 +45,9 @@ class AFlow(AState):
         return self.lead(force_periodic_launch(self.replica, "default", "nightly", self.moment, SETTINGS)).job_id
 
     def end(self, job_id: str) -> None:
-        self.put(JOBS.build_put(replace(self.job(job_id), status=JobStatus.DEAD)))
+        ended = [replace(each, status=EvaluationStatus.COMPLETE) for each in self.open_evaluations(job_id)]
+        stopped = replace(self.job(job_id), stop=True)
+        self.put_led(JOBS.build_put(stopped), *(EVALUATIONS.build_put(each) for each in ended))
 
     def ahead_of(self, job_id: str) -> str:
         job = self.job(job_id)
@@ -142,3 +147,56 @@ def test_overlap_replaces_prohibit_overlap() -> None:
     flow.launch_by_schedule()
 
     assert flow.launch_by_schedule() != ""
+
+
+# -- runs that begin again after their end
+
+
+def register_again(flow: AFlow, run_id: str) -> Decision[JobWriteResult]:
+    """Return the decision of another process that registers a changed run."""
+    job = replace(flow.job(run_id), meta={"again": "yes"}, stop=False)
+    return register_job(flow.replica, JobRegistration(job=job), flow.moment, SETTINGS)
+
+
+def test_a_launch_is_skipped_as_soon_as_an_ended_run_was_registered_again() -> None:
+    flow = AFlow("skip")
+    first = flow.launch_by_schedule()
+    flow.end(first)
+    flow.do(register_again(flow, first))
+
+    assert flow.launch_by_schedule() == ""
+    assert flow.summary("nightly").children == ChildrenSummary(pending=1)
+
+
+def test_a_launch_conflicts_with_a_run_that_is_registered_again_at_the_same_time() -> None:
+    flow = AFlow("queue")
+    first = flow.launch_by_schedule()
+    flow.end(first)
+    flow.now_ns += SECOND_NS
+    launch = force_periodic_launch(flow.replica, "default", "nightly", flow.moment, SETTINGS)
+    flow.do(register_again(flow, first))
+
+    with pytest.raises(Refused):
+        flow.lead(launch)
+
+
+def test_a_run_that_is_registered_again_conflicts_with_a_launch_at_the_same_time() -> None:
+    flow = AFlow("queue")
+    first = flow.launch_by_schedule()
+    flow.end(first)
+    registration = register_again(flow, first)
+    flow.force()
+
+    with pytest.raises(Refused):
+        flow.do(registration)
+
+
+def test_the_leader_counts_a_run_once_that_it_registers_again() -> None:
+    flow = AFlow("queue")
+    first = flow.launch_by_schedule()
+    flow.end(first)
+
+    flow.lead(register_again(flow, first))
+
+    assert flow.job(first).status is JobStatus.PENDING
+    assert flow.summary("nightly").children == ChildrenSummary(pending=1)

@@ -19,7 +19,7 @@ from wharf.cluster.operations.array_results import (
     has_open_elements,
 )
 from wharf.cluster.operations.derived_write_builder import DerivedWriteBuilder
-from wharf.cluster.operations.jobs.summaries import choose_counter, make_job_summary
+from wharf.cluster.operations.jobs.summaries import choose_counter, make_job_summary, move_child
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
@@ -38,7 +38,6 @@ from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.deployments import Deployment, DeploymentGroup
 from wharf.contract.model.evaluations import ELEMENT_TRIGGERS, Evaluation, EvaluationStatus
 from wharf.contract.model.jobs.job import (
-    ChildrenSummary,
     GroupSummary,
     Job,
     JobEnding,
@@ -207,8 +206,15 @@ def _add_job_changes(builder: DerivedWriteBuilder, key: JobKey) -> None:
         builder.put_record(
             JOBS, replace(job, status=advance_state(JOB_STATES, job.status, status, record_id=f"{key[0]}/{key[1]}"))
         )
-    if status is not old_status:
-        _add_parent_change(builder, job, old_status, status)
+    # An operation that begins a child again has counted it among those of its parent, with the status in the write.
+    is_counted = (
+        stored is not None
+        and bool(job.parent_id)
+        and builder.is_stored_by_operation(JOB_SUMMARIES, job.namespace, job.parent_id)
+    )
+    counted_status = job.status if is_counted else old_status
+    if status is not counted_status:
+        _add_parent_change(builder, job, counted_status, status)
 
 
 def _derive_outcome(builder: DerivedWriteBuilder, job: Job, status: JobStatus, stored: str) -> str:
@@ -277,7 +283,7 @@ def _add_parent_change(
         builder.get_record(JOB_SUMMARIES, child.namespace, child.parent_id) if child.parent_id else None
     )
     if parent is not None:
-        builder.put_record(JOB_SUMMARIES, _move_child(parent, old_status, new_status))
+        builder.put_record(JOB_SUMMARIES, move_child(parent, old_status, new_status))
 
 
 def _list_affected_jobs(builder: DerivedWriteBuilder) -> dict[JobKey, None]:
@@ -390,15 +396,3 @@ def _count_allocation(groups: dict[str, dict[str, int]], old: Allocation | None,
     elif counters["queued"]:
         counters["queued"] -= 1
     counters[choose_counter(new)] += 1
-
-
-def _move_child(summary: JobSummary, old_status: JobStatus | None, new_status: JobStatus) -> JobSummary:
-    """Return the parent's summary with one child moved from its old status to the new one.
-
-    An old status of `None`: it is new.
-    """
-    counters = msgspec.structs.asdict(summary.children or ChildrenSummary())
-    if old_status is not None:
-        counters[old_status.value] = max(0, counters[old_status.value] - 1)
-    counters[new_status.value] += 1
-    return replace(summary, children=ChildrenSummary(**counters))

@@ -25,6 +25,7 @@ class DerivedWriteBuilder:
         self._write = write
         self._changes = {(change.table, change.key): change for change in write.changes}
         """All changes of the write by (table name, key)."""
+        self._operation_keys = frozenset(self._changes)
         self._conditions = {(condition.table, condition.key): condition for condition in write.conditions}
         """All conditions of the write by (table name, key)."""
         self._changed_by_value: dict[tuple[str, str], dict[Any, dict[str, Any]]] = {}
@@ -37,6 +38,10 @@ class DerivedWriteBuilder:
         for change in write.changes:
             record = change.record if isinstance(change, PutRecord) else None
             self._changed.setdefault(change.table, {})[change.key] = record
+
+    def is_stored_by_operation(self, table: Table[Any], *key: str | int) -> bool:
+        """Return whether the original write, before any derived change, stores this record."""
+        return (table.name, table.build_key(*key)) in self._operation_keys
 
     def get_changes(self, table: Table[Any]) -> dict[str, Any]:
         """Return the changed records of a table by key; the value is `None` if the write deletes the record."""

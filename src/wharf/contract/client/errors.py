@@ -1,5 +1,6 @@
 """Errors of the client, one type for each refusal code. All are `Refusal`s with code and text, and also hold the status."""
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -132,8 +133,13 @@ def build_error(reply: ClientReply) -> RequestRefused:
     error = error_type(
         refusal.code, text, reply.status, reason=refusal.reason, retry_after_s=retry_after_s, detail=detail
     )
-    error.is_by_limiter = CODE_HEADER not in reply.headers and LIMITER_HEADER in reply.headers
+    error.is_by_limiter = is_by_limiter(reply.headers)
     return error
+
+
+def is_by_limiter(headers: Mapping[str, str]) -> bool:
+    """Return whether the rate limiter in front of the API sent a reply with an error status, because of these headers."""
+    return CODE_HEADER not in headers and LIMITER_HEADER in headers
 
 
 def _read_text(reply: ClientReply) -> str:

@@ -51,34 +51,47 @@ class SignInView(msgspec.Struct, frozen=True):
     providers: tuple[ProviderLink, ...]
     jwt_methods: tuple[str, ...]
     """The auth methods that accept a token of an identity provider."""
+    once: str = ""
+    """The secret of a one-time link to which a page of another site led: the person must confirm it."""
 
 
 async def show_sign_in(request: PageRequest) -> Page | Redirect:
     """Show the form for a token. With the secret of a one-time link (`once`), sign in at once.
 
     This is the only GET that changes something: the secret is worthless afterwards, and the redirect keeps it out of the
-    browser's history.
+    browser's history. If a page of another site leads here, the person must confirm it first: that page could otherwise sign
+    people in with a token of its author, who then reads what they enter.
     """
     next_url = check_next_url(request.query.get("next", ""))
     if not request.visitor.can_sign_in:
         return Redirect(next_url)
     if not request.visitor.is_protected:
         return await _build_page(request, next_url, UNPROTECTED_TEXT)
-    if once := request.query.get("once"):
-        try:
-            exchanged = await request.connect("").acl.tokens.exchange_one_time(once)
-        except (Forbidden, InvalidRequest):
-            return await _build_page(request, next_url, USED_LINK_TEXT)
-        return await start_session(request, request.connect(exchanged.token.secret_id), next_url)
-    return await _build_page(request, next_url, "")
+    once = request.query.get("once", "")
+    if once and not request.is_from_foreign_page:
+        return await _sign_in_by_link(request, once, next_url)
+    return await _build_page(request, next_url, "", once)
+
+
+async def _sign_in_by_link(request: PageRequest, once: str, next_url: str) -> Page | Redirect:
+    """Sign the browser in with the secret of a one-time link."""
+    try:
+        exchanged = await request.connect("").acl.tokens.exchange_one_time(once)
+    except (Forbidden, InvalidRequest):
+        return await _build_page(request, next_url, USED_LINK_TEXT)
+    return await start_session(request, request.connect(exchanged.token.secret_id), next_url)
 
 
 async def sign_in(request: PageRequest) -> Page | Redirect:
-    """Sign the browser in with the token of the form, which may be one of an identity provider (`method`)."""
+    """Sign the browser in with the token of the form, which may be one of an identity provider (`method`), or with a confirmed
+    one-time link.
+    """
     next_url = check_next_url(request.form.get("next", ""))
     token, method = request.form.get("token", "").strip(), request.form.get("method", "")
     if not request.visitor.is_protected:
         return await _build_page(request, next_url, UNPROTECTED_TEXT)
+    if once := request.form.get("once", ""):
+        return await _sign_in_by_link(request, once, next_url)
     if not token:
         return await _build_page(request, next_url, "Enter the secret of a token.")
     try:
@@ -128,7 +141,7 @@ def check_next_url(url: str) -> str:
     return url if OWN_PAGE.fullmatch(url) and "\\" not in url else FIRST_PAGE
 
 
-async def _build_page(request: PageRequest, next_url: str, error: str) -> Page:
+async def _build_page(request: PageRequest, next_url: str, error: str, once: str = "") -> Page:
     providers: tuple[ProviderLink, ...] = ()
     jwt_methods: tuple[str, ...] = ()
     if request.visitor.is_protected:
@@ -147,6 +160,7 @@ async def _build_page(request: PageRequest, next_url: str, error: str) -> Page:
         is_possible=request.visitor.is_protected,
         providers=providers,
         jwt_methods=jwt_methods,
+        once=once,
     )
     return Page("sign_in.html", "Sign in", view, status=400 if error else 200, has_menu=request.visitor.is_signed_in)
 

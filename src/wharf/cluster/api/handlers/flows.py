@@ -268,16 +268,22 @@ class FlowActions:
         )
         slots = list_slots(self._server.replica, backfill, self._server.world.now_ns())
         missing = [slot for slot in slots if not slot.exists]
+        created = {slot.job_id for slot in missing}
         index = 0
         for slot in () if body.plan else missing:
             launch = LaunchSlotRequest(backfill, slot, self._server.job_settings)
-            index = (await self._server.leader.call(LAUNCH_SLOT, launch)).index
+            result = await self._server.leader.call(LAUNCH_SLOT, launch)
+            index = max(index, result.index)
+            if not result.eval_id:
+                created.discard(slot.job_id)  # Another request has created it since.
         reply = FlowBackfillResponse(
             slots=tuple(
-                BackfilledSlot(time=to_datetime(each.launch_s * SECOND), job_id=each.job_id, exists=each.exists)
+                BackfilledSlot(
+                    time=to_datetime(each.launch_s * SECOND), job_id=each.job_id, exists=each.job_id not in created
+                )
                 for each in slots
             ),
-            created=len(missing),
+            created=len(created),
             index=index,
         )
         return ActionResult(reply, index or self._server.replica.index)

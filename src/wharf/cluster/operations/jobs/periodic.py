@@ -24,7 +24,7 @@ from wharf.contract.model.jobs.cron import CronError, load_zone
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, Periodic
 from wharf.contract.model.jobs.periodic import LaunchTimes, PeriodicLaunch
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.times import SECOND, to_datetime
 
@@ -96,20 +96,22 @@ def launch_periodic_job(
     """Return the decision that creates the child of the launch at `launch_time_s` (Unix seconds) and records the
     launch.
 
-    If the child exists already, because of two launches in one second, the decision evaluates it again. A backfill does not
-    change the record of the last launch, from which a new leader continues, and it does nothing to earlier runs. Raises if
-    `Flow.Overlap` does not allow another run.
+    If the child exists already, because of two launches in one second or a backfill, the decision evaluates it again. A
+    backfill does not change the record of the last launch, from which a new leader continues, and it does nothing to earlier
+    runs. Raises if `Flow.Overlap` does not allow another run.
     """
     child_id = make_launch_id(parent, launch_time_s)
-    stored = snapshot.get(JOBS, parent.namespace, child_id)
-    if stored is not None:
-        return _reevaluate_child(snapshot, stored, context, cause=cause)
-    child = replace(make_child_job(parent, child_id, context, settings), periodic=None)
-    child = replace(child, status=get_initial_status(child))
     builder = WriteBuilder(snapshot)
     if not is_backfill:
-        admit_run(builder, parent, child.id, context)
+        # Also for an existing child: a new leader would otherwise make up for the launch.
         _record_launch(builder, parent, launch_time_s)
+    stored = snapshot.get(JOBS, parent.namespace, child_id)
+    if stored is not None:
+        return _reevaluate_child(builder, stored, context, cause=cause)
+    child = replace(make_child_job(parent, child_id, context, settings), periodic=None)
+    child = replace(child, status=get_initial_status(child))
+    if not is_backfill:
+        admit_run(builder, parent, child.id, context)
     return store_child_job(
         builder,
         parent,
@@ -145,12 +147,14 @@ def _record_launch(builder: WriteBuilder, parent: Job, launch_time_s: int) -> No
 
 
 def _reevaluate_child(
-    snapshot: Replica, child: Job, context: DecisionContext, *, cause: str
+    builder: WriteBuilder, child: Job, context: DecisionContext, *, cause: str
 ) -> Decision[ChildJobResult]:
-    """Return the decision that evaluates an existing child job again."""
+    """Return the decision that evaluates an existing child job again. `builder` may already contain changes for the same write."""
     evaluation = make_job_evaluation(child, context, EvaluationTrigger.PERIODIC_JOB)
-    changes = [EVALUATIONS.build_put(evaluation)] if evaluation is not None else []
-    write = Write(
-        "job-evaluated", Cause(CauseKind.REQUEST, cause), changes, [snapshot.build_record_condition(JOBS, child)]
+    if evaluation is not None:
+        builder.put(EVALUATIONS, evaluation)
+    builder.require_unchanged_record(JOBS, child)
+    return Decision(
+        builder.build("job-evaluated", Cause(CauseKind.REQUEST, cause)),
+        lambda index: make_child_result(index, child.id, child.create_index, evaluation),
     )
-    return Decision(write, lambda index: make_child_result(index, child.id, child.create_index, evaluation))

@@ -52,6 +52,7 @@ class RerunRequest(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False  # The elements that failed or were canceled.
     indexes: str = ""  # These elements, such as `3,7-9`.
     is_management: bool = True  # The caller may run elements even while registration is disabled.
+    may_start: bool = True  # The caller may start a stopped job, which is a new version of it.
     cause: str = ""
 
 
@@ -79,6 +80,11 @@ def rerun_elements(
         raise not_found(f'job "{request.job_id}" not found')
     if job.has_steps:
         raise invalid_request(f'job "{job.id}" is a run: `wharf flow retry {job.id}` runs its steps again')
+    if job.stop and not request.may_start:
+        raise Refusal(
+            RefusalCode.FORBIDDEN,
+            f'job "{job.id}" is stopped, and a rerun starts it again: the token needs the capability register-job too',
+        )
     if bool(request.failed) == bool(request.indexes):
         raise invalid_request("select elements either by Failed or by Indexes")
     if job.stop and not all(group.array is not None for group in job.groups):

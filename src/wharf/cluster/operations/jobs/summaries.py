@@ -14,7 +14,7 @@ from wharf.cluster.operations.decision import Decision
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, CHILDREN_OF_JOB, JOB_SUMMARIES, JOBS
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
-from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobSummary
+from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobStatus, JobSummary
 from wharf.contract.model.log import KEY_SEPARATOR, WRITE_INDEX, Cause, CauseKind, Condition, PutRecord, Write
 
 # The counter of a summary for each client status. The last two are never decremented.
@@ -127,3 +127,15 @@ def count_children(children: Iterable[Job]) -> ChildrenSummary:
     for child in children:
         counters[child.status.value] += 1
     return ChildrenSummary(**counters)
+
+
+def move_child(summary: JobSummary, old_status: JobStatus | None, new_status: JobStatus) -> JobSummary:
+    """Return the parent's summary with one child moved from its old status to the new one.
+
+    An old status of `None`: it is new.
+    """
+    counters = asdict(summary.children or ChildrenSummary())
+    if old_status is not None:
+        counters[old_status.value] = max(0, counters[old_status.value] - 1)
+    counters[new_status.value] += 1
+    return replace(summary, children=ChildrenSummary(**counters))

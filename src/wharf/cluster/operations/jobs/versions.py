@@ -11,8 +11,11 @@ from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.jobs.arrays import add_attempt
+from wharf.cluster.operations.jobs.overlap import get_overlap
+from wharf.cluster.operations.jobs.summaries import move_child
+from wharf.cluster.operations.run_changes import must_begin_run
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
+from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_SUMMARIES, JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
 from wharf.contract.model.body_limits import find_name_problem
 from wharf.contract.model.jobs.job import Job, JobStatus, JobType, VersionTag
 from wharf.contract.model.jobs.step_states import StepCause
@@ -142,6 +145,7 @@ def store_version(
     stored = builder.snapshot.get(JOBS, job.namespace, job.id)
     if starts_arrays:
         add_attempt(builder, job, stored, stop_cause=stop_cause)
+        job = _count_begun_run(builder, job, stored)
     builder.put(JOBS, job)
     builder.require_unchanged_key(JOBS, job.namespace, job.id)
     if stored is not None and job.version == stored.version:
@@ -159,6 +163,22 @@ def store_version(
         builder.require_unchanged_record(JOB_VERSIONS, version)
         if builder.snapshot.get(JOB_SUBMISSIONS, *key) is not None:
             builder.delete(JOB_SUBMISSIONS, *key)
+
+
+def _count_begun_run(builder: WriteBuilder, job: Job, stored: Job | None) -> Job:
+    """Return a run of a flow with `Overlap` that begins again after its end as one that has not ended, and count it as such.
+
+    Launches count the runs that have not ended, and change the counts of the flow. So neither they nor other runs that begin
+    again miss this run: they see it, or one of the writes conflicts (record 0345).
+    """
+    is_ended_run = stored is not None and stored.parent_id and stored.status is JobStatus.DEAD and get_overlap(job)
+    if not is_ended_run or job.stop or not must_begin_run(stored, job):
+        return job
+    flow = builder.snapshot.get(JOB_SUMMARIES, job.namespace, job.parent_id)
+    if flow is not None:
+        builder.put(JOB_SUMMARIES, move_child(flow, JobStatus.DEAD, JobStatus.PENDING))
+    builder.require_unchanged_key(JOB_SUMMARIES, job.namespace, job.parent_id)
+    return replace(job, status=JobStatus.PENDING)
 
 
 def _find_current_version(snapshot: Replica, new: Job) -> Job | None:

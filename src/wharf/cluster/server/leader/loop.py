@@ -183,7 +183,9 @@ class LeaderLoop:
         try:
             async with self._term.write_lock:
                 write = build_derived_write(self._follower.replica, jobs, Cause(CauseKind.TIMER, "settle"))
-                is_done = write is None or not isinstance(await self._term.commit(write), WriteConflict)
+                is_done = write is None or not isinstance(
+                    await self._term.commit(write, is_derived=True), WriteConflict
+                )
                 self._settle_size.grow()
         except Refusal as refusal:
             if refusal.code is not RefusalCode.TOO_LARGE:

@@ -66,25 +66,27 @@ class LeaderTerm:
         """How many evaluations, with their derived changes, fit in a write that also changes a node."""
         return max(1, (self.max_changes - CHANGES_PER_NODE) // CHANGES_PER_EVALUATION)
 
-    def build_leader_write(self, write: Write) -> Write:
+    def build_leader_write(self, write: Write, *, is_derived: bool = False) -> Write:
         """Return the write with its derived changes and the condition that this server still leads.
 
-        Raises `Refusal` if it does not lead.
+        `is_derived`: the write contains only derived changes. They must not be derived again, because that would count them
+        twice. Raises `Refusal` if this server does not lead.
         """
         if self.leadership is None or not self.is_leading:
             raise no_leader()
-        derived = add_derived_changes(self._follower.replica, write)
+        derived = write if is_derived else add_derived_changes(self._follower.replica, write)
         return replace(derived, conditions=[*derived.conditions, self.leadership.build_condition()])
 
     async def commit(
-        self, write: Write, *, meanwhile: Callable[[], Awaitable[None]] | None = None
+        self, write: Write, *, meanwhile: Callable[[], Awaitable[None]] | None = None, is_derived: bool = False
     ) -> Committed | WriteConflict:
         """Commit a write as leader, then wait until the replica contains it or the conflicting write.
 
-        The caller holds `write_lock`. `meanwhile` runs while the log processes the write.
+        The caller holds `write_lock`. `meanwhile` runs while the log processes the write. `is_derived`: see
+        `build_leader_write`.
         """
         assert self.write_lock.locked(), "the caller must hold write_lock"
-        outcome = await self._writer.commit(self.build_leader_write(write), meanwhile=meanwhile)
+        outcome = await self._writer.commit(self.build_leader_write(write, is_derived=is_derived), meanwhile=meanwhile)
         if isinstance(outcome, Committed):
             await self._follower.wait_until_applied(outcome.index)
         else:

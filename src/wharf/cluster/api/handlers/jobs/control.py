@@ -185,6 +185,7 @@ class JobControlActions:
             failed=body.failed,
             indexes=body.indexes,
             is_management=has_management_token(request),
+            may_start=request.has_permission(permissions.REGISTER_JOB, namespace=request.namespace),
             cause=request.id,
         )
         result = await self._server.writer.execute(
