@@ -276,7 +276,8 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
     assert refusal.err.startswith("wharf: Permission denied: the request had no token; it needs ")
     assert (reads.code, writes.code, own_token) == (0, 1, "me\n")
     assert writes.err == (
-        'wharf: Permission denied: token "me" lacks the capability submit-job (or register-job) in any namespace; '
+        'wharf: Permission denied: token "me" lacks the capability submit-job (or register-job) in namespace "default" or '
+        "any other; "
         "`wharf acl token self` shows the token\n"
     )
     assert status.splitlines()[1] == "Nodes   not visible to this token"

@@ -5,19 +5,22 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from http.server import ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 
+from tests.http_servers import QuietHandler, serving
 from tests.waiting import wait_on_loop_until
-from wharf.cli.alloc.exec import run_interactive_command
+from wharf.cli.alloc.exec import PERMISSION_DENIED_TEXT, run_interactive_command
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.waiting_notices import NOTICE_DELAY_S
-from wharf.contract.client import ClientSettings
+from wharf.contract.client import ClientSettings, SyncClient, connect
 from wharf.contract.client.exec import RunningCommand
+from wharf.contract.client.relay.websockets import CLOSE_POLICY_VIOLATION
 from wharf.contract.wire.allocations.exec import encode_input
 from wharf.world import RealWorld
 
@@ -54,13 +57,31 @@ class SlowSocket:
         return
 
 
-def run_command(socket: SlowSocket, *, is_tty: bool = False) -> None:
+class DeniedSocket(SlowSocket):
+    """A websocket that the server closes, because the token lacks a permission."""
+
+    close_code = CLOSE_POLICY_VIOLATION
+    close_reason = PERMISSION_DENIED_TEXT
+
+    async def receive(self) -> str | None:
+        return None
+
+
+def run_command(
+    socket: SlowSocket,
+    *,
+    is_tty: bool = False,
+    settings: ClientSettings | None = None,
+    client: SyncClient | None = None,
+) -> None:
     @asynccontextmanager
     async def open_command() -> AsyncIterator[RunningCommand]:
         yield RunningCommand(socket)
 
-    session: Any = SimpleNamespace(world=WORLD, settings=ClientSettings())
-    run_interactive_command(session, open_command(), is_tty=is_tty, should_forward_input=False, node_name="n7")
+    session: Any = SimpleNamespace(world=WORLD, settings=settings or ClientSettings(), client=client)
+    run_interactive_command(
+        session, open_command(), is_tty=is_tty, should_forward_input=False, node_name="n7", namespace="web"
+    )
 
 
 def test_a_command_at_a_frozen_node_says_what_it_waits_for_and_ends_with_the_name_of_the_node(
@@ -77,6 +98,27 @@ def test_a_command_that_the_node_has_begun_may_be_silent_without_a_line(capsys: 
         run_command(SlowSocket("{}"))
 
     assert capsys.readouterr().err == ""
+
+
+class TokenHandler(QuietHandler):
+    """Replies with the token of the caller."""
+
+    def do_GET(self) -> None:
+        assert self.path.startswith("/v1/acl/token/self"), self.path
+        self.reply(200, b'{"AccessorID": "a1", "Name": "reader"}')
+
+
+def test_a_denial_names_the_token_the_namespace_and_the_capabilities() -> None:
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), TokenHandler)) as server:
+        settings = ClientSettings(addresses=(f"http://127.0.0.1:{server.server_port}",), token="some-secret")
+        with connect(settings) as client, pytest.raises(CliError) as caught:
+            run_command(DeniedSocket(), settings=settings, client=client)
+
+    assert str(caught.value.message) == (
+        'Permission denied: token "reader" lacks the capability alloc-exec in namespace "web", or alloc-node-exec there, '
+        "which is also needed if the task can access the files of its node, as with raw_exec; "
+        "`wharf acl token self` shows the token"
+    )
 
 
 @pytest.fixture

@@ -105,6 +105,7 @@ def test_a_tree_of_all_fields_has_a_line_for_each(terminal: Terminal) -> None:
     ("path", "hint"),
     [
         ("gruop.count", "did you mean `wharf job explain-field group.count`?"),
+        ("driver.docker", "did you mean `wharf job explain-field docker`?"),
         ("qqqqqqqq", "`wharf job explain-field` lists the fields of a job"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.http_servers import QuietHandler, serving
-from wharf.contract.wire.errors import REASON_HEADER
+from wharf.contract.wire.errors import DETAIL_HEADER, REASON_HEADER, encode_detail
 
 CONTENT = bytes(range(256)) * 40
 TIME = "2026-11-29T10:00:00Z"
@@ -34,6 +34,8 @@ class StandIn:
         """The allocations replaced earlier ones, which failed."""
         self.missing: tuple[str, str] | None = None
         """The text and the reason of the refusal of the requested file; `None`: it exists."""
+        self.denial = ""
+        """The reason of the denial of the requested file; empty: it may be read."""
         self.names: list[str] = []
         """The names of the files in the folder `out`."""
         self.cut_after: list[int] = []
@@ -63,6 +65,8 @@ def build_handler(stand_in: StandIn) -> type[QuietHandler]:
                 self.send_header("content-length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text.encode())
+            except PermissionError:
+                self.reply(403, b"Permission denied", (DETAIL_HEADER, encode_detail(stand_in.denial)))
             else:
                 self.reply(200, body)
 
@@ -76,6 +80,8 @@ def build_handler(stand_in: StandIn) -> type[QuietHandler]:
                 replaced = {"ID": f"1{newest[0]['ID'][1:]}", "ClientStatus": "failed", "CreateIndex": 0}
                 return [newest[0] | {"CreateIndex": 10}, newest[0] | replaced, *newest[1:]]
             if path.startswith("/v1/client/fs/stat/"):
+                if stand_in.denial:
+                    raise PermissionError
                 if stand_in.missing is not None:
                     text, reason = stand_in.missing
                     raise _MissingError(text, reason)
@@ -243,6 +249,15 @@ def test_a_file_that_cannot_be_fetched_names_what_exists_or_what_to_do(
 
     assert process.returncode == 1
     assert message in process.stderr
+
+
+def test_a_denial_names_what_the_token_lacks(stand_in: StandIn, tmp_path: Path) -> None:
+    stand_in.denial = 'token "ci" lacks the capability read-fs in namespace "default" or any other'
+
+    process = fetch(stand_in, tmp_path / "to")
+
+    assert process.returncode == 1
+    assert process.stderr == f"wharf: job.train[0]: Permission denied: {stand_in.denial}\n"
 
 
 def test_files_of_failed_attempts_can_be_fetched_after_a_rerun(stand_in: StandIn, tmp_path: Path) -> None:

@@ -42,6 +42,18 @@ def test_a_misspelled_step_is_shown_in_its_line(terminal: Terminal, tmp_path: Pa
     assert f'{file}:11:16: group.depends.on: The job has no group "biuld": did you mean "build"?' in result.err
 
 
+def test_mistakes_of_steps_are_in_the_order_of_their_lines(terminal: Terminal, tmp_path: Path) -> None:
+    text = RUN.replace('["build"]', '["build", "biuld"]').replace(
+        'group "build" {', 'group "build" {\n    depends = ["ship"]'
+    )
+    file = write_file(tmp_path, text, "run.hcl")
+
+    errors = terminal.run("job", "validate", file).err.splitlines()
+    places = [line.removeprefix("wharf: ").split(": ")[0] for line in errors if file in line]
+
+    assert places == [f"{file}:12:16", f"{file}:12:25"]
+
+
 def test_a_plan_says_what_a_step_waits_for(terminal: Terminal, tmp_path: Path) -> None:
     file = write_file(tmp_path, RUN, "run.hcl")
 

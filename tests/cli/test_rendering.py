@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from wharf.cli.alloc.group import format_event, list_ports
+from wharf.cli.common.node_reasons import list_node_reasons
 from wharf.cli.common.rendering import (
     MAX_PROSE_LINES,
     natural_sort_key,
@@ -23,6 +24,7 @@ from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.placement_reasons import list_placement_failures
 from wharf.contract.model.allocations.resources import AllocatedPort
 from wharf.contract.model.allocations.task_states import TaskEventView
+from wharf.contract.model.explanations import GroupExplanation, Shortage
 from wharf.contract.model.times import format_rounded_duration
 
 S = 1_000_000_000
@@ -204,6 +206,15 @@ def test_a_task_killed_for_lack_of_memory_is_marked() -> None:
         format_event(killed),
         format_event(out_of_memory),
     ]
+
+
+@pytest.mark.parametrize(("missing", "text"), [(1, "at least 1 core missing"), (2, "at least 2 cores missing")])
+def test_one_missing_core_is_named_in_the_singular(missing: int, text: str) -> None:
+    group = GroupExplanation(
+        group="web", exhausted=(Shortage(dimension="cores", nodes=1, missing=missing, unit="cores"),)
+    )
+
+    assert list_node_reasons(group) == [f"too few cores on 1 node, {text}"]
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 100])

@@ -2,20 +2,25 @@
 
 import re
 
+from msgspec.structs import replace
+
 from tests.builders import a_group, a_job, a_task
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import commit
+from tests.kit.state import an_evaluation
 from tests.kit.virtual_time import in_virtual_time
 from tests.web.browsing import a_browser
-from wharf.cluster.state.tables import DEPLOYMENTS, JOB_SUMMARIES, JOBS
+from wharf.cluster.state.tables import DEPLOYMENTS, EVALUATIONS, JOB_SUMMARIES, JOBS
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
+from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus, JobSummary
+from wharf.contract.model.jobs.lock_waits import LockWait
 from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.waiting_queue import QueueReason, QueueReasonKind, QueueReasons
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.limits import LimiterStatus
-from wharf.web.pages.overview import MAX_RECORDS
-from wharf.web.views.overview import build_overview
+from wharf.web.views.overview import MAX_RECORDS, build_overview
 from wharf.web.views.queue import describe_quota_wait
 
 
@@ -92,3 +97,100 @@ def test_the_failed_allocations_of_a_job_that_ran_again_are_those_of_all_attempt
 
     assert describe(3) == "3 allocations failed or lost"
     assert describe(6) == "6 allocations failed or lost, in all attempts together"
+
+
+def build_reason(kind: QueueReasonKind, name: str, count: int) -> QueueReason:
+    return QueueReason(kind=kind, name=name, count=count, job_id="oldest", namespace="default", waiting_since=1)
+
+
+def test_many_waiting_jobs_are_shown_by_their_reasons() -> None:
+    reasons = QueueReasons(
+        reasons=(
+            build_reason(QueueReasonKind.RESOURCE, "memory", 1_200),
+            build_reason(QueueReasonKind.CONSTRAINT, "${attr.kernel.name} = linux", 40),
+            build_reason(QueueReasonKind.NODES, "gpu", 30),
+            build_reason(QueueReasonKind.QUOTA, "team", 20),
+            build_reason(QueueReasonKind.LOCK, "production", 10),
+            build_reason(QueueReasonKind.PARENT, "nightly", 1),
+        ),
+        count=1_305,
+        others=4,
+    )
+
+    view = build_overview(
+        [],
+        [],
+        [],
+        [],
+        [],
+        "leader",
+        LimiterStatus(is_enabled=False),
+        (),
+        60_000_000_000,
+        has_ready_nodes=True,
+        reasons=reasons,
+    )
+
+    assert [trouble.text for trouble in view.troubles] == [
+        "1,200 jobs wait for capacity: not enough memory on the nodes that suit them",
+        "40 jobs wait for a suitable node: ${attr.kernel.name} = linux excludes most nodes",
+        "30 jobs wait for a node: none in the pool gpu is ready in their datacenters",
+        "20 jobs wait for capacity: the quota team allows no more",
+        "10 jobs wait for the lock production",
+        "5 more jobs wait for other reasons",
+    ]
+    assert view.troubles[0].detail == "oldest waits longest, for 59s"
+
+
+@in_virtual_time
+async def test_all_waiting_jobs_are_counted_if_more_wait_than_one_read_returns() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        job = a_job("big")
+        await commit(
+            server,
+            *(
+                EVALUATIONS.build_put(
+                    replace(
+                        an_evaluation(job), id=f"00000000-0000-0000-0000-{number:012}", job_id=f"job-{number}",
+                        status=EvaluationStatus.BLOCKED, waiting_since=number,
+                        failed_tg_allocs={"web": AllocMetric(nodes_evaluated=1, dimension_exhausted={"cpu": 1})},
+                    )
+                )
+                for number in range(1, MAX_RECORDS + 51)
+            ),
+        )  # fmt: skip
+
+        text = (await a_browser(server).get("/ui")).text
+
+        assert "150 jobs wait for capacity: not enough cpu on the nodes that suit them" in text
+        assert "job-1 waits longest" in text
+
+
+def test_a_count_of_records_that_were_not_all_read_says_so() -> None:
+    jobs = [
+        JobStub(
+            id=f"job-{number}", type="batch", status="dead", group_count_sum=1, job_summary=summary, modify_index=number
+        )
+        for number in range(MAX_RECORDS)
+        for _, summary in [build_failed_job(f"job-{number}")]
+    ]
+
+    view = build_overview([], [], [], jobs, [], "leader", LimiterStatus(is_enabled=False), (), 0, has_ready_nodes=True)
+
+    assert view.troubles[-1].text == "At least 95 more jobs failed"
+
+
+def test_a_job_that_waits_for_a_lock_or_a_sibling_does_not_wait_for_capacity() -> None:
+    waiting = an_evaluation(a_job("deploy"))
+    for_lock = replace(waiting, lock_waits=(LockWait(step="ship", key="production"),), status=EvaluationStatus.BLOCKED)
+    for_sibling = replace(waiting, waits_behind="nightly", status=EvaluationStatus.BLOCKED)
+
+    view = build_overview(
+        [for_lock, for_sibling], [], [], [], [], "leader", LimiterStatus(is_enabled=False), (), 0, has_ready_nodes=True
+    )
+
+    assert [trouble.text for trouble in view.troubles] == [
+        "deploy waits for the lock production",
+        "deploy waits for a running child of nightly to end",
+    ]

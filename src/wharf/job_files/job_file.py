@@ -87,10 +87,12 @@ class JobFile:
         """The JSON pointers of the fields whose values come from sensitive variables."""
         return write_pointers(self.parsed.sensitive_paths)
 
-    def format_errors(self, text: str) -> str:
-        """Return the server's validation errors with their places in this file."""
+    def format_errors(self, *texts: str) -> str:
+        """Return the server's validation errors with their places in this file, sorted by them."""
+        issues = [issue for text in texts for issue in parse_validation_issues(text)]
+        issues.sort(key=self._find_offset)
         # Several groups may inherit one field of the job: its problem is reported once.
-        lines = dict.fromkeys(self._format_issue(issue) for issue in parse_validation_issues(text))
+        lines = dict.fromkeys(self._format_issue(issue) for issue in issues)
         return self.parsed.hidden.hide("\n".join(lines))
 
     def format_warning(self, warning: str) -> str:
@@ -116,6 +118,10 @@ class JobFile:
                 if not self.parsed.is_sensitive(path)
             ),
         ]
+
+    def _find_offset(self, issue: ValidationIssue) -> int:
+        """Return where the field of a validation problem is in the file; 0 if the problem names no field."""
+        return self.parsed.find_place(find_origin(self.document, issue.field_path)).start if issue.field_path else 0
 
     def _format_issue(self, issue: ValidationIssue) -> str:
         """Return one validation problem with its place; a number error of a duration field names the format."""

@@ -222,5 +222,7 @@ def _suggest(fields: list[SchemaField], parts: list[str]) -> str:
             continue
         nearest = find_nearest_name(part, _list_names(candidates), min_similarity=0.6)
         nearest = nearest or find_nearest_name(part, _list_names(fields), min_similarity=0.6)
+        if nearest == part:  # It is the name of a field elsewhere, without these outer parts.
+            outer = []
         return ".".join([*outer, nearest, *parts[position + 1 :]]) if nearest else ""
     return ""

@@ -59,6 +59,31 @@ def test_a_denial_tells_an_invalid_token_from_a_weak_one(kind: CallerKind, text:
     assert describe_denial(make_caller(kind), permissions.READ_JOB, namespace="web") == text
 
 
+@pytest.mark.parametrize(
+    ("permission", "namespace", "text"),
+    [
+        (permissions.READ_JOB, "web", 'the capability read-job in namespace "web" or any other'),
+        (permissions.READ_JOB, "*", "the capability read-job in any namespace"),
+        (permissions.READ_JOB, "", "the capability read-job in any namespace"),
+        (permissions.WRITE_VARIABLE, "web", 'the capability write on any variable in namespace "web" or any other'),
+        (permissions.READ_NODE_POOL, "web", "the capability read on any node pool"),
+        (permissions.MOUNT_HOST_VOLUME_READ_WRITE, "", "the capability mount-readwrite on any host volume"),
+    ],
+)
+def test_a_denial_for_every_object_names_the_namespace_of_the_request(
+    permission: Permission, namespace: str, text: str
+) -> None:
+    denial = describe_denial(make_caller(), permission, namespace=namespace, is_anywhere=True)
+
+    assert denial == f'token "ci" lacks {text}'
+
+
+def test_a_request_without_a_token_needs_the_permission_only_in_its_namespace() -> None:
+    text = describe_denial(make_caller(CallerKind.ANONYMOUS), permissions.READ_JOB, namespace="web", is_anywhere=True)
+
+    assert text == 'the request had no token; it needs the capability read-job in namespace "web"'
+
+
 def test_a_token_without_a_name_is_named_by_its_accessor_id() -> None:
     text = describe_denial(make_caller(name=""), permissions.READ_NODE)
 

@@ -1,5 +1,6 @@
 """The queue of jobs that wait for capacity: its order, and what callers without access to a namespace see of it."""
 
+import itertools
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import DENIED, get, read, status_and_text
 from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.cluster.operations.waiting_queue import MAX_REASONS
 from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, JOBS, NAMESPACES, NODES
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.evaluations import EvaluationStatus
@@ -28,8 +30,7 @@ def build_waiting(name: str, *, since: int, namespace: str = "default", **fields
         id=f"00000000-0000-0000-0000-{since:012}",
         status=EvaluationStatus.BLOCKED,
         waiting_since=since,
-        failed_tg_allocs={"web": AllocMetric(coalesced_failures=2)},
-        **fields,
+        **{"failed_tg_allocs": {"web": AllocMetric(coalesced_failures=2)}, **fields},
     )
     return [JOBS.build_put(job), EVALUATIONS.build_put(evaluation)]
 
@@ -113,3 +114,59 @@ async def test_an_invalid_place_or_limit_is_refused() -> None:
         assert replies == [
             (400, "place: the first place is 1, got 0"), (400, "limit: expected a number from 1 to 500, got 501"),
         ]  # fmt: skip
+
+
+@in_virtual_time
+async def test_waiting_jobs_are_counted_by_their_reasons_with_the_one_that_waits_longest() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        lacks: dict[str, Any] = {
+            "failed_tg_allocs": {"web": AllocMetric(nodes_evaluated=2, dimension_exhausted={"cpu": 1, "memory": 2})}
+        }
+        await commit(
+            server,
+            NAMESPACES.build_put(Namespace(name="other")),
+            *build_waiting("newer", since=300, **lacks),
+            *build_waiting("older", since=200, namespace="other", **lacks),
+            *build_waiting("limited", since=100, quota_limit_reached="team"),
+        )
+
+        reasons = read(await get(server, "/v1/queue/reasons", "stale=true&namespace=*"))
+
+        fields = ("Kind", "Name", "Count", "JobID", "Namespace", "WaitingSince")
+        assert [tuple(reason[field] for field in fields) for reason in reasons["Reasons"]] == [
+            ("resource", "memory", 2, "older", "other", 200),
+            ("quota", "team", 1, "limited", "default", 100),
+        ]
+        assert (reasons["Count"], reasons["Others"]) == (3, 0)
+
+
+@in_virtual_time
+async def test_reasons_are_counted_only_in_namespaces_that_the_caller_may_read() -> None:
+    async with ACluster() as cluster:
+        server = await a_queue(cluster)
+        enable_acl(server)
+        reader, stranger = await a_token(server, READ_DEFAULT), await a_token(server)
+        await pass_time(1.0)  # A stale read does not wait for the tokens.
+
+        of_all = read(await get(server, "/v1/queue/reasons", "stale=true&namespace=*", headers=reader))
+        denied = await get(server, "/v1/queue/reasons", "stale=true&namespace=*", headers=stranger)
+
+        assert of_all["Count"] == 3
+        assert status_and_text(denied) == DENIED
+
+
+@in_virtual_time
+async def test_a_reply_lists_the_most_frequent_of_many_reasons_and_counts_the_others() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server(leads=False)
+        names = [f"q{number % (MAX_REASONS + 1):02}" for number in range(MAX_REASONS + 11)]
+        changes = (
+            build_waiting(f"job-{since}", since=since, quota_limit_reached=name) for since, name in enumerate(names, 1)
+        )
+        await commit(server, *itertools.chain.from_iterable(changes))
+
+        reasons = read(await get(server, "/v1/queue/reasons", "stale=true"))
+
+        assert (len(reasons["Reasons"]), reasons["Count"], reasons["Others"]) == (MAX_REASONS, MAX_REASONS + 11, 1)
+        assert reasons["Reasons"][0]["Count"] == 2

@@ -6,7 +6,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import a_batch_job, a_task
+from tests.builders import a_batch_job, a_group, a_task
 from tests.cluster.scheduling.test_job_needs import IMPORT, Cluster, needing
 from tests.cluster.scheduling.test_runs import Run, a_step
 from tests.kit.state import SETTINGS
@@ -17,6 +17,7 @@ from wharf.cluster.operations.run_views import build_run_view
 from wharf.cluster.state.tables import ARRAY_ATTEMPTS, JOBS
 from wharf.contract.model.explanations import JobExplanation, WaitReason
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
+from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.resources import Resources
 from wharf.contract.model.jobs.steps import Flow, Gate, Need
 from wharf.contract.model.log import WRITE_INDEX
@@ -29,6 +30,11 @@ def explain(run: Run) -> JobExplanation:
 
 def texts(run: Run) -> dict[str, str]:
     return {each.step: each.text for each in explain(run).steps}
+
+
+def a_large_group(name: str) -> TaskGroup:
+    """Return a group that fits on no node."""
+    return a_group(name, a_task(resources=Resources(cpu=1_000_000, memory_mb=10)))
 
 
 def test_a_step_that_waits_for_capacity_is_the_end_of_the_chain() -> None:
@@ -123,6 +129,52 @@ def test_a_run_that_a_job_skipped_is_not_retried_until_that_job_ended_otherwise(
     )
     view = build_run_view(cluster.replica, cluster.job("report"))
     assert (view.unmet_jobs, view.has_unsuccessful_steps) == (("import",), False)
+
+
+def test_a_job_that_waits_for_a_job_names_what_that_one_waits_for() -> None:
+    cluster = Cluster(a_batch_job("import", a_large_group("load")))
+    cluster.submit(needing("import"))
+
+    text = explain_job(cluster.replica, "default", "report").text
+
+    assert text.startswith(
+        "report waits: work waits for the end of import, which waits for resources: load lacks 1 allocation: "
+        "the only node cannot run one"
+    )
+
+
+def test_a_chain_of_jobs_and_steps_is_followed_to_its_end() -> None:
+    cluster = Cluster(a_batch_job("import", a_large_group("load"), a_group("check", depends=(Need(on="load"),))))
+    cluster.submit(needing("import"))
+    cluster.submit(needing("report", id="mail"))
+
+    text = explain_job(cluster.replica, "default", "mail").text
+
+    assert text.startswith(
+        "mail waits: work waits for the end of report, which waits: work waits for the end of import, which waits: check "
+        "waits for load, which waits for resources: load lacks 1 allocation"
+    )
+
+
+def test_a_long_chain_of_jobs_is_followed_up_to_a_limit() -> None:
+    cluster = Cluster(a_batch_job("import", a_large_group("load")))
+    for before, name in itertools.pairwise(["import", "a", "b", "c", "d"]):
+        cluster.submit(needing(before, id=name))
+
+    assert explain_job(cluster.replica, "default", "d").text == (
+        "d waits: work waits for the end of c, which waits: work waits for the end of b, which waits: work waits for the "
+        "end of a"
+    )
+
+
+def test_a_job_that_waits_for_several_names_only_those_that_have_not_ended() -> None:
+    cluster = Cluster(IMPORT, a_batch_job("fetch", a_step("get")), a_batch_job("load", a_large_group("load")))
+    cluster.submit(needing("fetch", "import", "load"))
+    cluster.end("fetch")
+
+    text = explain_job(cluster.replica, "default", "report").text
+
+    assert text.startswith("report waits: work waits for the end of import, load; import has 1 allocation placed")
 
 
 def test_a_run_whose_failed_steps_run_again_names_the_retry() -> None:

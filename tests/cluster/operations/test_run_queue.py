@@ -181,7 +181,9 @@ def test_the_explanation_of_a_queued_run_names_the_run_before_it() -> None:
     flow = AFlow("queue")
     first, second = flow.launch(), flow.launch()
 
-    assert explain_job(flow.replica, "default", second).text == f"{second} waits: build waits for the end of {first}"
+    assert explain_job(flow.replica, "default", second).text == (
+        f"{second} waits: build waits for the end of {first}, which has 1 allocation placed but not started yet"
+    )
 
 
 def test_the_explanation_of_a_replaced_run_names_the_run_that_took_its_place() -> None:

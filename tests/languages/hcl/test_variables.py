@@ -347,6 +347,13 @@ def test_var_alone_is_the_object_of_all_variables() -> None:
     assert (["a", "b"], 1) == (to_plain(attributes["a"].value), attributes["b"].value)
 
 
+def test_a_variable_with_a_wrong_value_is_named_once_among_the_known_ones() -> None:
+    rule = ["type = number", "default = 0", "validation {", "condition = var.v > 0", 'error_message = "Positive."', "}"]
+    text = f'{declare(*rule)}\nvariable "w" {{\n default = 1\n}}\njob "j" {{\n a = var.nope\n}}'
+
+    assert find_errors(text).endswith("the variables are v, w")
+
+
 def test_an_undeclared_variable_is_an_error_at_its_use() -> None:
     text = find_errors('variables {\n image = 1\n}\njob "x" {\n a = var.imge\n}\n')
 

@@ -103,7 +103,12 @@ def execute(
     is_tty = is_tty and sys.stdin.isatty()  # Without a terminal here, there is none to connect.
     opening = open_command(session.settings, found.id, name, words, is_tty=is_tty)
     run_interactive_command(
-        session, opening, is_tty=is_tty, should_forward_input=takes_input, node_name=found.node_name
+        session,
+        opening,
+        is_tty=is_tty,
+        should_forward_input=takes_input,
+        node_name=found.node_name,
+        namespace=found.namespace,
     )
 
 
@@ -114,10 +119,11 @@ def run_interactive_command(
     is_tty: bool,
     should_forward_input: bool,
     node_name: str = "",
+    namespace: str,
 ) -> NoReturn:
     """Run the remote command to its end and exit with its exit code. Raises CliError if a server refuses it.
 
-    `node_name` is the node of the task if it is known.
+    `node_name` is the node of the task if it is known. `namespace` is that of the task.
     """
     from wharf.contract.model.refusal import Refusal
 
@@ -134,7 +140,7 @@ def run_interactive_command(
         )
     except Refusal as refusal:
         exit_code = find_start_exit_code(refusal.text)
-        raise CliError(_format_exec_refusal(session, refusal), exit_code=exit_code) from refusal
+        raise CliError(_format_exec_refusal(session, refusal, namespace), exit_code=exit_code) from refusal
     except KeyboardInterrupt:
         print_notice("stopped; the command in the task is stopped too")
         code = INTERRUPTED_EXIT_CODE
@@ -150,16 +156,28 @@ def find_start_exit_code(text: str) -> int:
     return 126 if _NOT_EXECUTABLE.match(text) else 1
 
 
-def _format_exec_refusal(session: Session, refusal: "Refusal") -> str:
+def _format_exec_refusal(session: Session, refusal: "Refusal", namespace: str) -> str:
     """Return the text of a refusal. A denial names the capabilities, because the websocket carries only its text."""
     if refusal.text != PERMISSION_DENIED_TEXT:
         return add_hint(refusal.text)
     if not session.settings.token:
         return f"{refusal.text}: the request had no token; {name_variables('set --token or WHARF_TOKEN')}"
     return (
-        f"{refusal.text}: commands in tasks need the capability alloc-exec, and also alloc-node-exec if the task can "
-        "access the files of its node, as with raw_exec; `wharf acl token self` shows your token"
+        f'{refusal.text}: {_name_own_token(session)} lacks the capability alloc-exec in namespace "{namespace}", or '
+        "alloc-node-exec there, which is also needed if the task can access the files of its node, as with raw_exec; "
+        "`wharf acl token self` shows the token"
     )
+
+
+def _name_own_token(session: Session) -> str:
+    """Return the token of the command by its name or accessor id, or "the token" if the servers do not show it."""
+    from wharf.contract.client.errors import RequestRefused, Unreachable
+
+    try:
+        token = session.client.acl.tokens.read_own().value
+    except (RequestRefused, Unreachable):
+        return "the token"
+    return f'token "{token.name}"' if token.name else f"token {token.accessor_id}"
 
 
 def _is_input_piped() -> bool:

@@ -22,7 +22,8 @@ def _format_node_shortage(shortage: "Shortage") -> str:
     """Return how many nodes have too little of a resource, and the smallest missing amount."""
     from wharf.contract.model.allocations.placement_reasons import format_shortage
 
-    missing = f", at least {shortage.missing:,} {shortage.unit} missing" if shortage.missing else ""
+    unit = shortage.unit.removesuffix("s") if shortage.missing == 1 else shortage.unit  # 1 core, but 2 cores.
+    missing = f", at least {shortage.missing:,} {unit} missing" if shortage.missing else ""
     nodes = count_nodes(shortage.nodes)
     return f"{format_shortage(shortage.dimension)} on {nodes}{missing}{_format_examples(shortage.examples, shortage.nodes)}"
 

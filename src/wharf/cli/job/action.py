@@ -52,6 +52,7 @@ def action(
         is_tty=is_tty,
         should_forward_input=takes_input,
         node_name=allocation.node_name if allocation else "",
+        namespace=found.namespace,
     )
 
 

@@ -165,7 +165,7 @@ class Downloader:
                 if item.info is None and error.code is RefusalCode.NOT_FOUND and not self._has_searched:
                     self._has_searched = True
                     self.remedy = await self._describe_existing(item)
-                item.result.failures.append(error.text)
+                item.result.failures.append(": ".join(filter(None, [error.text, error.detail])))
         except (Unreachable, LocalFileError) as error:
             item.result.failures.append(str(error))
         except OSError as error:

@@ -98,7 +98,7 @@ def validate(
         if session.is_machine_readable:
             session.print_result(hide_values(response, job.parsed.hidden), str)
         errors = response.validation_errors or (response.error,)
-        raise CliError("\n".join(job.format_errors(error) for error in errors))
+        raise CliError(job.format_errors(*errors))
     session.print_result(response, lambda: f"{job.name} is valid (job {job.id})")
 
 

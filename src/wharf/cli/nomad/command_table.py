@@ -318,7 +318,7 @@ COMMANDS: Final[Mapping[str, NomadCommand]] = {
             "quiet": "use `wharf node status -t '{{range .}}{{.ID}} {{end}}'`",
             "per-page": "the command prints all nodes; select some with -filter",
             "page-token": "the command prints all nodes; select some with -filter",
-            "ui": "`wharf ui JOB` opens its page",
+            "ui": "`wharf ui NODE` opens its page",
         },
     ),
     "node drain": NomadCommand(

@@ -7,6 +7,7 @@ no name that the caller did not send or cannot see.
 from typing import Final
 
 from wharf.cluster.access.caller import Caller, CallerKind, build_denial
+from wharf.cluster.access.policies.labels import WILDCARD
 from wharf.contract.model.acl import permissions as needs
 from wharf.contract.model.acl.permissions import DenialDetail, Permission, PublicAccess
 from wharf.contract.model.refusal import Refusal
@@ -21,10 +22,14 @@ def describe_denial(
     """Return why the caller is denied, such as `token "ci" lacks the capability submit-job in namespace "web"`.
 
     `namespace`, `path` and `label` name the object; an empty namespace is not named. `is_anywhere`: the caller has the
-    permission on no object.
+    permission on no object, so an object without a name is any.
     """
-    place = "any namespace" if is_anywhere else f'namespace "{_cut(namespace)}"' if namespace else "this namespace"
-    return _describe_lack(caller, _describe_need(need, place, path=_cut(path), label=_cut(label)))
+    is_named = bool(namespace) and namespace != WILDCARD
+    place = f'namespace "{_cut(namespace)}"' if is_named else "any namespace" if is_anywhere else "this namespace"
+    if is_named and is_anywhere and caller.kind is not CallerKind.ANONYMOUS:
+        place += " or any other"
+    determiner = "any" if is_anywhere else "this"
+    return _describe_lack(caller, _describe_need(need, place, determiner, path=_cut(path), label=_cut(label)))
 
 
 def deny(caller: Caller, needed: str, manner: DenialDetail = DenialDetail.GENERIC) -> Refusal:
@@ -87,28 +92,31 @@ def _cut(name: str) -> str:
     return name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}…"
 
 
-def _describe_need(need: Permission, place: str, *, path: str, label: str) -> str:
-    """Return a permission as text. `place` names the namespace."""
+def _describe_need(need: Permission, place: str, determiner: str, *, path: str, label: str) -> str:
+    """Return a permission as text. `place` names the namespace, and `determiner` stands before an object without a name."""
     match need:
         case needs.NamespacePermission():
             return f"{_list_names(need.capabilities)} in {place}"
         case needs.AnyNamespacePermission():
             return f"any capability in {place}"
         case needs.VariablePermission():
-            return f'the capability {need.capability} on variables at "{path}" in {place}'
+            variables = f'variables at "{path}"' if path else f"{determiner} variable"
+            return f"the capability {need.capability} on {variables} in {place}"
         case needs.NodePoolPermission():
-            return f'the capability {need.capability} on node pool "{label}"'
+            pool = f'node pool "{label}"' if label else f"{determiner} node pool"
+            return f"the capability {need.capability} on {pool}"
         case needs.HostVolumePermission():
-            return f'{_list_names(need.capabilities)} on host volume "{label}"'
+            volume = f'host volume "{label}"' if label else f"{determiner} host volume"
+            return f"{_list_names(need.capabilities)} on {volume}"
         case needs.LevelPermission():
             return f'{need.scope} {{ policy = "{need.level}" }}'
         case needs.OperatorPermission():
             return f"the operator capability {need.capability}"
         case needs.AllPermissions():
-            texts = [_describe_need(each, place, path=path, label=label) for each in need.permissions]
+            texts = [_describe_need(each, place, determiner, path=path, label=label) for each in need.permissions]
             return ", or ".join(texts)
         case needs.AnyPermission():
-            return _describe_need(need.permissions[0], place, path=path, label=label)
+            return _describe_need(need.permissions[0], place, determiner, path=path, label=label)
         case needs.ManagementToken():
             return "the rights of a management token"
     return "a valid token"

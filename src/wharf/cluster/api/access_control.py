@@ -233,7 +233,7 @@ def require_endpoint_access(
     need = endpoint.need
     if endpoint.scope_source is ScopeSource.OBJECT:
         if not isinstance(need, PublicAccess) and (caller.is_refused or not caller.rights.satisfies_anywhere(need)):
-            detail = describe_denial(caller, need, is_anywhere=True)
+            detail = describe_denial(caller, need, namespace=namespace, is_anywhere=True)
             raise build_denial(caller, endpoint.denial_detail, detail=detail)
         return
     label = path_values.get(endpoint.scope_path_parameter, "")

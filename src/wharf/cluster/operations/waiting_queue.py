@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import Final
 
 import msgspec
 
@@ -13,7 +14,16 @@ from wharf.cluster.state.tables import EVALUATIONS, NAMESPACES, NODES
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.resource_usage import Usage, get_node_capacity
-from wharf.contract.model.waiting_queue import NamespaceShareView, QueueEntry
+from wharf.contract.model.waiting_queue import (
+    NamespaceShareView,
+    QueueEntry,
+    QueueReason,
+    QueueReasonKind,
+    QueueReasons,
+)
+
+MAX_REASONS: Final = 50
+"""Reasons in a reply. Limits its size: constraints and locks have any number of names."""
 
 
 class PlacedEntry(msgspec.Struct, frozen=True):
@@ -97,3 +107,74 @@ def build_share_views(
         if is_visible(name)
     ]
     return tuple(sorted(views, key=lambda view: (-view.used_share / max(1, view.weight), view.namespace)))
+
+
+# -- reasons -----------------------------------------------------------------------------------------------------------
+
+
+class ReasonCounter:
+    """Counts waiting evaluations by their reasons."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[QueueReasonKind, str], int] = {}
+        self._longest: dict[tuple[QueueReasonKind, str], Evaluation] = {}
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Count an evaluation that waits."""
+        reason = find_wait_reason(evaluation)
+        self._counts[reason] = self._counts.get(reason, 0) + 1
+        longest = self._longest.get(reason)
+        if longest is None or evaluation.waiting_since_ns < longest.waiting_since_ns:
+            self._longest[reason] = evaluation
+
+    def build_reasons(self) -> QueueReasons:
+        """Return the reasons, that of most jobs first."""
+        ordered = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+        listed = ordered[:MAX_REASONS]
+        count = sum(self._counts.values())
+        return QueueReasons(
+            reasons=tuple(self._build_reason(reason, number) for reason, number in listed),
+            count=count,
+            others=count - sum(number for _, number in listed),
+        )
+
+    def _build_reason(self, reason: tuple[QueueReasonKind, str], count: int) -> QueueReason:
+        kind, name = reason
+        longest = self._longest[reason]
+        return QueueReason(
+            kind=kind,
+            name=name,
+            count=count,
+            job_id=longest.job_id,
+            namespace=longest.namespace,
+            waiting_since=longest.waiting_since_ns,
+        )
+
+
+def find_wait_reason(evaluation: Evaluation) -> tuple[QueueReasonKind, str]:
+    """Return the most important reason why an evaluation waits: what it is, and its name.
+
+    A resource of which suitable nodes have too little comes before a rule that excludes other nodes.
+    """
+    if evaluation.waits_behind:
+        return QueueReasonKind.PARENT, evaluation.waits_behind
+    if evaluation.quota_limit_reached:
+        return QueueReasonKind.QUOTA, evaluation.quota_limit_reached
+    if evaluation.waits_only_for_locks and evaluation.lock_waits:
+        return QueueReasonKind.LOCK, evaluation.lock_waits[0].key
+    metrics = (evaluation.failed_tg_allocs or {}).values()
+    for metric in metrics:
+        if metric.dimension_exhausted:
+            return QueueReasonKind.RESOURCE, _find_most(metric.dimension_exhausted)
+    for metric in metrics:
+        if metric.constraint_filtered:
+            return QueueReasonKind.CONSTRAINT, _find_most(metric.constraint_filtered)
+    for metric in metrics:
+        if not metric.nodes_evaluated:
+            return QueueReasonKind.NODES, metric.node_pool
+    return QueueReasonKind.OTHER, ""
+
+
+def _find_most(counts: Mapping[str, int]) -> str:
+    """Return the name of most nodes, of several the first by name."""
+    return min(counts, key=lambda name: (-counts[name], name))

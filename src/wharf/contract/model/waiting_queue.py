@@ -1,5 +1,7 @@
 """The queue of jobs that wait for capacity, as people see it. Nothing is decided here."""
 
+from enum import StrEnum
+
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.record import Record
 
@@ -39,3 +41,34 @@ class JobQueue(Record):
     pending: int = 0  # How many evaluations the scheduler has not processed yet.
     delayed: int = 0  # How many of these are not due yet.
     shares: tuple[NamespaceShareView, ...] = ()  # The namespaces with waiting jobs, the largest share first.
+
+
+class QueueReasonKind(StrEnum):
+    """What a waiting job lacks."""
+
+    RESOURCE = "resource"  # All suitable nodes have too little of a resource.
+    CONSTRAINT = "constraint"  # A rule excludes the nodes.
+    NODES = "nodes"  # No node of the node pool is ready in the datacenters of the job.
+    QUOTA = "quota"
+    PARENT = "parent"  # The maximum number of children of its parent job runs.
+    LOCK = "lock"
+    OTHER = "other"
+
+
+class QueueReason(Record):
+    """A reason why jobs wait for capacity, with the job that has waited longest for it."""
+
+    kind: QueueReasonKind
+    name: str  # The resource, rule, node pool, quota, parent job or key of the lock.
+    count: int  # How many jobs wait for this reason.
+    job_id: str
+    namespace: str
+    waiting_since: int  # Since when this job has waited, in ns since the epoch.
+
+
+class QueueReasons(Record):
+    """The jobs that wait for capacity by their reasons. Each job counts once, with its most important reason."""
+
+    reasons: tuple[QueueReason, ...] = ()  # The reason of most jobs first.
+    count: int = 0  # How many jobs wait in the requested namespaces that the caller may read.
+    others: int = 0  # How many of them wait for reasons that are not listed, because there are too many.

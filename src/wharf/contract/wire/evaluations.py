@@ -9,7 +9,7 @@ from wharf.contract.model.allocations.allocation import AllocationStub
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.explanations import AllocationExplanation, EvaluationExplanation, JobExplanation
 from wharf.contract.model.record import Record
-from wharf.contract.model.waiting_queue import JobQueue
+from wharf.contract.model.waiting_queue import JobQueue, QueueReasons
 from wharf.contract.wire.endpoint import (
     JOB_ID_PARAMETER,
     Endpoint,
@@ -61,6 +61,10 @@ ROWS: Final[tuple[Endpoint, ...]] = (
             integer("place", "The first place in the order to return; 1 by default."),
             integer("limit", f"How many places to return: {DEFAULT_QUEUE_ENTRIES} by default, at most {MAX_QUEUE_ENTRIES}."),
         ),
+    ),
+    define_read(
+        "evaluation.queue_reasons", "/v1/queue/reasons", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
+        summary="Count the jobs that wait for capacity by their reasons.", reply_type=QueueReasons,
     ),
     define_read(
         "evaluation.list", "/v1/evaluations", need=permissions.READ_JOB, summary="List evaluations.",

@@ -362,7 +362,7 @@ def evaluate_condition(node: SyntaxNode, scope: Scope) -> bool:
 
 def suggest_name(name: str, known: Iterable[str], *, kind: str) -> str:
     """Return a sentence with the known name that is nearest, or with some of the known names."""
-    names = list(known)
+    names = list(dict.fromkeys(known))
     nearest = find_nearest_name(name, names[:1_000]) if names else None
     if nearest is not None:
         return f'did you mean "{nearest}"?'

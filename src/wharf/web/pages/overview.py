@@ -9,20 +9,19 @@ from wharf.contract.client.errors import Forbidden, RequestRefused
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.run_views import RunStub
+from wharf.contract.model.waiting_queue import QueueReasons
 from wharf.contract.wire.flows import RunSort, RunState
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.limits import LimiterStatus
 from wharf.contract.wire.nodes.messages import NodeListStub
 from wharf.web.page import ALL_NAMESPACES, Page, PageRequest, Redirect, Route
 from wharf.web.pages.people import find_names
-from wharf.web.views.overview import MAX_RECENT_JOBS, MAX_TROUBLES_OF_A_KIND, build_overview
+from wharf.web.views.overview import MAX_RECENT_JOBS, MAX_RECORDS, MAX_TROUBLES_OF_A_KIND, build_overview
 from wharf.web.views.quotas import QuotaRow, build_quota_list
 
 T = TypeVar("T")
 MAX_MISSING_PARTS: Final = 5
 """How many parts of the page a refusal can leave out."""
-MAX_RECORDS: Final = 100
-"""How many records of each kind of trouble are read. A page shows five, and how many more there are."""
 MAX_FAILED_ROLLOUTS: Final = 20
 """How many of the newest failed rollouts are compared with their jobs. Each is a read of a key in this process."""
 
@@ -30,8 +29,15 @@ MAX_FAILED_ROLLOUTS: Final = 20
 async def show_overview(request: PageRequest) -> Page | Redirect:
     """Show what needs a person, and the jobs that changed last."""
     parts = _Parts(must_sign_in=request.visitor.can_sign_in and not request.visitor.is_signed_in)
-    waiting, rollouts, jobs, (troubled, has_ready), leader, ((limits, quotas), gated_runs) = await asyncio.gather(
-        parts.read("jobs that wait", _list_waiting(request), []),
+    (
+        (waiting, reasons),
+        rollouts,
+        jobs,
+        (troubled, has_ready),
+        leader,
+        ((limits, quotas), gated_runs),
+    ) = await asyncio.gather(
+        parts.read("jobs that wait", _list_waiting(request), ([], QueueReasons())),
         parts.read("rollouts", _list_rollouts(request), []),
         parts.read("jobs", _list_jobs(request), ListedJobs([], [], [])),
         parts.read("nodes", _list_troubled_nodes(request), ([], True)),
@@ -51,6 +57,7 @@ async def show_overview(request: PageRequest) -> Page | Redirect:
         quotas,
         request.now_ns,
         has_ready_nodes=has_ready,
+        reasons=reasons,
         unfinished_jobs=jobs.unfinished,
         gated_runs=gated_runs,
         names=await find_names(request, (each.last_drain.accessor_id for each in troubled if each.last_drain)),
@@ -97,12 +104,13 @@ class _Parts:
             return default
 
 
-async def _list_waiting(request: PageRequest) -> list[Evaluation]:
-    """Return the evaluations of jobs that wait for capacity."""
-    reply = await request.client.evaluations.list(
-        filter='Status == "blocked"', namespace=ALL_NAMESPACES, per_page=MAX_RECORDS
+async def _list_waiting(request: PageRequest) -> tuple[list[Evaluation], QueueReasons]:
+    """Return evaluations of jobs that wait for capacity, and how many jobs wait for which reason."""
+    waiting, reasons = await asyncio.gather(
+        request.client.evaluations.list(filter='Status == "blocked"', namespace=ALL_NAMESPACES, per_page=MAX_RECORDS),
+        request.client.evaluations.queue_reasons(namespace=ALL_NAMESPACES),
     )
-    return reply.value
+    return waiting.value, reasons.value
 
 
 async def _list_jobs(request: PageRequest) -> ListedJobs:

@@ -8,6 +8,7 @@ import msgspec
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.run_views import RunStub
+from wharf.contract.model.waiting_queue import QueueReasons
 from wharf.contract.wire.flows import RunState
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.jobs.states import AllocationCounts, count_allocations, is_parent
@@ -16,11 +17,13 @@ from wharf.contract.wire.nodes.messages import NodeListStub
 from wharf.web.rendering import build_link, count_noun, format_age
 from wharf.web.views.jobs import JobRow, build_job_row
 from wharf.web.views.people import Names, name_author
-from wharf.web.views.queue import describe_quota_wait, list_placement_failures
+from wharf.web.views.queue import describe_quota_wait, describe_reason, list_placement_failures
 from wharf.web.views.quotas import QuotaRow
 from wharf.web.views.states import Tone, describe_job, describe_node
 
 MAX_TROUBLES_OF_A_KIND = 5
+MAX_RECORDS: Final = 100
+"""How many records of each kind of trouble are read. A page shows five, and how many more there are."""
 MAX_RECENT_JOBS = 8
 MAX_LIMITS = 3
 
@@ -56,6 +59,7 @@ def build_overview(
     now_ns: int,
     *,
     has_ready_nodes: bool,
+    reasons: QueueReasons | None = None,
     unfinished_jobs: Sequence[JobStub] = (),
     gated_runs: Sequence[RunStub] = (),
     missing: str = "",
@@ -63,6 +67,7 @@ def build_overview(
 ) -> Overview:
     """Return the first page. The lists hold the records that were asked for: waiting work, rollouts, nodes in trouble.
 
+    `reasons` counts all waiting work. A few waiting jobs are named one by one, more of them by their reasons.
     `failed_jobs` are jobs that have ended, some of which may be complete. `recent` are the jobs that changed last. `limits` has the rules with what they refused in the last hour. `unfinished_jobs` are services that have not ended. `missing` says which parts could not be read, and why. `names` are those of tokens that drain nodes.
     """
     failed_rollouts = [each for each in deployments if str(each.status) == "failed"]
@@ -70,8 +75,15 @@ def build_overview(
     known |= {(each.namespace, each.job_id) for each in failed_rollouts}
     troubles = [
         *_list_failed(failed_jobs),
-        *_list_failing(job for job in unfinished_jobs if (job.namespace, job.id) not in known),
-        *_list_waiting(waiting, now_ns),
+        *_list_failing(
+            (job for job in unfinished_jobs if (job.namespace, job.id) not in known),
+            is_cut=len(unfinished_jobs) >= MAX_RECORDS,
+        ),
+        *(
+            _list_waiting(waiting, now_ns)
+            if reasons is None or reasons.count <= MAX_TROUBLES_OF_A_KIND
+            else _list_reasons(reasons, now_ns)
+        ),
         *_list_gated(gated_runs),
         *_list_rollouts(deployments),
         *_list_nodes(nodes, names or {}),
@@ -99,7 +111,12 @@ def _build_sentence(count: int, *, is_complete: bool) -> str:
     return "All is well." if is_complete else "Not everything could be read."
 
 
-def _list_failing(jobs: Iterable[JobStub]) -> list[Trouble]:
+def _count_more(count: int, singular: str, plural: str, *, is_cut: bool) -> str:
+    """Return how many more objects there are. `is_cut`: not all of them were read."""
+    return f"{'At least ' if is_cut else ''}{count_noun(count, singular, plural)}"
+
+
+def _list_failing(jobs: Iterable[JobStub], *, is_cut: bool) -> list[Trouble]:
     """Return a sentence for each service that lacks allocations because they fail, although it has not ended."""
     failing = [(job, counts) for job in jobs if _is_failing(job, counts := count_allocations(job))]
     troubles = [
@@ -112,7 +129,8 @@ def _list_failing(jobs: Iterable[JobStub]) -> list[Trouble]:
         for job, counts in failing[:MAX_TROUBLES_OF_A_KIND]
     ]
     if len(failing) > MAX_TROUBLES_OF_A_KIND:
-        text = f"{count_noun(len(failing) - MAX_TROUBLES_OF_A_KIND, 'more service fails', 'more services fail')} in this way"
+        more = len(failing) - MAX_TROUBLES_OF_A_KIND
+        text = f"{_count_more(more, 'more service fails', 'more services fail', is_cut=is_cut)} in this way"
         troubles.append(Trouble(Tone.BAD, text, build_link("jobs", filter='Status != "dead" and Type == "service"')))
     return troubles
 
@@ -129,20 +147,43 @@ def _is_failing(job: JobStub, counts: AllocationCounts) -> bool:
 def _list_waiting(evaluations: list[Evaluation], now_ns: int) -> list[Trouble]:
     """Return a sentence for each job that waits for capacity, the longest wait first."""
     ordered = sorted(evaluations, key=lambda evaluation: evaluation.waiting_since_ns)
-    troubles = []
-    for evaluation in ordered[:MAX_TROUBLES_OF_A_KIND]:
-        number = sum(metric.coalesced_failures + 1 for metric in (evaluation.failed_tg_allocs or {}).values())
-        troubles.append(
-            Trouble(
-                Tone.WAIT,
-                f"{evaluation.job_id} waits for capacity for {count_noun(number or 1, 'allocation', 'allocations')}",
-                build_link("jobs", evaluation.job_id, namespace=evaluation.namespace),
-                _describe_wait(evaluation, now_ns),
-            )
+    return [
+        Trouble(
+            Tone.WAIT,
+            f"{evaluation.job_id} waits {_describe_missing(evaluation)}",
+            build_link("jobs", evaluation.job_id, namespace=evaluation.namespace),
+            _describe_wait(evaluation, now_ns),
         )
-    if len(ordered) > MAX_TROUBLES_OF_A_KIND:
-        text = f"{count_noun(len(ordered) - MAX_TROUBLES_OF_A_KIND, 'more job waits', 'more jobs wait')} for capacity"
-        troubles.append(Trouble(Tone.WAIT, text, build_link("queue")))
+        for evaluation in ordered[:MAX_TROUBLES_OF_A_KIND]
+    ]
+
+
+def _describe_missing(evaluation: Evaluation) -> str:
+    """Return for what a job waits, as the end of a sentence that begins with it."""
+    if evaluation.waits_behind:
+        return f"for a running child of {evaluation.waits_behind} to end"
+    if evaluation.waits_only_for_locks and evaluation.lock_waits:
+        return f"for the lock {evaluation.lock_waits[0].key}"
+    number = sum(metric.coalesced_failures + 1 for metric in (evaluation.failed_tg_allocs or {}).values())
+    return f"for capacity for {count_noun(number or 1, 'allocation', 'allocations')}"
+
+
+def _list_reasons(reasons: QueueReasons, now_ns: int) -> list[Trouble]:
+    """Return a sentence for each reason why jobs wait, that of most jobs first."""
+    url = build_link("queue")
+    troubles = [
+        Trouble(
+            Tone.WAIT,
+            f"{count_noun(each.count, 'job waits', 'jobs wait')} {describe_reason(each)}",
+            url,
+            f"{each.job_id} waits longest, for {format_age(each.waiting_since, now_ns)}",
+        )
+        for each in reasons.reasons[:MAX_TROUBLES_OF_A_KIND]
+    ]
+    others = reasons.others + sum(each.count for each in reasons.reasons[MAX_TROUBLES_OF_A_KIND:])
+    if others:
+        text = f"{count_noun(others, 'more job waits', 'more jobs wait')} for other reasons"
+        troubles.append(Trouble(Tone.WAIT, text, url))
     return troubles
 
 
@@ -204,7 +245,8 @@ def _list_failed(jobs: list[JobStub]) -> list[Trouble]:
         detail = f"{number} failed or lost{', in all attempts together' if has_attempts else ''}"
         troubles.append(Trouble(Tone.BAD, f"{job.id} failed", url, detail))
     if len(failed) > MAX_TROUBLES_OF_A_KIND:
-        text = count_noun(len(failed) - MAX_TROUBLES_OF_A_KIND, "more job failed", "more jobs failed")
+        more, is_cut = len(failed) - MAX_TROUBLES_OF_A_KIND, len(jobs) >= MAX_RECORDS
+        text = _count_more(more, "more job failed", "more jobs failed", is_cut=is_cut)
         troubles.append(Trouble(Tone.BAD, text, build_link("jobs", filter='Status == "dead"')))
     return troubles
 
@@ -235,7 +277,8 @@ def _list_rollouts(deployments: list[Deployment]) -> list[Trouble]:
         elif str(deployment.status) == "paused":
             troubles.append(Trouble(Tone.WAIT, f"The rollout of {deployment.job_id} is paused", url))
     if len(troubles) > MAX_TROUBLES_OF_A_KIND:
-        text = count_noun(len(troubles) - MAX_TROUBLES_OF_A_KIND, "more rollout needs", "more rollouts need")
+        more, is_cut = len(troubles) - MAX_TROUBLES_OF_A_KIND, len(deployments) >= MAX_RECORDS
+        text = _count_more(more, "more rollout needs", "more rollouts need", is_cut=is_cut)
         troubles = [*troubles[:MAX_TROUBLES_OF_A_KIND], Trouble(Tone.WAIT, f"{text} attention", build_link("jobs"))]
     return troubles
 
@@ -259,6 +302,7 @@ def _list_nodes(nodes: list[NodeListStub], names: Names) -> list[Trouble]:
             )
         )
     if len(nodes) > MAX_TROUBLES_OF_A_KIND:
-        text = count_noun(len(nodes) - MAX_TROUBLES_OF_A_KIND, "more node needs attention", "more nodes need attention")
+        more, is_cut = len(nodes) - MAX_TROUBLES_OF_A_KIND, len(nodes) >= MAX_RECORDS
+        text = _count_more(more, "more node needs attention", "more nodes need attention", is_cut=is_cut)
         troubles.append(Trouble(Tone.WAIT, text, build_link("nodes", filter='Status != "ready"')))
     return troubles

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from wharf.contract.model.allocations.metrics import AllocMetric
-from wharf.contract.model.waiting_queue import JobQueue, NamespaceShareView, QueueEntry
+from wharf.contract.model.waiting_queue import JobQueue, NamespaceShareView, QueueEntry, QueueReason, QueueReasonKind
 from wharf.web.rendering import build_link, count_noun, format_age
 
 PAGE_SIZE: Final = 100
@@ -143,6 +143,25 @@ def _describe(group: str, metric: AllocMetric) -> list[str]:
         pool = f" in the pool {metric.node_pool}" if metric.node_pool else ""
         reasons.append(f"{group}: no node{pool} is ready in its datacenters")
     return reasons
+
+
+def describe_reason(reason: QueueReason) -> str:
+    """Return what jobs that wait for this reason lack, as the end of a sentence that begins with them."""
+    name = reason.name
+    match reason.kind:
+        case QueueReasonKind.RESOURCE:
+            return f"for capacity: not enough {name} on the nodes that suit them"
+        case QueueReasonKind.CONSTRAINT:
+            return f"for a suitable node: {name} excludes most nodes"
+        case QueueReasonKind.NODES:
+            return f"for a node: none{f' in the pool {name}' if name else ''} is ready in their datacenters"
+        case QueueReasonKind.QUOTA:
+            return f"for capacity: the quota {name} allows no more"
+        case QueueReasonKind.PARENT:
+            return f"for running children of {name} to end"
+        case QueueReasonKind.LOCK:
+            return f"for the lock {name}"
+    return "for capacity"
 
 
 def _build_share(share: NamespaceShareView) -> ShareRow:

@@ -21,7 +21,7 @@ from wharf.contract.model.acl.permissions import READ_NODE
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.resource_usage import Usage, get_resources_usage
-from wharf.contract.model.waiting_queue import JobQueue
+from wharf.contract.model.waiting_queue import JobQueue, QueueReasons
 from wharf.contract.wire.evaluations import DEFAULT_QUEUE_ENTRIES, MAX_QUEUE_ENTRIES
 
 USAGE_AGE_S: Final = 5.0
@@ -78,6 +78,25 @@ class QueueReads:
         return ReadResult(
             SlicedValue(build), replica.get_last_change(*tables), [watch_table(EVALUATIONS), watch_table(NAMESPACES)]
         )
+
+    def read_reasons(self, replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
+        """Return how many jobs that the caller may read wait for capacity, by their reasons."""
+        is_visible = _build_visibility(request, options.namespace)
+
+        async def build(work: SlicedWork) -> QueueReasons:
+            counter = waiting_queue.ReasonCounter()
+            work.restart()
+            for evaluations in replica.iter_index_in_steps(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED):
+                for number, evaluation in enumerate(evaluations, start=1):
+                    if is_visible(evaluation.namespace):
+                        counter.add(evaluation)
+                    if not number % EVALUATIONS_PER_CHECK and work.is_slice_over():
+                        await work.pause()
+                if work.is_slice_over():
+                    await work.pause()
+            return counter.build_reasons()
+
+        return ReadResult(SlicedValue(build), replica.get_last_change(EVALUATIONS), [watch_table(EVALUATIONS)])
 
     async def _get_usage(self, replica: Replica, work: SlicedWork) -> NamespaceUsage:
         """Return what the namespaces use, up to `USAGE_AGE_S` ago."""
@@ -146,4 +165,5 @@ def _is_delayed(evaluation: Evaluation, now_ns: int) -> bool:
 
 
 def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
-    return {"evaluation.queue": QueueReads(server).read_queue}
+    reads = QueueReads(server)
+    return {"evaluation.queue": reads.read_queue, "evaluation.queue_reasons": reads.read_reasons}

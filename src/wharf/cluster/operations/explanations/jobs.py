@@ -50,6 +50,7 @@ from wharf.contract.model.explanations import (
     WaitReason,
 )
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import not_found
 from wharf.contract.model.times import to_datetime
@@ -59,6 +60,9 @@ MAX_PLACEMENTS: Final = 50
 
 MAX_NAMED_NODES: Final = 3
 """Number of nodes that a text names."""
+
+MAX_CHAIN_JOBS: Final = 3
+"""Number of jobs, each of which waits for the next one, that an explanation follows. Limits its time and its text."""
 
 DELAY_REASONS: Final = {
     EvaluationTrigger.ALLOC_FAILURE: "failed allocations are rescheduled",
@@ -101,15 +105,15 @@ def explain_job(
 class JobExplainer:
     """Builds the explanation of one job from its records."""
 
-    def __init__(self, facts: JobFacts) -> None:
+    def __init__(self, facts: JobFacts, max_chain_jobs: int = MAX_CHAIN_JOBS) -> None:
+        """`max_chain_jobs`: how many jobs the explanation follows, each of which waits for the next one."""
         self._facts = facts
+        self._max_chain_jobs = max_chain_jobs
         self._failures = tuple(self._iter_failures())
 
     def explain(self) -> JobExplanation:
         """Return the explanation of the job."""
-        # Only the children of such a job have allocations.
-        is_parent = self._facts.job.is_periodic or self._facts.job.is_parameterized
-        groups = () if is_parent else tuple(self._explain_group(group) for group in self._facts.job.groups)
+        groups = self._explain_groups()
         run = self._make_run_explainer(groups)
         waits = tuple(self._list_wait_conditions(groups, run))
         position, length = (
@@ -128,6 +132,17 @@ class JobExplainer:
             placements=tuple(map(make_placement_explanation, self._facts.list_newest_live(MAX_PLACEMENTS))),
             failures=self._failures,
         )
+
+    def describe_first_wait(self) -> str:
+        """Return what the job waits for most, as the end of a sentence that begins with its name."""
+        groups = self._explain_groups()
+        return self._list_wait_conditions(groups, self._make_run_explainer(groups))[0].text
+
+    def _explain_groups(self) -> tuple[GroupExplanation, ...]:
+        """Return the explanations of the groups. Only the children of a periodic or parameterized job have allocations."""
+        job = self._facts.job
+        is_parent = job.is_periodic or job.is_parameterized
+        return () if is_parent else tuple(self._explain_group(group) for group in job.groups)
 
     def _iter_failures(self) -> Iterator[FailureExplanation]:
         """Yield why allocations of the job's current version failed, for each reason once."""
@@ -169,9 +184,31 @@ class JobExplainer:
         run_ahead = ""
         if waits_in_queue(job, self._facts.run):
             run_ahead = find_run_ahead(list_unfinished(self._facts.snapshot, job.namespace, job.parent_id), job)
+        job = add_run_ahead(job, run_ahead)
         return RunExplainer(
-            add_run_ahead(job, run_ahead), self._facts.run, lambda name: self._describe_ready_step(name, by_name[name])
+            job,
+            self._facts.run,
+            lambda name: self._describe_ready_step(name, by_name[name]),
+            lambda: self._describe_other_jobs(job),
         )
+
+    def _describe_other_jobs(self, job: Job) -> str:
+        """Return for which other jobs a run waits, and what the first of them waits for; empty if it needs none.
+
+        The text is the end of a sentence that begins with the name of a step. Jobs that have ended are not named, unless
+        all have: then the leader is about to decide.
+        """
+        needed = list(dict.fromkeys(need.on for need in job.depends or ()))
+        records = {name: self._facts.snapshot.get(JOBS, job.namespace, name) for name in needed}
+        unfinished = [each for each in records.values() if each is not None and each.status is not JobStatus.DEAD]
+        names = [each.id for each in unfinished] or needed
+        text = f"waits for the end of {', '.join(names)}" if names else ""
+        if not unfinished or self._max_chain_jobs <= 1:
+            return text
+        facts = self._facts
+        other = JobFacts(facts.snapshot, unfinished[0], facts.get_cache, facts.now_ns)
+        wait = JobExplainer(other, self._max_chain_jobs - 1).describe_first_wait()
+        return f"{text}, which {wait}" if len(names) == 1 else f"{text}; {names[0]} {wait}"
 
     def _describe_ready_step(self, name: str, group: GroupExplanation) -> str:
         """Return what a step does that may begin, as the end of a sentence that begins with its name."""

@@ -1,5 +1,6 @@
 """Explain a run: what each step waits for, joined to a chain, and why steps did not run. Decides nothing."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from graphlib import TopologicalSorter
 from typing import Final
@@ -31,11 +32,16 @@ MAX_NAMED_STEPS: Final = 3
 class RunExplainer:
     """Explains the steps of one run."""
 
-    def __init__(self, job: Job, run: RunFacts, describe_ready: Callable[[str], str]) -> None:
-        """`describe_ready` returns what an open step does that may begin, such as "runs"."""
+    def __init__(
+        self, job: Job, run: RunFacts, describe_ready: Callable[[str], str], describe_other_jobs: Callable[[], str]
+    ) -> None:
+        """`describe_ready` returns what an open step does that may begin, such as "runs". `describe_other_jobs` returns
+        for which other jobs the run waits, such as "waits for the end of import", or an empty text if it needs none.
+        """
         self._job = job
         self._run = run
         self._describe_ready = describe_ready
+        self._describe_other_jobs = functools.cache(describe_other_jobs)
         self._facts = run.get_facts()
         self._outcomes = {name: judge_step(facts) for name, facts in self._facts.items()}
         self._blockers = self._find_blockers()
@@ -146,8 +152,7 @@ class RunExplainer:
             case StepPhase.CANCELED:
                 return f"is being stopped: it was canceled{describe_cause(facts.state.cause)}"
             case StepPhase.WAITING:
-                jobs = ", ".join(need.on for need in self._job.depends or ())
-                return f"waits for the end of {jobs}" if jobs else "waits for the end of other steps"
+                return self._describe_other_jobs() or "waits for the end of other steps"
         return self._describe_ready(name)
 
     def _describe_gate(self, facts: StepFacts) -> str:

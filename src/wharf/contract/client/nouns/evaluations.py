@@ -8,7 +8,7 @@ from wharf.contract.client.methods import M, MethodGroup, call_method, list_meth
 from wharf.contract.model.allocations.allocation import AllocationStub
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.explanations import EvaluationExplanation
-from wharf.contract.model.waiting_queue import JobQueue
+from wharf.contract.model.waiting_queue import JobQueue, QueueReasons
 from wharf.contract.wire import evaluations
 
 
@@ -32,6 +32,11 @@ class EvaluationMethods(MethodGroup[M]):
         `limit`: how many places; 0 selects the server's default.
         """
         return ReadSpec(options, place=place, limit=limit or None)
+
+    @read_method("evaluation.queue_reasons")
+    def queue_reasons(self, **options: Unpack[ReadOptions]) -> ReadSpec[QueueReasons]:
+        """Count the jobs that wait for capacity by their reasons."""
+        return ReadSpec(options)
 
     @read_method("evaluation.read")
     def read(self, eval_id: str, *, related: bool = False, **options: Unpack[ReadOptions]) -> ReadSpec[Evaluation]:
