@@ -108,7 +108,12 @@ class Replica:
     def get(self, table: Table[R], *key: str | int) -> R | None:
         """Return the record under a key, or `None`. A table with a single record needs no key."""
         # Written out, because a registration reads 50 records and two more calls would take longer than the lookup.
-        record_key = first if len(key) == 1 and type(first := key[0]) is str else table.build_key(*key)
+        if len(key) == 1 and type(key[0]) is str:
+            record_key = key[0]
+        elif len(key) == 2 and type(key[0]) is str and type(key[1]) is str:
+            record_key = key[0] + KEY_SEPARATOR + key[1]
+        else:
+            record_key = table.build_key(*key) if key else table.name
         records: ShardedDict[R] = self._records_by_table[table.name].records
         shard = records.shards.get(record_key[: records.shard_key_chars])
         return None if shard is None else shard.get(record_key)
