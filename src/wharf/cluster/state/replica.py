@@ -5,6 +5,7 @@ Nothing here awaits. A caller that does not await either sees one consistent sta
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
@@ -83,7 +84,7 @@ class Replica:
         self._decoders: dict[str, RecordDecoder[Any]] = {
             table_name: get_decoder(table) for table_name, table in self.tables.items()
         }
-        self._adopted_tables = [table for table in self.tables.values() if table.is_adopted]
+        self._adopted_tables = tuple(table for table in self.tables.values() if table.is_adopted)
         self._encoders: dict[str, Callable[[Any], bytes]] = {}
         """Encoders by table name, for the format `_encoders_format`."""
         self._encoders_format = UNLIMITED_FORMAT
@@ -253,11 +254,7 @@ class Replica:
 
         Only tables with `is_adopted` take part, and only if records are written in their newest schema version.
         """
-        adopted_tables = [
-            table.name
-            for table in self._adopted_tables
-            if table.get_schema_version(cluster_format) == table.schema_version
-        ]
+        adopted_tables = _list_adopted_tables(self._adopted_tables, cluster_format)
         return {
             (change.table, change.key): change.record
             for change in write.changes
@@ -541,6 +538,12 @@ class ReplicaLoad:
     def release_replaced_in_steps(self) -> Iterator[None]:
         """Free the memory of the replaced state in short steps after `finish`, and yield between them."""
         yield from release_in_steps(self._replaced)
+
+
+@lru_cache(maxsize=8)
+def _list_adopted_tables(tables: tuple[Table[Any], ...], cluster_format: int) -> frozenset[str]:
+    """Return the names of those tables whose records are written in their newest schema version. Cached: each write asks."""
+    return frozenset(table.name for table in tables if table.get_schema_version(cluster_format) == table.schema_version)
 
 
 def _collect_differing(
