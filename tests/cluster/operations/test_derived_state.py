@@ -268,6 +268,7 @@ def test_a_write_with_another_change_is_not_a_settled_registration() -> None:
 
     assert is_settled_registration(state.replica, changes)
     assert not is_settled_registration(state.replica, [*changes, (EVALUATIONS.name, "e2", None, evaluation)])
+    assert not is_settled_registration(state.replica, [*changes, (ALLOCATIONS.name, "a1", None, None)])
     assert not is_settled_registration(state.replica, [each for each in changes if each[0] != EVALUATIONS.name])
     assert not is_settled_registration(state.replica, [each for each in changes if each[0] != JOB_SUMMARIES.name])
 

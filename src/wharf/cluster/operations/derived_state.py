@@ -8,7 +8,7 @@ decided elsewhere, such as a registration. Whether a deployment continues, fails
 
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -195,9 +195,13 @@ def is_settled_registration(snapshot: Replica, changes: Sequence[AppliedChange])
     that the state of the job must be computed: the job already exists, is of a kind whose status does not only follow from its
     evaluation, or has the name of an earlier job whose records are not all deleted.
     """
-    decisive = [change for change in changes if change[0] in DECISIVE_TABLES]
-    created = {table: after for table, _, before, after in decisive if before is None and after is not None}
-    if len(decisive) != len(created) or created.keys() != {JOBS.name, EVALUATIONS.name, JOB_SUMMARIES.name}:
+    created: dict[str, Any] = {}
+    for table, _, before, after in changes:
+        if table in DECISIVE_TABLES:
+            if before is not None or after is None or table in created:
+                return False
+            created[table] = after
+    if created.keys() != REGISTERED_TABLES:
         return False
     job: Job = created[JOBS.name]
     evaluation: Evaluation = created[EVALUATIONS.name]
@@ -209,16 +213,16 @@ def is_settled_registration(snapshot: Replica, changes: Sequence[AppliedChange])
         and key == (evaluation.namespace, evaluation.job_id) == (summary.namespace, summary.job_id)
         and job.type != JobType.SYSTEM
         and not (job.is_periodic or job.is_parameterized or job.has_arrays)
-        and summary.outcome == JobEnding.NONE.value
-        and all(group.name in summary.summary for group in job.groups)
+        and summary.outcome == JobEnding.NONE
+        and summary.summary.keys() >= {group.name for group in job.groups}
         and not snapshot.count_by_index(DEPLOYMENTS_OF_JOB, *key)
         and not snapshot.count_by_index(ALLOCATIONS_OF_JOB, *key)
     )
 
 
-DECISIVE_TABLES: Final = frozenset(
-    {JOBS.name, JOB_SUMMARIES.name, EVALUATIONS.name, ALLOCATIONS.name, DEPLOYMENTS.name, ARRAY_ATTEMPTS.name}
-)
+REGISTERED_TABLES: Final = frozenset({JOBS.name, JOB_SUMMARIES.name, EVALUATIONS.name})
+"""Of `DECISIVE_TABLES`, those in which the registration of a new job creates one record each."""
+DECISIVE_TABLES: Final = REGISTERED_TABLES | {ALLOCATIONS.name, DEPLOYMENTS.name, ARRAY_ATTEMPTS.name}
 """The tables from which the status and the summary of a job follow, and those that hold them."""
 
 
