@@ -241,18 +241,28 @@ def test_a_registration_of_a_job_that_exists_is_not_settled() -> None:
     assert state.job().status == "pending"
 
 
-def test_a_registration_is_not_settled_while_records_of_an_earlier_job_with_its_name_remain() -> None:
-    for remains in (DEPLOYMENTS, ALLOCATIONS):
-        state = make_state(a_job())
-        job = state.job()
-        record = make_deployment(job) if remains is DEPLOYMENTS else an_allocation(job, "a1")
-        state.put(
-            remains.build_put(record),
-            JOBS.build_delete("default", "shop"),
-            JOB_SUMMARIES.build_delete("default", "shop"),
-        )
+def test_a_registration_is_not_settled_while_a_deployment_of_an_earlier_job_with_its_name_remains() -> None:
+    state = make_state(a_job())
+    deployment = make_deployment(state.job())
+    state.put(
+        DEPLOYMENTS.build_put(deployment),
+        JOBS.build_delete("default", "shop"),
+        JOB_SUMMARIES.build_delete("default", "shop"),
+    )
 
-        assert not register_and_check(state, a_job())
+    assert not register_and_check(state, a_job())
+
+
+def test_a_registration_is_not_settled_while_an_allocation_of_an_earlier_job_with_its_name_remains() -> None:
+    state = make_state(a_job())
+    allocation = an_allocation(state.job(), "a1")
+    state.put(
+        ALLOCATIONS.build_put(allocation),
+        JOBS.build_delete("default", "shop"),
+        JOB_SUMMARIES.build_delete("default", "shop"),
+    )
+
+    assert not register_and_check(state, a_job())
 
 
 def test_a_write_with_another_change_is_not_a_settled_registration() -> None:
