@@ -142,7 +142,9 @@ def _measure_placement(cluster: PlacingCluster) -> Figures:
         with_pages.append(place_with_pages(f"placed-with-pages-{number}"))
     rate, used_us = map(statistics.median, zip(*alone, strict=True))
     rate_with_pages, used_with_pages_us = map(statistics.median, zip(*with_pages, strict=True))
-    ratios = ", ".join(f"{pages[1] / none[1]:.2f}" for none, pages in zip(alone, with_pages, strict=True))
+    ratios = ", ".join(
+        f"{pages_us / alone_us:.2f}" for (_, alone_us), (_, pages_us) in zip(alone, with_pages, strict=True)
+    )
     note = (
         f"medians; ratios of the rounds {ratios}; {rate_with_pages:,.0f} allocations/s with the pages, {rate:,.0f} without; all on "
         "the same cores"
