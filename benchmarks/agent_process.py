@@ -134,11 +134,21 @@ def list_children(pid: int) -> list[int]:
 
 def measure_cpu_s(pids: Sequence[int], *, with_children: bool = False) -> float:
     """Return the CPU seconds that these processes have used since their start; `with_children`, also their children that have ended."""
+    if not with_children:
+        return sum(time.clock_gettime(_get_cpu_clock(pid)) for pid in pids)
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11 : 15 if with_children else 13]))
+        ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _get_cpu_clock(pid: int) -> int:
+    """Return the id of the clock that counts the CPU time of a process in nanoseconds (clock_getcpuclockid of Linux).
+
+    `/proc` counts in steps of 10 ms. The scheduler takes 170 ms for 10,000 placements, so that a step would be 6 % of them.
+    """
+    return (~pid << 3) | 2
 
 
 def measure_memory_mb(pids: Sequence[int]) -> float:

@@ -6,13 +6,30 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job, a_system_job, a_task
-from tests.kit.state import CAUSE, AState, an_allocation, an_evaluation
+from tests.kit.state import CAUSE, SETTINGS, AState, an_allocation, an_evaluation
 from wharf.cluster.engines.port import WriteConflict
-from wharf.cluster.operations.derived_state import add_derived_changes, build_derived_write
-from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOB_SUMMARIES, JOB_VERSIONS, JOBS
+from wharf.cluster.operations.derived_state import (
+    add_derived_changes,
+    build_derived_write,
+    is_settled_registration,
+)
+from wharf.cluster.operations.jobs.registration import JobRegistration, register_job
+from wharf.cluster.state.formats import NEWEST_FORMAT
+from wharf.cluster.state.replica import AppliedChange
+from wharf.cluster.state.tables import (
+    ALLOCATIONS,
+    CLUSTER_FORMAT,
+    DEPLOYMENTS,
+    EVALUATIONS,
+    JOB_SUMMARIES,
+    JOB_VERSIONS,
+    JOBS,
+)
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.cluster import RecordFormat
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.evaluations import EvaluationStatus, EvaluationTrigger
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobEnding
 from wharf.contract.model.log import WRITE_INDEX, Write
 
@@ -171,6 +188,99 @@ def test_correct_derived_state_is_not_written() -> None:
     state = make_state(a_job())
 
     assert build_derived_write(state.replica, [("default", "shop"), ("default", "nobody")], CAUSE) is None
+
+
+# -- registrations that need no computation
+
+
+def register_and_check(state: AState, job: Job) -> bool:
+    """Register a job, and return whether its registration counts as settled."""
+    decision = register_job(state.replica, JobRegistration(job=job), state.moment, SETTINGS)
+    assert decision.write is not None
+    before = {
+        (each.table, each.key): state.replica.get(state.replica.tables[each.table], each.key)
+        for each in decision.write.changes
+    }
+    state.commit(decision.write)
+    changes = [
+        (table, key, old, state.replica.get(state.replica.tables[table], key)) for (table, key), old in before.items()
+    ]
+    return is_settled_registration(state.replica, changes)
+
+
+NEW_JOBS: list[tuple[Job, bool]] = [
+    (a_job(), True),
+    (a_job("shop", a_group("web", a_task(), count=0), a_group("db", a_task(), count=3)), True),
+    (a_batch_job("shop"), True),
+    (a_job("shop", type="sysbatch"), True),
+    (replace(a_job(), stop=True), True),
+    (a_system_job("shop"), False),
+    (a_periodic_job("shop"), False),
+    (a_parameterized_job("shop"), False),
+    (a_batch_job("shop", a_group("web", a_task(), array=GroupArray(size=3))), False),
+]
+
+
+@pytest.mark.parametrize(("job", "is_settled"), NEW_JOBS)
+def test_a_settled_registration_has_what_would_be_computed(job: Job, is_settled: bool) -> None:
+    state = AState()
+    state.put(CLUSTER_FORMAT.build_put(RecordFormat(version=NEWEST_FORMAT)))
+
+    assert register_and_check(state, job) is is_settled
+    if is_settled:
+        assert build_derived_write(state.replica, [("default", "shop")], CAUSE) is None
+
+
+def test_a_registration_of_a_job_that_exists_is_not_settled() -> None:
+    state = make_state(a_job())
+    state.end_evaluations()
+    assert state.job().status == "dead"
+
+    assert not register_and_check(state, replace(a_job(), priority=60))
+    correct_derived_state(state)
+    assert state.job().status == "pending"
+
+
+def test_a_registration_is_not_settled_while_a_deployment_of_an_earlier_job_with_its_name_remains() -> None:
+    state = make_state(a_job())
+    deployment = make_deployment(state.job())
+    state.put(
+        DEPLOYMENTS.build_put(deployment),
+        JOBS.build_delete("default", "shop"),
+        JOB_SUMMARIES.build_delete("default", "shop"),
+    )
+
+    assert not register_and_check(state, a_job())
+
+
+def test_a_registration_is_not_settled_while_an_allocation_of_an_earlier_job_with_its_name_remains() -> None:
+    state = make_state(a_job())
+    allocation = an_allocation(state.job(), "a1")
+    state.put(
+        ALLOCATIONS.build_put(allocation),
+        JOBS.build_delete("default", "shop"),
+        JOB_SUMMARIES.build_delete("default", "shop"),
+    )
+
+    assert not register_and_check(state, a_job())
+
+
+def test_a_write_with_another_change_is_not_a_settled_registration() -> None:
+    state = AState()
+    decision = register_job(state.replica, JobRegistration(job=a_job()), state.moment, SETTINGS)
+    assert decision.write is not None
+    state.commit(decision.write)
+    changes: list[AppliedChange] = [
+        (each.table, each.key, None, state.replica.get(state.replica.tables[each.table], each.key))
+        for each in decision.write.changes
+    ]
+    evaluation = replace(state.evaluations()[0], id="e2", job_id="other")
+
+    assert is_settled_registration(state.replica, changes)
+    assert not is_settled_registration(state.replica, [*changes, (EVALUATIONS.name, "e2", None, evaluation)])
+    assert not is_settled_registration(state.replica, [*changes, (ALLOCATIONS.name, "a1", None, None)])
+    assert not is_settled_registration(state.replica, [each for each in changes if each[0] != EVALUATIONS.name])
+    assert not is_settled_registration(state.replica, [each for each in changes if each[0] != JOB_SUMMARIES.name])
 
 
 # -- summaries

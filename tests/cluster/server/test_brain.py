@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from tests.builders import SECOND, a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
+from tests.builders import SECOND, a_batch_job, a_group, a_job, a_periodic_job, a_system_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.state import a_node
@@ -331,6 +331,7 @@ async def test_an_error_in_the_leader_loop_is_logged_and_the_loop_continues(
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         with caplog.at_level(logging.ERROR):
+            await server.client.jobs.register(a_periodic_job("nightly"))  # The leader computes its status.
             await server.client.jobs.register(make_job_of_count(1))
             await until(lambda: count_running(server) == 1, what="the job runs")
 
@@ -357,6 +358,7 @@ async def test_an_invalid_transition_in_the_leader_loop_is_refused_with_its_hist
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         with caplog.at_level(logging.WARNING):
+            await server.client.jobs.register(a_periodic_job("nightly"))  # The leader computes its status.
             await server.client.jobs.register(make_job_of_count(1))
             await until(lambda: count_running(server) == 1, what="the job runs")
 

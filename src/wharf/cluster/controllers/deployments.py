@@ -207,6 +207,8 @@ def _has_new_healthy(snapshot: Replica, deployment: Deployment, deployment_alloc
         ),
         default=0,
     )
+    if not newest_health_index:
+        return False
     evaluated_index = 0
     for evaluation in snapshot.list_by_index(EVALUATIONS_OF_JOB, deployment.namespace, deployment.job_id):
         is_scheduled = evaluation.wait_until is not None and evaluation.status is EvaluationStatus.PENDING

@@ -8,6 +8,7 @@ decided elsewhere, such as a registration. Whether a deployment continues, fails
 
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from wharf.cluster.operations.array_results import (
 from wharf.cluster.operations.derived_write_builder import DerivedWriteBuilder
 from wharf.cluster.operations.jobs.summaries import choose_counter, make_job_summary, move_child
 from wharf.cluster.state import Replica
+from wharf.cluster.state.replica import AppliedChange
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
@@ -183,6 +185,44 @@ def build_derived_write(snapshot: Replica, jobs: Iterable[JobKey], cause: Cause)
         _add_job_changes(builder, key)
     write = builder.build_write()
     return write if write.changes else None
+
+
+def is_settled_registration(snapshot: Replica, changes: Sequence[AppliedChange]) -> bool:
+    """Return whether the changes of one write register a new job with the status and the summary that follow from them.
+
+    Most registrations do, and then `build_derived_write` finds nothing to correct. `snapshot` contains the changes. `False` means
+    that the state of the job must be computed: the job already exists, is of a kind whose status does not only follow from its
+    evaluation, or has the name of an earlier job whose records are not all deleted.
+    """
+    created: dict[str, Any] = {}
+    for table, _, before, after in changes:
+        if table in DECISIVE_TABLES:
+            if before is not None or after is None or table in created:
+                return False
+            created[table] = after
+    if created.keys() != REGISTERED_TABLES:
+        return False
+    job: Job = created[JOBS.name]
+    evaluation: Evaluation = created[EVALUATIONS.name]
+    summary: JobSummary = created[JOB_SUMMARIES.name]
+    key = (job.namespace, job.id)
+    return (
+        job.status is JobStatus.PENDING
+        and evaluation.status is EvaluationStatus.PENDING
+        and key == (evaluation.namespace, evaluation.job_id) == (summary.namespace, summary.job_id)
+        and job.type != JobType.SYSTEM
+        and not (job.is_periodic or job.is_parameterized or job.has_arrays)
+        and summary.outcome == JobEnding.NONE
+        and summary.summary.keys() >= {group.name for group in job.groups}
+        and not snapshot.count_by_index(DEPLOYMENTS_OF_JOB, *key)
+        and not snapshot.count_by_index(ALLOCATIONS_OF_JOB, *key)
+    )
+
+
+REGISTERED_TABLES: Final = frozenset({JOBS.name, JOB_SUMMARIES.name, EVALUATIONS.name})
+"""Of `DECISIVE_TABLES`, those in which the registration of a new job creates one record each."""
+DECISIVE_TABLES: Final = REGISTERED_TABLES | {ALLOCATIONS.name, DEPLOYMENTS.name, ARRAY_ATTEMPTS.name}
+"""The tables from which the status and the summary of a job follow, and those that hold them."""
 
 
 def _add_job_changes(builder: DerivedWriteBuilder, key: JobKey) -> None:

@@ -391,8 +391,10 @@ def _has_only_elements(snapshot: Replica, job: Job) -> bool:
     No stored version has another group. Allocations of older versions have stopped long ago.
     """
     arrays = {group.name for group in job.groups if group.array is not None}
+    if not arrays:
+        return False
     versions = snapshot.list_by_index(VERSIONS_OF_JOB, job.namespace, job.id)
-    return bool(arrays) and all(
+    return all(
         group.array is not None and group.name in arrays for version in (job, *versions) for group in version.groups
     )
 

@@ -5,6 +5,7 @@ Nothing here awaits. A caller that does not await either sees one consistent sta
 
 import heapq
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
 
@@ -83,7 +84,7 @@ class Replica:
         self._decoders: dict[str, RecordDecoder[Any]] = {
             table_name: get_decoder(table) for table_name, table in self.tables.items()
         }
-        self._adopted_tables = [table for table in self.tables.values() if table.is_adopted]
+        self._adopted_tables = tuple(table for table in self.tables.values() if table.is_adopted)
         self._encoders: dict[str, Callable[[Any], bytes]] = {}
         """Encoders by table name, for the format `_encoders_format`."""
         self._encoders_format = UNLIMITED_FORMAT
@@ -108,7 +109,12 @@ class Replica:
     def get(self, table: Table[R], *key: str | int) -> R | None:
         """Return the record under a key, or `None`. A table with a single record needs no key."""
         # Written out, because a registration reads 50 records and two more calls would take longer than the lookup.
-        record_key = first if len(key) == 1 and type(first := key[0]) is str else table.build_key(*key)
+        if len(key) == 1 and type(key[0]) is str:
+            record_key = key[0]
+        elif len(key) == 2 and type(key[0]) is str and type(key[1]) is str:
+            record_key = key[0] + KEY_SEPARATOR + key[1]
+        else:
+            record_key = table.build_key(*key) if key else table.name
         records: ShardedDict[R] = self._records_by_table[table.name].records
         shard = records.shards.get(record_key[: records.shard_key_chars])
         return None if shard is None else shard.get(record_key)
@@ -248,11 +254,7 @@ class Replica:
 
         Only tables with `is_adopted` take part, and only if records are written in their newest schema version.
         """
-        adopted_tables = [
-            table.name
-            for table in self._adopted_tables
-            if table.get_schema_version(cluster_format) == table.schema_version
-        ]
+        adopted_tables = _list_adopted_tables(self._adopted_tables, cluster_format)
         return {
             (change.table, change.key): change.record
             for change in write.changes
@@ -536,6 +538,12 @@ class ReplicaLoad:
     def release_replaced_in_steps(self) -> Iterator[None]:
         """Free the memory of the replaced state in short steps after `finish`, and yield between them."""
         yield from release_in_steps(self._replaced)
+
+
+@lru_cache(maxsize=8)
+def _list_adopted_tables(tables: tuple[Table[Any], ...], cluster_format: int) -> frozenset[str]:
+    """Return the names of those tables whose records are written in their newest schema version. Cached: each write asks."""
+    return frozenset(table.name for table in tables if table.get_schema_version(cluster_format) == table.schema_version)
 
 
 def _collect_differing(

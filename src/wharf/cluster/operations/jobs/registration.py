@@ -46,6 +46,7 @@ MAX_CHILD_CONDITIONS: Final = 32
 """Limits the size of a write: when a new parent counts its existing children, at most this many of them become
 conditions.
 """
+REGISTRATION_WRITE_KIND: Final = "job-registered"
 REGISTRATION_DISABLED_ERROR: Final = "Job registration, dispatch, and scale are disabled by the scheduler configuration"
 
 
@@ -132,7 +133,7 @@ def register_job(
     if not builder.changes:
         return Decision(None, lambda index: JobWriteResult(index, job.modify_index, warnings=admitted.warnings))
     return Decision(
-        builder.build("job-registered", Cause(CauseKind.REQUEST, request.cause)),
+        builder.build(REGISTRATION_WRITE_KIND, Cause(CauseKind.REQUEST, request.cause)),
         lambda index: JobWriteResult(
             index=index,
             job_modify_index=index if job_modify_index == WRITE_INDEX else job_modify_index,

@@ -7,7 +7,8 @@ disk are considered: no allocation is preempted for its ports or devices.
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -18,6 +19,7 @@ from wharf.cluster.state.lookups import find_allocation_job
 from wharf.cluster.state.tables import JOBS, SCHEDULER_CONFIGURATION, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.operator.scheduler_configuration import PreemptionConfig
 from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_node_capacity
 
 MIN_PRIORITY_GAP: Final = 10
@@ -49,13 +51,16 @@ def is_preemption_enabled(snapshot: Replica, job: Job) -> bool:
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     if configuration is None:
         return False
-    allowed = configuration.preemption_config
-    return {
-        JobType.SERVICE: allowed.service_scheduler_enabled,
-        JobType.BATCH: allowed.batch_scheduler_enabled,
-        JobType.SYSTEM: allowed.system_scheduler_enabled,
-        JobType.SYSBATCH: allowed.sys_batch_scheduler_enabled,
-    }[JobType(job.type)]
+    return _READ_PREEMPTION_SETTING[job.type](configuration.preemption_config)
+
+
+_READ_PREEMPTION_SETTING: Final[Mapping[str, Callable[[PreemptionConfig], bool]]] = {
+    JobType.SERVICE: attrgetter("service_scheduler_enabled"),
+    JobType.BATCH: attrgetter("batch_scheduler_enabled"),
+    JobType.SYSTEM: attrgetter("system_scheduler_enabled"),
+    JobType.SYSBATCH: attrgetter("sys_batch_scheduler_enabled"),
+}
+"""By job type, the function that reads the setting for preemption by such jobs."""
 
 
 def is_preemptible_by(priority: int, preemptor_priority: int) -> bool:

@@ -6,6 +6,7 @@ loop over nodes.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -75,8 +76,7 @@ class NodeSelector:
         self._group = group
         self._random = random
         self._volume_check = volume_check
-        self._assigner = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
-        self._demand = get_group_demand(group)
+        self._rules = rules
         self._failure: AllocMetric | None = None
         """The metric of the last failed search of `choose_node`. `None`: none has failed."""
         self._failure_count = 0
@@ -88,13 +88,23 @@ class NodeSelector:
         """
         self._metric: AllocMetric | None = None
         """The metric that all placements without avoided nodes share. `None`: nothing is placed yet."""
-        rows: Ints = np.flatnonzero(screened.feasible)
+        (rows,) = screened.feasible.nonzero()
         self.rows: Ints = random.shuffle_values(rows) if len(rows) else rows
         """The fleet rows of the candidates (feasible nodes), in random order. The index is the candidate position."""
         if len(rows):
             self._build_columns(rules, siblings)
 
     # -- preparation -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _assigner(self) -> ResourceAssigner:
+        """Assigns resources to the allocations of the group. Built on first use: without candidates, nobody needs it."""
+        return ResourceAssigner(self._group, can_oversubscribe=self._rules.can_oversubscribe)
+
+    @cached_property
+    def _demand(self) -> Usage:
+        """The CPU, memory and disk that one allocation of the group uses. Computed on first use."""
+        return get_group_demand(self._group)
 
     def _build_columns(self, rules: PlacementRules, siblings: Iterable[PlacedSibling]) -> None:
         """Build the columns of the candidates: resources, scores, distinct constraints and spreads.

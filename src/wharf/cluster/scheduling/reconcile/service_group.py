@@ -132,6 +132,8 @@ def _drop_settled(state: GroupState, allocations: AllocationsById) -> Allocation
 
 def _classify_allocations(state: GroupState, allocations: AllocationsById) -> None:
     """Divide the allocations into untainted, migrating and lost ones in `state`, and decide on retries and disconnects."""
+    if not allocations:
+        return  # The group is new, as in most plans of small jobs, and `state` has none either.
     classes: dict[AllocationClass, AllocationsById] = {allocation_class: {} for allocation_class in AllocationClass}
     for allocation in allocations.values():
         classes[_classify(state.input, state.group, allocation)][allocation.id] = allocation

@@ -76,19 +76,21 @@ class JobNeedDuty:
         A job that begins to wait is due too: a job that it needs may have ended while it was being submitted.
         """
         del batch  # The changed records have all that is needed.
-        if not self._brain.is_leading:
-            return
         for table, _, former, job in changed_records:
             if table != JOBS.name:
                 continue
             changed: Job = job or former
+            has_needs = bool(changed.depends or (former is not None and former.depends))
+            has_ended = job is None or job.status is JobStatus.DEAD
+            if not (has_needs or has_ended) or not self._brain.is_leading:
+                continue
             key = (changed.namespace, changed.id)
-            if (changed.depends or (former is not None and former.depends)) and self._jobs.update(key, job):
+            if has_needs and self._jobs.update(key, job):
                 self._due[key] = None
-            if job is None or job.status is JobStatus.DEAD:
+            if has_ended:
                 self._due |= dict.fromkeys(self._jobs.iter_waiting(key))
-        if self._due:
-            self._wake_event.set()
+            if self._due:
+                self._wake_event.set()
 
     def _on_load(self) -> None:
         """Request that all jobs are examined, because the replica was reloaded."""

@@ -55,15 +55,13 @@ class RunQueueDuty:
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
         """Record the flows of runs that a batch changed or deleted. Does nothing unless this server leads."""
         del batch  # The changed records have all that is needed.
-        if not self._brain.is_leading:
-            return
         for table, _, former, record in changed_records:
             # A purge holds the queue until its tasks have stopped. Then it is deleted.
             if table == JOBS.name or (table == JOB_PURGES.name and record is None):
                 changed: Job | JobPurge = record or former
                 flow = (changed.namespace, changed.parent_id)
                 # Also for a run without `Overlap`: it may be older than the setting, and others wait for it.
-                if changed.parent_id and has_queue(self._brain.replica, flow):
+                if changed.parent_id and has_queue(self._brain.replica, flow) and self._brain.is_leading:
                     self._changed_flows[flow] = None
                     self._wake_event.set()
 

@@ -52,10 +52,11 @@ class StepLockDuty:
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
         """Record the locks whose queue a batch changed. Does nothing unless this server leads."""
         del batch  # The changed records have all that is needed.
-        if not self._brain.is_leading:
-            return
         for table, _, before, after in changed_records:
-            if table == EVALUATIONS.name and (changed := list_changed_locks(table, before, after)):
+            if table != EVALUATIONS.name:
+                continue
+            changed = list_changed_locks(table, before, after)
+            if changed and self._brain.is_leading:
                 self._changed_locks |= dict.fromkeys(sorted(changed))
                 self._wake_event.set()
 

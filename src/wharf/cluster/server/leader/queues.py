@@ -11,6 +11,8 @@ from typing import Final
 from wharf.cluster.controllers.blocked_queue import BlockedQueue
 from wharf.cluster.controllers.evaluation_broker import EvaluationBroker
 from wharf.cluster.engines.port import Batch
+from wharf.cluster.operations.derived_state import is_settled_registration
+from wharf.cluster.operations.jobs.registration import REGISTRATION_WRITE_KIND
 from wharf.cluster.scheduling.cache import RecordChange, SchedulerCache
 from wharf.cluster.scheduling.capacity.locks import LockName, iter_granted, list_changed_locks
 from wharf.cluster.scheduling.plans.check import PLAN_WRITE_KIND
@@ -202,16 +204,20 @@ class LeaderQueues:
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
         """Add the work that a batch creates to the queues. Does nothing unless this server leads.
 
-        Plans and reports contain the statuses and summaries that follow from them, so their jobs need no other write.
+        Plans and reports contain the statuses and summaries that follow from them, so their jobs need no other write. Nor do
+        most registrations of new jobs.
         """
         if self._term.leadership is None:
             return
-        is_settled = batch.kind in SETTLED_WRITE_KINDS
+        is_settled = batch.kind in SETTLED_WRITE_KINDS or (
+            batch.kind == REGISTRATION_WRITE_KIND and is_settled_registration(self._follower.replica, changed_records)
+        )
         self.blocked.on_capacity_freed(self.fleet_updater.take_freed_classes(), batch.index)
         for table, key, before, record in changed_records:
             if table not in WATCHED_TABLES:
                 continue
-            self._changed_locks |= dict.fromkeys(sorted(list_changed_locks(table, before, record)))
+            if changed_locks := list_changed_locks(table, before, record):
+                self._changed_locks |= dict.fromkeys(sorted(changed_locks))
             match record:
                 case Allocation() | Deployment():
                     if not is_settled:

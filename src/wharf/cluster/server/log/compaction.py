@@ -81,7 +81,7 @@ class LogCompactor:
 
     def _count_batch(self, batch: Batch) -> None:
         """Add the size of a batch to that of the log, and request a compaction if the log is too large."""
-        self._sizes.add_batch(batch.index, sum(len(change.data or b"") for change in batch.changes))
+        self._sizes.add_batch(batch.index, sum([len(change.data or b"") for change in batch.changes]))
         if self._sizes.total_bytes > self._max_bytes:
             self._oversized_event.set()
 

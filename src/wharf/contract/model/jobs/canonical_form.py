@@ -194,10 +194,8 @@ def _replace_fields(record: S, **fields: object) -> S:
 
     If no value changes, return the same object, so that an unchanged job costs no copies.
     """
-    changed = {
-        name: value for name, value in fields.items() if value is not (old := getattr(record, name)) and value != old
-    }
-    return msgspec.structs.replace(record, **changed) if changed else record
+    replaced = msgspec.structs.replace(record, **fields)
+    return record if replaced == record else replaced
 
 
 def _apply_to_each(records: tuple[S, ...], canonicalize: Callable[[S], S]) -> tuple[S, ...]:

@@ -142,9 +142,11 @@ def _merge(target: JsonObject, name: str, *inherited: object, zero_if_absent: fr
         return
     merged: JsonObject = {}
     for block in blocks:
-        merged |= {
-            field: value
-            for field, value in block.items()
-            if field not in merged or field not in zero_if_absent or value != 0
-        }
+        if zero_if_absent:
+            block = {
+                field: value
+                for field, value in block.items()
+                if field not in merged or field not in zero_if_absent or value != 0
+            }
+        merged |= block
     target[name] = merged

@@ -97,11 +97,9 @@ class LockHandlers:
 
         Does nothing unless this server leads.
         """
-        if not self._brain.is_leading:
-            return
         replica = self._brain.replica
         for change in batch.changes:
-            if change.table != VARIABLES.name:
+            if change.table != VARIABLES.name or not self._brain.is_leading:
                 continue
             namespace, path = split_key(change.key)
             variable = replica.get(VARIABLES, namespace, path)

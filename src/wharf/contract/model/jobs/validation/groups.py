@@ -36,8 +36,10 @@ def check_group(group: TaskGroup, path: str, report: ValidationReport, *, job_ty
         report.add_warning(f"{path}.Consul", "Consul is not supported; the block has no effect")
     check_volumes(group, path, report, job_type=job_type)
     _check_times(group, path, report, job_type)
-    _check_services(group, path, report)
-    _check_tasks(group, path, report, job_type, settings)
+    services = _build_service_context(group)
+    _check_services(group, services, path, report)
+    context = TaskValidationContext(group, job_type, services, settings.memory_oversubscription)
+    _check_tasks(group, context, path, report)
 
 
 def _check_times(group: TaskGroup, path: str, report: ValidationReport, job_type: str) -> None:
@@ -58,9 +60,8 @@ def _build_service_context(group: TaskGroup) -> ServiceContext:
     return ServiceContext(None, names, list_port_labels(group.networks))
 
 
-def _check_services(group: TaskGroup, path: str, report: ValidationReport) -> None:
+def _check_services(group: TaskGroup, context: ServiceContext, path: str, report: ValidationReport) -> None:
     """Add each problem of the services of a group to the report."""
-    context = _build_service_context(group)
     for position, service in enumerate(group.services or ()):
         section = report.add_section(f'Service "{service.name}" validation failed')
         check_service(service, context, f"{path}.Services[{position}]", section)
@@ -87,12 +88,11 @@ def _check_services_of_all_tasks(group: TaskGroup, path: str, report: Validation
         seen.add(key)
 
 
-def _check_tasks(group: TaskGroup, path: str, report: ValidationReport, job_type: str, settings: JobSettings) -> None:
+def _check_tasks(group: TaskGroup, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
     """Add each problem of a group's tasks to the report.
 
     One of them must be a main task, and at most one the leader.
     """
-    context = TaskValidationContext(group, job_type, _build_service_context(group), settings.memory_oversubscription)
     first_of_name: dict[str, int] = {}
     leaders: list[int] = []
     for position, task in enumerate(group.tasks or ()):

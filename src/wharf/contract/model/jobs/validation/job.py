@@ -7,7 +7,7 @@ from typing import Final
 
 from wharf.contract.model.body_limits import MAX_REPORTED_PROBLEMS
 from wharf.contract.model.decoding import format_path
-from wharf.contract.model.drivers.options import find_option_problems
+from wharf.contract.model.drivers.options import find_option_problems, may_have_unknown_options
 from wharf.contract.model.jobs.cron import MAX_YEAR, CronError, load_zone, parse_cron
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
@@ -173,6 +173,8 @@ def list_submission_warnings(job: Job) -> tuple[ValidationProblem, ...]:
         _warn_about_consul(group.services, path, report)
         for number, task in enumerate(group.tasks or ()):
             _warn_about_consul(task.services, f"{path}.Tasks[{number}]", report)
+            if not may_have_unknown_options(task.driver, task.config or {}):
+                continue
             for problem in find_option_problems(task.driver, task.config or {}):
                 if problem.is_unknown:  # A value of a wrong type is an error of the validation.
                     option_path = format_path(["TaskGroups", position, "Tasks", number, "Config", *problem.path])
