@@ -144,7 +144,7 @@ def test_the_counts_of_jobs_are_visible_in_a_window_of_360_pixels(browser: Brows
             page.evaluate("html => showPage(html)", show_all_pages()[name].text)
             faults[name] = page.evaluate("listWideTables()")
 
-    assert faults == dict.fromkeys(LISTS_OF_JOBS, [])
+    assert faults == {name: [] for name in LISTS_OF_JOBS}
 
 
 def test_a_long_id_in_the_first_sentence_of_a_page_is_wrapped(browser: Browser, server: StoredPages) -> None:
