@@ -61,14 +61,18 @@ def test_failed_elements_are_listed_and_run_again(terminal: Terminal, tmp_path: 
         == "✗ sweep: 0 of 5 elements succeeded, 5 failed; `wharf job rerun sweep --failed` runs these again"
     )
     assert "failed: 0-4" in terminal.run_ok("job", "status", "sweep")
-    assert "5 failed; `wharf job rerun sweep --failed` runs these again" in terminal.run_ok("job", "explain", "sweep")
+    ended = terminal.run_ok("job", "explain", "sweep")
+    assert "5 failed; `wharf job rerun sweep --failed` runs these again" in ended
+    assert "all elements have ended\n" in ended
 
     rerun = json.loads(terminal.run("job", "rerun", "sweep", "--index", "1,3-4", "--detach", "--json").out)
     assert (rerun["Attempt"], rerun["ElementCount"]) == (2, 3)
     terminal.wait(1)
     refused = terminal.run("job", "rerun", "sweep", "--index", "3")
-    assert "1 of the elements have not ended: 3" in refused.err
-    assert "element 4 waits for MaxRunning 2" in terminal.run_ok("job", "explain", "sweep")
+    assert "1 of the elements has not ended: 3" in refused.err
+    running = terminal.run_ok("job", "explain", "sweep").splitlines()
+    assert running[0] == "sweep runs 2 elements of train: element 4 waits for MaxRunning 2"
+    assert "2 of 3 open elements running, 1 waiting" in running
 
 
 def test_an_allocation_shows_its_element(terminal: Terminal, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_followed_run_prints_each_change_and_exits_with_0_when_it_succeeded(
     assert (result.code, result.lines[-1]) == (0, "✓ release: succeeded")
     changes = [line.split(maxsplit=1)[1] for line in result.lines[:-1]]
     assert "build is running: its task runs" in changes
-    assert changes.index("build is succeeded") < changes.index("ship is running: its task runs")
+    assert changes.index("build succeeded") < changes.index("ship is running: its task runs")
 
 
 def test_the_exit_code_of_a_followed_run_is_that_of_the_first_step_that_failed(
@@ -102,7 +102,7 @@ def test_the_exit_code_of_a_followed_run_is_that_of_the_first_step_that_failed(
 
     assert result.code == 7
     assert result.lines[-1] == ("✗ release: failed: build failed; `wharf flow retry release` runs it again from there")
-    assert any(line.endswith("test is skipped: because build failed") for line in result.lines)
+    assert any(line.endswith("test was skipped: because build failed") for line in result.lines)
 
 
 def test_a_followed_run_that_a_job_skipped_says_what_has_to_succeed_before_a_retry(
@@ -192,10 +192,10 @@ def test_the_list_of_jobs_names_a_run_that_waits_for_a_person_and_counts_element
     submit(terminal, tmp_path, GATED)
     terminal.wait(20)
 
-    listed = terminal.run_ok("job", "status")
-
-    words = next(line for line in listed.splitlines() if line.startswith("release")).split()
-    assert words[1:7] == ["batch", "45", "gated", "-", "5", "0"]
+    for command in (("job", "status"), ("status",)):
+        listed = terminal.run_ok(*command)
+        words = next(line for line in listed.splitlines() if line.startswith("release")).split()
+        assert words[1:7] == ["batch", "45", "gated", "-", "5", "0"]
 
 
 def test_a_rejected_gate_fails_its_step(terminal: Terminal, tmp_path: Path) -> None:
@@ -299,6 +299,8 @@ def test_the_status_of_a_job_shows_gates_and_skips_as_such(terminal: Terminal, t
     terminal.run_ok("flow", "approve", "release", "ship", "--reject", "--text", "no")
     rejected = terminal.run_ok("job", "status", "release")
 
+    assert "Status       gated\n" in open_gate
+    assert "Status       failed\n" in rejected
     assert list_steps(open_gate)["ship"][2] == "gated"
     assert "ship asks: release now?" in open_gate
     assert list_steps(rejected)["ship"][2] == "failed"
@@ -556,6 +558,6 @@ def test_a_time_that_is_none_is_refused_with_an_example(terminal: Terminal, tmp_
     submit(terminal, tmp_path, NIGHTLY)
 
     assert (
-        '"yesterday" is no time: write it like 2026-11-20'
+        '"yesterday" is not a time: write it like 2026-11-20'
         in terminal.run("flow", "backfill", "nightly", "--from", "yesterday").err
     )

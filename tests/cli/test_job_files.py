@@ -241,6 +241,17 @@ def test_a_file_without_variables_reads_no_automatic_files(
     assert terminal.run(*DETACHED_RUN, write_file(tmp_path, text, name)).err == ""
 
 
+@pytest.mark.parametrize("text", ["#!/bin/sh\necho hello\n", "#!/bin/sh\nif true; then\n  echo $((1 + 2))\nfi\n"])
+def test_a_script_in_place_of_a_job_file_is_named_as_such(terminal: Terminal, tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.sh").write_text(text)
+
+    result = terminal.run("job", "run", str(tmp_path / "train.sh"))
+
+    assert result.code == 1
+    assert "this is a script, not a job file: run it with `wharf submit" in " ".join(result.err.split())
+    assert "colon" not in result.err
+
+
 @pytest.mark.parametrize("name", ["web.hcl", "web.yaml"])
 def test_a_value_for_an_undeclared_variable_is_an_error_unless_strictness_is_off(
     terminal: Terminal, tmp_path: Path, name: str

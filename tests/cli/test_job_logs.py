@@ -27,6 +27,8 @@ class StandIn:
         self.address = ""
         self.reply: Callable[[int, str], Reply] = lambda index, log_type: build_log(index, log_type)
         """It gets the index of the allocation and the type of the log."""
+        self.failed: tuple[int, ...] = ()
+        """The indexes of the allocations that failed before their program began."""
 
 
 def build_log(index: int, *streams: str) -> Reply:
@@ -45,7 +47,10 @@ def build_handler(stand_in: StandIn) -> type[QuietHandler]:
                 job = {"ID": "job", "Name": "job", "Namespace": "default", "Type": "batch", "Status": "dead"}
                 self.reply(200, json.dumps([job]).encode())
             elif url.path == "/v1/job/job/allocations":
-                self.reply(200, json.dumps([build_allocation(index) for index in range(COUNT)]).encode())
+                self.reply(
+                    200,
+                    json.dumps([build_allocation(index, index in stand_in.failed) for index in range(COUNT)]).encode(),
+                )
             elif url.path.startswith("/v1/client/fs/logs/"):
                 index, log_type = int(url.path.rpartition("/")[2][:8]), parse_qs(url.query)["type"][0]
                 if (reply := stand_in.reply(index, log_type)) is not None:
@@ -57,7 +62,8 @@ def build_handler(stand_in: StandIn) -> type[QuietHandler]:
     return Handler
 
 
-def build_allocation(index: int) -> dict[str, Any]:
+def build_allocation(index: int, has_failed: bool) -> dict[str, Any]:
+    event = {"Type": "Driver Failure", "Time": 1, "DisplayMessage": "no such program", "FailsTask": True}
     return {
         "ID": f"{index:08}-0000-4000-8000-000000000000",
         "Name": f"job.g[{index}]",
@@ -66,9 +72,9 @@ def build_allocation(index: int) -> dict[str, Any]:
         "JobID": "job",
         "JobType": "batch",
         "TaskGroup": "g",
-        "TaskStates": {"t": {"State": "dead"}},
+        "TaskStates": {"t": {"State": "dead", "Failed": has_failed, "Events": [event] if has_failed else []}},
         "DesiredStatus": "run",
-        "ClientStatus": "complete",
+        "ClientStatus": "failed" if has_failed else "complete",
         "CreateIndex": index,
     }
 
@@ -133,3 +139,14 @@ def test_a_server_that_ends_causes_one_error(stand_in: StandIn) -> None:
 
     assert (1, [*build_lines(0), *build_lines(1)], 1) == (code, lines, len(errors))
     assert errors[0].startswith("wharf: ")
+
+
+def test_the_reason_is_named_if_failed_tasks_printed_nothing(stand_in: StandIn) -> None:
+    stand_in.failed = (3, 5, 7)
+    stand_in.reply = lambda index, _: (404, b"no log") if index in (3, 5) else build_log(index, "stdout", "stderr")
+
+    code, lines, errors = print_logs(stand_in)
+
+    assert (0, [line for index in range(COUNT) if index not in (3, 5) for line in build_lines(index)]) == (code, lines)
+    reason = "job.g[3] (00000003) failed and printed nothing: t: no such program; 1 more printed nothing"
+    assert [f"note: {reason}"] == errors

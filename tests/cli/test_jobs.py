@@ -389,12 +389,14 @@ def test_a_periodic_job_is_shown_with_its_next_launch_and_its_newest_children(
         "    Update: {MinHealthyTime: 1s}\n", ""
     )
     terminal.run_ok("job", "run", write_file(tmp_path, nightly))
-    terminal.run_ok("job", "periodic", "force", "nightly")
+    launched = terminal.run_ok("job", "periodic", "force", "nightly")
 
     printed = terminal.run_ok("job", "status", "nightly")
     terminal.run_ok("job", "stop", "nightly")
     stopped = terminal.run_ok("job", "status", "nightly")
 
+    child_id = launched.splitlines()[0].removeprefix("launched periodic job nightly as ")
+    assert f"\n{child_id} " in printed
     assert "0 3 * * *  UTC\nnext  " in printed
     assert "03:00:00Z" in printed
     assert "Newest children\nID" in printed

@@ -423,7 +423,7 @@ def test_a_job_that_waits_for_another_one_is_one_run_without_an_index(terminal: 
     submitted = terminal.run("sbatch", "--parsable", f"--dependency=afterok:{first}", script)
     second = submitted.out.strip()
 
-    assert f"begins when {first} have succeeded; it never runs as soon as that is impossible" in submitted.err
+    assert f"begins when {first} has succeeded; it ends without having run if that becomes impossible" in submitted.err
     assert terminal.run_ok("squeue", "-h", "-j", second, "-o", "%i %t") == f"{second} PD\n"
     terminal.run_ok("scancel", first)
     assert "does not exist" in terminal.run("sbatch", "-d", "afterok:17", script).err

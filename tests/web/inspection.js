@@ -15,6 +15,10 @@ globalThis.findOverflow = () => {
   return found;
 };
 
+// Tables that are wider than the page, so that their last columns are hidden until somebody scrolls.
+globalThis.listWideTables = () =>
+  [...document.querySelectorAll(".scroll")].filter((each) => each.scrollWidth > each.clientWidth + 1).map(describeElement);
+
 globalThis.findOverflowOfLargeText = () => {
   document.documentElement.style.fontSize = "200%";
   const found = findOverflow();

@@ -19,11 +19,13 @@ from tests.web.small_cluster import ALL_NAMES, show_all_pages
 pytestmark = pytest.mark.needs_program("chromium")
 FOLDER = Path(__file__).parent
 NARROW = {"width": 320, "height": 640}
+PHONE = {"width": 360, "height": 800}
 WIDE = {"width": 1_280, "height": 800}
 WALKED_PAGES = ("job-in-rollout", "actions", "run", "node-draining", "fleet", "quota")
 """Pages through which the Tab key leads: each kind of control is on one of them."""
 VARIANTS = ("actions-", "empty-", "jobs-", "logs-", "search-", "sign-in-", "fleet-", "node-dr")
 """The beginnings of the names of pages that resemble others. Only `make faults` makes the slow checks there."""
+LISTS_OF_JOBS = ("overview", "jobs")
 SLOW_CHECKS = ("axe", "focus")
 Findings = Mapping[str, Mapping[str, list[str]]]
 """What was found, by the check and the name of the page. Pages without a fault are left out."""
@@ -133,3 +135,21 @@ def test_no_opened_page_has_a_fault(
             if faults:
                 found[name] = faults
     assert found == {}
+
+
+def test_the_counts_of_jobs_are_visible_in_a_window_of_360_pixels(browser: Browser, server: StoredPages) -> None:
+    with an_open_tab(browser, server, viewport=PHONE) as page:
+        faults = {}
+        for name in LISTS_OF_JOBS:
+            page.evaluate("html => showPage(html)", show_all_pages()[name].text)
+            faults[name] = page.evaluate("listWideTables()")
+
+    assert faults == {name: [] for name in LISTS_OF_JOBS}
+
+
+def test_a_long_id_in_the_first_sentence_of_a_page_is_wrapped(browser: Browser, server: StoredPages) -> None:
+    with an_open_tab(browser, server, viewport=PHONE) as page:
+        page.evaluate("html => showPage(html)", show_all_pages()["job-in-rollout"].text)
+        page.evaluate("document.querySelector('.lead').textContent = 'D8C1:'.repeat(30)")
+
+        assert page.evaluate("findOverflow()") == []

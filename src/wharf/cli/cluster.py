@@ -223,7 +223,7 @@ def _show_cluster(session: Session) -> None:
     from wharf.cli.common.rendering import render_pairs, render_section
 
     leader = session.client.status.leader()
-    jobs = session.client.jobs.list().value
+    jobs = session.client.jobs.list(progress=not session.is_machine_readable).value
     if not jobs:
         session.require_namespace()
     nodes = _list_nodes(session)

@@ -433,10 +433,9 @@ class _Normalizer:
                 else ""
             )
         field = names.find(nearest)
-        is_other = field is not None and _squeeze(nearest) != field.name.lower()
-        return f"did you mean {nearest}?" + (
-            f" It is {field.name} of the API" if field is not None and is_other else ""
-        )
+        if field is None or _squeeze(nearest) == field.name.lower():
+            return f"did you mean {nearest}?"
+        return f"did you mean {field.name}, or {nearest} as in HCL?"
 
     def _find_special_fix(
         self, key: str, value: Any, names: "_FieldNames", record: tuple[str, ...], submitted: Mapping[str, Any]

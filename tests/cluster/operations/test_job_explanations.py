@@ -450,6 +450,46 @@ def test_a_core_shortage_is_explained_with_the_possible_request() -> None:
     )
 
 
+def add_reservable_cores(state: AState, count: int) -> AState:
+    """Give the only node this many cores of 1,000 MHz that can be reserved."""
+    node = state.node()
+    assert node.node_resources is not None
+    cpu = NodeCpu(cpu_shares=count * 1_000, total_cpu_cores=count, reservable_cpu_cores=tuple(range(count)))
+    state.put(NODES.build_put(replace(node, node_resources=replace(node.node_resources, cpu=cpu))))
+    return state
+
+
+def make_core_job(cores: int, memory_mb: int) -> Job:
+    resources = some_resources(cpu=0, cores=cores, memory_mb=memory_mb)
+    return a_job("shop", a_group("web", a_task(driver="mock", resources=resources)))
+
+
+def test_a_shortage_of_cores_and_memory_is_explained_with_a_request_that_lowers_both() -> None:
+    state = add_reservable_cores(make_fleet(1_000), 4)
+
+    assert get_web_group(explain_registered_job(state, make_core_job(64, memory_mb=5_000))).smallest_change == (
+        "lower Cores of web/server from 64 to 4 and MemoryMB of web/server from 5000 to 1000"
+    )
+
+
+def test_cores_whose_speed_is_used_by_other_tasks_are_not_suggested() -> None:
+    state = add_reservable_cores(make_fleet(1_000), 4)
+    explain_registered_job(state, replace(make_sized_job(cpu=50), id="other"))
+
+    assert get_web_group(explain_registered_job(state, make_core_job(64, memory_mb=10))).smallest_change == (
+        "lower Cores of web/server from 64 to 3"
+    )
+
+
+def test_a_larger_node_is_suggested_if_fewer_cores_do_not_help() -> None:
+    state = add_reservable_cores(make_fleet(1_000), 2)
+    explain_registered_job(state, replace(make_sized_job(cpu=1_500), id="other"))
+
+    assert get_web_group(explain_registered_job(state, make_core_job(64, memory_mb=10))).smallest_change == (
+        "add a node with at least 64 cores and 10 MB of memory"
+    )
+
+
 def test_distinct_properties_are_explained_with_the_exhausted_value() -> None:
     distinct = Constraint(l_target="${node.datacenter}", operand="distinct_property", r_target="1")
 

@@ -624,7 +624,7 @@ def test_a_rerun_starts_a_stopped_job_with_the_selected_elements_only() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"indexes": "0,2"}, "1 of the elements have not ended: 2"),
+        ({"indexes": "0,2"}, "1 of the elements has not ended: 2"),
         ({"indexes": "9"}, "no element 9: its indexes are 0 to 3"),
         ({"indexes": "x"}, '"x" is not an index'),
         ({"indexes": "2-1"}, "ends before it begins"),

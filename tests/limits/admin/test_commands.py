@@ -6,11 +6,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from tests.limits.decision_services import ADA, INSTALLATION, OAUTH
 from tests.limits.gateway.running_gateway import RunningGateway, run_scenario
+from wharf.cli.common.terminal import render_for_terminal
+from wharf.cli.limits.group import render_rules
 from wharf.cli.root import root
 from wharf.limits.admin.actions import OperatorActions
 from wharf.limits.admin.errors import ActionError
@@ -351,6 +354,18 @@ def test_the_refusal_of_a_ban_says_that_an_operator_made_it(
     assert text in message
     assert "secondary rate limit" not in message
     assert "for us only" not in message
+
+
+@pytest.mark.parametrize("subject", ["user:ada", "address:192.0.2.7"])
+def test_unban_reports_a_caller_that_was_not_banned(tmp_path: Path, subject: str) -> None:
+    async def scenario(operator: Operator) -> list[str]:
+        await operator.run("ban", subject, "--duration", "1h")
+        return [await operator.run("unban", subject) for _ in range(2)]
+
+    assert run_as_operator(tmp_path, scenario, rules="") == [
+        f"lifted the ban of {subject}\n",
+        f"{subject} was not banned\n",
+    ]
 
 
 def test_the_ban_of_a_user_survives_a_restart(tmp_path: Path) -> None:
@@ -841,3 +856,15 @@ def test_show_and_reset_include_hidden_limits(tmp_path: Path) -> None:
         return ["compute" in table, used >= 1_234, find_compute(await operator.run_json("show", "user:ada"))]
 
     assert run_as_operator(tmp_path, scenario) == [True, True, 0]
+
+
+def test_rules_in_a_narrow_terminal_keep_their_ceilings_windows_and_lines(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> Any:
+        return await operator.run_json("rules")
+
+    rules = run_as_operator(tmp_path, scenario)["rules"]
+    narrow = click.unstyle(render_for_terminal(render_rules(rules, max_width=80))).splitlines()
+
+    assert narrow[0].split() == ["Rule", "Window", "Ceilings", "Source"]
+    assert max(map(len, narrow)) <= 80
+    assert next(line for line in narrow if line.startswith("core ")).endswith("s.toml:1")

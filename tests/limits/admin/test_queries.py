@@ -579,6 +579,7 @@ def test_queries_and_actions_are_served_by_their_paths(operator: Operator) -> No
     assert replies[7][1] == {
         "subject": "app:7",
         "until_ms": operator.service.now_ms() + 5,
+        "was_banned": False,
         "is_enforced": True,
         "is_shadow_for_all": False,
         "is_shadow_for_rules": False,

@@ -56,6 +56,7 @@ def test_organizations_and_repositories_are_found_by_their_ids() -> None:
     [
         ('[[usr]]\nlogin = "a"', ["who.toml:1:1: usr: is not known; did you mean 'user'?"]),
         ("[[user]]\nid = 3", ["who.toml:1:1: user[0].login: is missing. The login. The name of an account."]),
+        ('[[user]]\nlogn = "a"', ["who.toml:2:1: user[0].logn: is not known; did you mean 'login'?"]),
         (
             '[[user]]\nlogin = "ada l"',
             ['who.toml:2:1: user[0].login: "ada l" is not an account name: it contains a space or a slash'],

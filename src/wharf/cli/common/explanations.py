@@ -85,9 +85,11 @@ def render_allocation_explanation(session: Session, explanation: "AllocationExpl
 def _render_wait_reasons(explanation: "JobExplanation | EvaluationExplanation | AllocationExplanation") -> list[str]:
     """Return a section with the wait reasons that the summary does not already have, or nothing."""
     from wharf.cli.common.rendering import render_section
+    from wharf.contract.model.explanations import JobExplanation
 
-    reasons = [wait.text for wait in explanation.waits if wait.text not in explanation.text]
-    return [render_section("Waiting for", _render_bullets(reasons))] if reasons else []
+    subject = f"{explanation.job_id} " if isinstance(explanation, JobExplanation) else ""
+    reasons = [f"{subject}{wait.text}" for wait in explanation.waits if wait.text not in explanation.text]
+    return [render_section("Further reasons", _render_bullets(reasons))] if reasons else []
 
 
 def _render_bullets(texts: "Sequence[str]") -> str:
@@ -99,7 +101,11 @@ def _render_group(group: "GroupExplanation", summary: str) -> str:
 
     Texts that `summary` contains are left out.
     """
-    counts = [f"{group.running - group.canaries} of {group.wanted} running"]
+    running = f"{group.running - group.canaries} of {group.wanted}"
+    if not group.is_array:
+        counts = [f"{running} running"]
+    else:
+        counts = [f"{running} open elements running" if group.wanted else "all elements have ended"]
     for count, label in (
         (group.canaries, "running as canary"),
         (group.starting, "starting"),
@@ -107,7 +113,8 @@ def _render_group(group: "GroupExplanation", summary: str) -> str:
     ):
         counts.append(f"{count} {label}" if count else "")
     # No nodes were considered if nothing waits for capacity: the missing allocations ended and are not replaced yet.
-    missing_label = "not placed" if group.nodes or group.text else "not replaced"
+    # Of an array they have not begun.
+    missing_label = "not placed" if group.nodes or group.text else "waiting" if group.is_array else "not replaced"
     counts.append(f"{group.unplaced} {missing_label}" if group.unplaced else "")
     lines = [", ".join(count for count in counts if count)]
     lines += [group.text] if group.text not in summary else []

@@ -175,7 +175,7 @@ class _TimeType(click.ParamType[datetime.datetime]):
         try:
             time = datetime.datetime.fromisoformat(value)
         except ValueError:
-            self.fail(f'"{value}" is no time: write it like 2026-11-20 or 2026-11-20T03:00Z', param, context)
+            self.fail(f'"{value}" is not a time: write it like 2026-11-20 or 2026-11-20T03:00Z', param, context)
         return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
 
 

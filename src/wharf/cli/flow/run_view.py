@@ -25,6 +25,13 @@ MAX_STATUS_STEPS: Final = 50
 SURROUNDING_LINES: Final = 10
 """Lines of the display besides the steps."""
 _ENDED_STATUSES: Final = frozenset({"succeeded", "skipped", "canceled"})
+_ENDED_PHRASES: Final = {
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "skipped": "was skipped",
+    "canceled": "was canceled",
+}
+"""What became of a step that has ended, after its name."""
 
 
 def render_run(session: "Session", run: "RunView", *, max_steps: int | None = None) -> str:
@@ -161,7 +168,7 @@ def list_questions(session: "Session", run: "RunView") -> list[str]:
 
 
 def list_changes(previous: "RunView | None", run: "RunView") -> list[str]:
-    """Return a line for each step whose state changed since the previous view, such as `train: running`."""
+    """Return a line for each step whose state changed since the previous view, such as `train is running`."""
     former = {each.name: (each.status, each.counts.failed) for each in previous.steps} if previous is not None else {}
     lines = []
     for step in run.steps:
@@ -170,5 +177,6 @@ def list_changes(previous: "RunView | None", run: "RunView") -> list[str]:
         ):
             continue
         message = _format_message(run, step)
-        lines.append(f"{step.name} is {step.status}" + (f": {message}" if message else ""))
+        phrase = _ENDED_PHRASES.get(step.status, f"is {step.status}")
+        lines.append(f"{step.name} {phrase}" + (f": {message}" if message else ""))
     return lines

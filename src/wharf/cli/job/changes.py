@@ -499,9 +499,20 @@ def force(session: Session, job_id: str, detach: bool) -> None:
         other = f"; `wharf job dispatch {found.id}` runs it" if found.parameterized_job else ""
         raise CliError(f"job {found.id} cannot be launched: it has no periodic block{other}")
     response = session.client.jobs.force_periodic(found.id, namespace=found.namespace)
-    session.print_text(f"launched periodic job {found.id}")
+    child_id = _find_evaluated_job(session, response.eval_id)
+    session.print_text(f"launched periodic job {found.id}" + (f" as {child_id}" if child_id else ""))
     report = ChangeReport(found.id, found.namespace, response.eval_id)
     finish_change(session, report, should_detach=detach)
+
+
+def _find_evaluated_job(session: Session, eval_id: str) -> str:
+    """Return the ID of the job of an evaluation; empty if there is no such evaluation, or the token may not read it."""
+    from wharf.contract.client.errors import RequestRefused
+
+    try:
+        return session.client.evaluations.read(eval_id).value.job_id if eval_id else ""
+    except RequestRefused:
+        return ""
 
 
 # -- helpers that several commands share

@@ -218,6 +218,8 @@ async def _print_logs(
                 if not is_following:
                     if failure:
                         raise CliError(failure)
+                    if line_settings.streams == STREAMS and not line_settings.since_ns:
+                        _name_silent_failures(session, [each.allocation for each in new_logs if not each.has_output])
                     return
                 if failure:
                     print_notice(f"wharf: {failure}")
@@ -278,6 +280,19 @@ def _warn_of_retained_logs(allocations: "list[AllocationStub]") -> None:
     else:
         text = RETAINED_LOGS_TEXT.format(who=f"the nodes of {len(ids)} allocations", has="have", does="do")
     print_notice(f"wharf: {text}")
+
+
+def _name_silent_failures(session: Session, allocations: "list[AllocationStub]") -> None:
+    """Print why allocations failed whose tasks printed nothing, such as because their program does not exist."""
+    from wharf.contract.model.allocations.failure_reasons import describe_task_failure
+
+    failed = [each for each in allocations if each.client_status == "failed"]
+    if not failed:
+        return
+    name = f"{failed[0].name} ({session.shorten_id(failed[0].id)})"
+    reason = describe_task_failure(failed[0].task_states) or failed[0].client_description
+    more = f"; {len(failed) - 1} more printed nothing" if len(failed) > 1 else ""
+    print_notice(f"note: {name} failed and printed nothing: {reason}{more}")
 
 
 class JobLogFollower:

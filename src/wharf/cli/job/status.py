@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.record_tables import render_allocations, render_jobs
+from wharf.cli.common.record_tables import GATED_STATE, render_allocations, render_jobs
 from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import ServerCommand, Session
 from wharf.cli.completion import complete_jobs
@@ -210,7 +210,7 @@ def _list_children(session: Session, job: "Job") -> "list[JobStub]":
         return []
     launch_kind = "periodic" if job.is_periodic else "dispatch"
     prefix = f"{job.id}/{launch_kind}-"
-    children = session.client.jobs.list(prefix=prefix, meta=True, namespace=job.namespace).value
+    children = session.client.jobs.list(prefix=prefix, meta=True, progress=True, namespace=job.namespace).value
     return sorted(children, key=lambda child: -child.submit_time)
 
 
@@ -250,6 +250,15 @@ def _render_steps(session: Session, run: "RunView", progress: "JobProgress") -> 
     )
 
 
+def _describe_state(stub: "JobStub", run: "RunView | None") -> str:
+    """Return the state of a job for users, in the words of the list of jobs."""
+    from wharf.contract.model.jobs.run_views import waits_for_approval
+
+    if run is not None and not run.status.has_ended and waits_for_approval({each.status for each in run.steps}):
+        return GATED_STATE
+    return describe_job_state(stub)
+
+
 def _render_job(
     session: Session,
     stub: "JobStub",
@@ -272,7 +281,7 @@ def _render_job(
             [
                 ("ID", job.id),
                 ("Name", job.name if job.name != job.id else ""),
-                ("Status", describe_job_state(stub)),
+                ("Status", _describe_state(stub, run)),
                 ("Type", job.type),
                 ("Version", job.version),
                 ("Priority", job.priority),

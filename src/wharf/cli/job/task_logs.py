@@ -121,6 +121,8 @@ class TaskLogs:
         self.allocation = allocation
         self.is_retained = False
         """Whether lines were printed that servers have stored, because the node has no files or does not reply."""
+        self.has_output = False
+        """Whether anything was read, also if no line of it is printed."""
         self._session = session
         self._client = client
         self._task = task
@@ -322,6 +324,7 @@ class TaskLogs:
 
     def _print(self, stream: str, chunk: bytes) -> None:
         """Print the lines that a part of a log completes."""
+        self.has_output = self.has_output or bool(chunk)
         splitter = self._splitters[stream]
         lines = splitter.feed(chunk)
         if splitter.rest_bytes > MAX_LINE_BYTES:

@@ -133,7 +133,9 @@ def ban(subject: str, duration: str, reason: str, message: str, path: AdminAddre
 def unban(subject: str, reason: str, path: AdminAddress, as_json: bool) -> None:
     """End a ban."""
     reply = post_action(path, "/ban", subject=subject, for_ms=0, reason=reason)
-    print_change(reply, f"lifted the ban of {reply['subject']}", as_json=as_json)
+    was_banned = reply.get("was_banned", True)  # A gateway of an earlier version does not say it.
+    text = f"lifted the ban of {reply['subject']}" if was_banned else f"{reply['subject']} was not banned"
+    print_change(reply, text, as_json=as_json)
 
 
 @click.command("revoke-credential")

@@ -1,7 +1,7 @@
 """The command group `wharf limits`: check rules, show what a running limiter counts and decides, and change it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -314,21 +314,18 @@ def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
         )
         for limit in decision["limits"]
     ]
-    click.echo(render_table(("Rule", "Before", "After", "Limit", "Cost", "Result", "Source"), rows))
+    titles = ("Rule", "Before", "After", "Limit", "Cost", "Result", "Source")
+    click.echo(render_table(titles, rows, shortenable_columns=("Rule", "Source")))
 
 
-@click.command
-@socket_option
-@output_options
-def rules(path: AdminAddress, as_json: bool) -> None:
-    """Show the rules in force, with file and line."""
+def render_rules(rules: Sequence[Mapping[str, Any]], *, max_width: int | None = None) -> str:
+    """Return the table of the rules in force.
+
+    `max_width` is in characters; by default the width of the terminal. In a narrow terminal, the ceilings and the lines in
+    the file remain.
+    """
     from wharf.cli.common.rendering import render_table
-    from wharf.limits.core.rule import UNLIMITED
 
-    reply = query_limiter(path, "/rules")
-    if as_json:
-        print_document(reply)
-        return
     rows = [
         (
             rule["name"],
@@ -340,10 +337,30 @@ def rules(path: AdminAddress, as_json: bool) -> None:
             "shadow" if rule["shadow"] else f"{rule['enforce']}%",
             rule["source"],
         )
-        for rule in reply["rules"]
+        for rule in rules
     ]
     titles = ("Rule", "Resource", "Counts", "Scope", "Window", "Ceilings", "Enforced", "Source")
-    click.echo(render_table(titles, rows))
+    return render_table(
+        titles,
+        rows,
+        optional_columns=("Resource", "Scope", "Counts", "Enforced"),
+        shortenable_columns=("Rule", "Source"),
+        max_width=max_width,
+    )
+
+
+@click.command
+@socket_option
+@output_options
+def rules(path: AdminAddress, as_json: bool) -> None:
+    """Show the rules in force, with file and line."""
+    from wharf.limits.core.rule import UNLIMITED
+
+    reply = query_limiter(path, "/rules")
+    if as_json:
+        print_document(reply)
+        return
+    click.echo(render_rules(reply["rules"]))
     outage = reply["while_away"]
     if outage is not None:
         highest = {name: max(ceilings.values()) for name, ceilings in outage["at_most"].items() if ceilings}

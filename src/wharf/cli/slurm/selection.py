@@ -190,10 +190,11 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
         except NotFound:
             continue
         has_arrays = any(group.array is not None for group in job.groups)
+        # Read before the allocations: an element that begins in between has an allocation, and is not only a state.
+        arrays = session.client.jobs.arrays(stub.id, namespace=stub.namespace).value.arrays if has_arrays else ()
         allocations = session.client.jobs.allocations(
             stub.id, namespace=stub.namespace, newest=MAX_ALLOCATIONS if has_arrays else None
         ).value
-        arrays = session.client.jobs.arrays(stub.id, namespace=stub.namespace).value.arrays if has_arrays else ()
         steps = {each.name: each for each in run.steps} if run is not None else None
         yield from build_rows(job, allocations, arrays, steps)
 

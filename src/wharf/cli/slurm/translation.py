@@ -317,13 +317,14 @@ def _read_cpus_per_task(draft: _Draft, value: str) -> str:
 
 def _read_dependency(draft: _Draft, value: str) -> str:
     draft.depends, draft.is_singleton = parse_dependency(value)
-    words = {"succeeded": "have succeeded", "failed": "have failed", "any": "have ended"}
-    parts = [
-        f"{', '.join(need['On'] for need in draft.depends if need['When'] == when)} {text}"
-        for when, text in words.items()
-        if any(need["When"] == when for need in draft.depends)
-    ]
-    notes = [f"begins when {' and '.join(parts)}; it never runs as soon as that is impossible"] if parts else []
+    words = {"succeeded": "succeeded", "failed": "failed", "any": "ended"}
+    parts = []
+    for when, word in words.items():
+        if names := [need["On"] for need in draft.depends if need["When"] == when]:
+            parts.append(f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {word}")
+    notes = (
+        [f"begins when {' and '.join(parts)}; it ends without having run if that becomes impossible"] if parts else []
+    )
     if draft.is_singleton:
         notes.append(f"never runs at the same time as another job of yours with this name and --dependency={SINGLETON}")
     return "; ".join(notes)

@@ -111,7 +111,9 @@ class SubmitCommand(ServerCommand):
     metavar="JOB[:WHEN]",
     help="Begin after this job has succeeded; or failed, ended, any for WHEN. Repeatable.",
 )
-@click.option("--wait", is_flag=True, help="Follow the job to its end, and exit with the exit code of the work.")
+@click.option(
+    "--wait", is_flag=True, help="Follow the job to its end, and exit with the exit code of the script or command."
+)
 @click.option(
     "--progress-timeout",
     "progress_timeout_s",
@@ -146,7 +148,7 @@ def submit(
 
     SCRIPT is a file that begins with `#!`; it travels with the job. A command stands behind `--` and must be on the nodes.
     Arguments follow. Each run begins in an empty folder of its node. `wharf job logs` prints the output, and `wharf job
-    fetch JOB main/local/FILE` brings files. With --wait, the exit code is that of the work.
+    fetch JOB main/local/FILE` brings files. With --wait, the exit code is that of the script or command.
 
     wharf submit --array 0-9 --mem 2G --time 1h train.sh --epochs 5
     """

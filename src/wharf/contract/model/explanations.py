@@ -81,6 +81,7 @@ class GroupExplanation(Record):
     excluded: tuple[Exclusion, ...] = ()  # The rules that exclude nodes.
     exhausted: tuple[Shortage, ...] = ()  # The resources that nodes lack.
     smallest_change: str = ""  # The smallest change of the job that would allow a placement.
+    is_array: bool = False  # It has an array: `wanted` are the elements that have not ended.
 
 
 class PlacementExplanation(Record):

@@ -106,16 +106,21 @@ class OperatorActions:
     async def set_ban(self, subject: str, *, for_ms: int, by: str, reason: str, message: str = "") -> dict[str, Any]:
         """Ban a user, an app, a token or an address for a duration; 0 ends the ban. Callers see `message` in refusals.
 
-        Return the subject and the end of the ban, and whether the rules enforce it or only record it (shadow mode).
+        Return the subject and the end of the ban, whether the subject was banned before, and whether the rules enforce the
+        ban or only record it (shadow mode).
         Raises `ActionError` for any other subject and while the store is unavailable.
         """
         subject = find_ban_subject(self._service, subject)
         if len(message) > MAX_BAN_MESSAGE_CHARS or not message.isprintable():
             raise ActionError(f"invalid message: write one line of at most {MAX_BAN_MESSAGE_CHARS} characters")
-        until_ms = self._service.now_ms() + for_ms if for_ms > 0 else 0
+        now_ms = self._service.now_ms()
+        until_ms = now_ms + for_ms if for_ms > 0 else 0
         ban = OperatorBan(subject=subject, until_ms=until_ms, by=by, reason=reason, message=message)
         overrides = self._service.overrides
+        was_banned = overrides.find_ban(subject, now_ms) is not None
         with reporting_outages():
+            if not was_banned and not subject.startswith(USER_PREFIX):
+                was_banned = await self._service.evaluator.store.get_ban_end_ms(subject) > now_ms
             await (overrides.add_ban(ban) if for_ms > 0 else overrides.end_ban(subject))
             if not subject.startswith(USER_PREFIX):
                 await self._service.evaluator.store.ban(subject, until_ms)
@@ -128,6 +133,7 @@ class OperatorActions:
         return {
             "subject": subject,
             "until_ms": until_ms,
+            "was_banned": was_banned,
             "is_enforced": not is_subject_shadow(subject, ban_rules),
             "is_shadow_for_all": ban_rules.shadow,
             "is_shadow_for_rules": rules.shadow,

@@ -106,6 +106,7 @@ class TomlDocument:
         """
         values: dict[str, Any] = {}
         locations: dict[str, SourceLocation] = {}
+        misspelled = set[str]()
         for name, value in raw.items():
             if name in inner:
                 continue
@@ -114,6 +115,8 @@ class TomlDocument:
             if key is None:
                 known = {key.name for key in table.keys} | inner
                 self.add_problem(location, format_key(path, name), f"is not known{suggest_name(name, known)}")
+                if nearest := find_nearest_name(name, known):
+                    misspelled.add(nearest)
                 continue
             try:
                 values[name] = key.kind.read(value)
@@ -122,7 +125,8 @@ class TomlDocument:
                 self.add_problem(location, format_key(path, name), str(problem))
         for key in table.keys:
             key_name = format_key(path, key.name)
-            if key.default == REQUIRED and key.name not in raw and key_name not in self._optional_keys:
+            is_given = key.name in raw or key.name in misspelled
+            if key.default == REQUIRED and not is_given and key_name not in self._optional_keys:
                 self.add_problem(
                     self.get_location(path), key_name, f"is missing. {key.description} {key.kind.description}"
                 )

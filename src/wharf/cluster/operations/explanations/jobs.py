@@ -80,6 +80,7 @@ RETRY_TRIGGERS: Final = (EvaluationTrigger.ALLOC_FAILURE, EvaluationTrigger.ALLO
 FAILURE_REASONS: Final = (WaitReason.HEALTH, WaitReason.DELAY)
 """What jobs wait for because allocations failed: the summary then names the failure."""
 RESTART_TEXT: Final = "waiting to be restarted"
+NOT_STARTED_TEXT: Final = "placed but not started yet"
 """What a job says about allocations whose tasks failed and start again."""
 
 
@@ -172,6 +173,8 @@ class JobExplainer:
             text += f", and {restart.text}"
         elif first.waits_for in FAILURE_REASONS and (cause := self._describe_cause()):
             text += f"; failed: {cause}"
+        if first.waits_for is WaitReason.ARRAY:  # While an array runs, some of its elements start.
+            others = [each for each in others if NOT_STARTED_TEXT not in each.text]
         more = len(others) - (restart is not None)
         return text + (f" (and for {more} more reason{'s' if more > 1 else ''})" if more else "")
 
@@ -502,7 +505,7 @@ class JobExplainer:
             text = f"has {format_allocation_count(len(restart_reasons))} {RESTART_TEXT} ({summarize_reasons(restart_reasons)})"
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
         elif starting:
-            text = f"has {format_allocation_count(len(starting))} placed but not started yet"
+            text = f"has {format_allocation_count(len(starting))} {NOT_STARTED_TEXT}"
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
         stopping = sum(
             each.desired_status is not DesiredStatus.RUN and each.is_occupying for each in self._facts.allocations
@@ -527,6 +530,7 @@ class JobExplainer:
             complete=self._facts.count_complete(group),
             canaries=self._facts.count_running_canaries(group),
             unplaced=unplaced,
+            is_array=group.array is not None,
         )
         waiting = next(
             (

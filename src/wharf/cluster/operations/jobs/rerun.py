@@ -165,7 +165,7 @@ def _select_elements(snapshot: Replica, job: Job, group: TaskGroup, request: Rer
         more = ", ..." if len(found) > MAX_LISTED_INDEXES else ""
         raise Refusal(
             RefusalCode.CONFLICT,
-            f"{len(found)} of the elements have not ended: {format_indexes(found[:MAX_LISTED_INDEXES])}{more}. "
+            f"{len(found)} of the elements {'has' if len(found) == 1 else 'have'} not ended: {format_indexes(found[:MAX_LISTED_INDEXES])}{more}. "
             "Wait for them, or stop the job first",
         )
     return selection

@@ -156,6 +156,15 @@ class ExaminedNodes:
         """Return capacity and use of the nodes in these rows after one more allocation of this group."""
         return Candidates(self._make_draft(), rows, self.assigner, get_group_demand(group))
 
+    def build_probed_candidates(self, group: TaskGroup) -> Candidates:
+        """Return capacity and use of the first `MAX_PROBED_NODES` feasible nodes after one more allocation of this group.
+
+        The group is a copy of the examined one that requests other resources, such as fewer cores.
+        """
+        rules = get_placement_rules(self._snapshot, self.job)
+        assigner = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
+        return Candidates(self._make_draft(), self.rows[:MAX_PROBED_NODES], assigner, get_group_demand(group))
+
     def _make_draft(self) -> FleetDraft:
         """Return the resources in use on each node, with the planned allocations and without those to be stopped."""
         draft = FleetDraft(self.fleet)

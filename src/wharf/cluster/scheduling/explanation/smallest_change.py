@@ -27,7 +27,7 @@ from wharf.cluster.scheduling.fleet.columns import Floats, Ints, Mask
 from wharf.cluster.scheduling.ranking.candidates import CORES_DIMENSION
 from wharf.cluster.scheduling.resources.assignment import list_usable_cores
 from wharf.contract.model.jobs.constraints import Constraint
-from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.resources import MIN_CPU_MHZ, MIN_MEMORY_MB
 from wharf.contract.model.resource_usage import get_group_demand
 
@@ -271,28 +271,75 @@ class ChangeSuggester:
         )
 
     def _suggest_cores(self) -> str:
-        """Return the suggestion to lower the cores of the largest task to what one node has free, or to free cores
-        there.
-        """
-        requested, free = self._examined.assigner.requested_cores, self._examined.free_cores
+        """Return the suggestion to lower the cores of the largest task to what one node can give, or to free cores there."""
         if not any(list_usable_cores(node) for _, node in self._fleet.iter_nodes()):
             return "request CPU instead of Cores: no node has cores that can be reserved for a task"
-        position = int(free.argmax())
-        missing = requested - int(free[position])
-        name = self._examined.get_example_names([int(self._examined.rows[position])])[0]
-        freed = (
-            f"free {_format_cores(missing)} on {name}"
-            if len(list_usable_cores(self._fleet.get_node(int(self._examined.rows[position])))) >= requested
-            else ""
-        )
-        task = max(self._group.tasks or (), key=lambda task: task.resources.cores if task.resources is not None else 0)
+        suggestions = (self._suggest_fewer_cores(), self._suggest_freeing_cores())
+        text = ", or ".join(each for each in suggestions if each)
+        if text or self._job.runs_on_every_node:
+            return text
+        needed = f"{_format_cores(self._examined.assigner.requested_cores)} and {self._get_requested('memory')} MB"
+        return f"add a node with at least {needed} of memory"
+
+    def _suggest_fewer_cores(self) -> str:
+        """Return the suggestion to lower the cores of the largest task as little as possible, or an empty text.
+
+        If the nodes lack memory or disk too, those requests are also lowered.
+        """
+        tasks = self._group.tasks or ()
+        task = max(tasks, key=lambda task: task.resources.cores if task.resources is not None else 0)
         cores = task.resources.cores if task.resources is not None else 0
-        lowered = (
-            f"lower Cores of {self._group.name}/{task.name} from {cores} to {cores - missing}"
-            if cores > missing
-            else ""
+        best, lowest, highest = "", 1, cores - 1
+        while lowest <= highest:  # Fewer cores fit on at least as many nodes.
+            count = (lowest + highest) // 2
+            if text := self._suggest_core_count(task, count):
+                best, lowest = text, count + 1
+            else:
+                highest = count - 1
+        return best
+
+    def _suggest_core_count(self, task: Task, count: int) -> str:
+        """Return the suggestion to request this many cores, and less memory and disk if some node lacks those.
+
+        Return an empty text if that is not enough on any node.
+        """
+        assert task.resources is not None, "a task that requests cores has resources"
+        lowered = replace(task, resources=replace(task.resources, cores=count))
+        group = replace(self._group, tasks=tuple(lowered if each is task else each for each in self._group.tasks or ()))
+        changes = [f"Cores of {group.name}/{task.name} from {task.resources.cores} to {count}"]
+        candidates = self._examined.build_probed_candidates(group)
+        is_suitable = (candidates.cpu_after <= candidates.cpu) & (candidates.allocations_left > 0)
+        is_suitable[list(candidates.missing_dimensions)] = False
+        if not is_suitable.any():
+            return ""
+        shortages = {
+            "memory": np.maximum(candidates.memory_after - candidates.memory, 0),
+            "disk": np.maximum(candidates.disk_after - candidates.disk, 0),
+        }
+        share = sum(missing / max(1, self._get_requested(name)) for name, missing in shortages.items())
+        position = int(np.where(is_suitable, share, np.inf).argmin())
+        for dimension, missing in shortages.items():
+            if missing[position]:
+                result = _lower_largest_task(group, dimension, int(missing[position]))
+                if result is None:
+                    return ""
+                group, change = result
+                changes.append(change)
+        return f"lower {' and '.join(changes)}"
+
+    def _suggest_freeing_cores(self) -> str:
+        """Return how many cores to free on the node with the most free ones, or an empty text if that is not enough."""
+        requested, free = self._examined.assigner.requested_cores, self._examined.free_cores
+        position = int(free.argmax())
+        lacks_other = any(
+            is_short[position]
+            for dimension, is_short in self._examined.missing_masks
+            if dimension in {"memory", "disk"}
         )
-        return ", or ".join(text for text in (lowered, freed) if text)
+        row = int(self._examined.rows[position])
+        if lacks_other or len(list_usable_cores(self._fleet.get_node(row))) < requested:
+            return ""
+        return f"free {_format_cores(requested - int(free[position]))} on {self._examined.get_example_names([row])[0]}"
 
     def _suggest_distinct(self) -> str:
         """Return the suggestion to add a node that the constraints `distinct_hosts` and `distinct_property` allow."""
