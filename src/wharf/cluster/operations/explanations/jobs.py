@@ -80,8 +80,9 @@ RETRY_TRIGGERS: Final = (EvaluationTrigger.ALLOC_FAILURE, EvaluationTrigger.ALLO
 FAILURE_REASONS: Final = (WaitReason.HEALTH, WaitReason.DELAY)
 """What jobs wait for because allocations failed: the summary then names the failure."""
 RESTART_TEXT: Final = "waiting to be restarted"
-NOT_STARTED_TEXT: Final = "placed but not started yet"
 """What a job says about allocations whose tasks failed and start again."""
+NOT_STARTED_TEXT: Final = "placed but not started yet"
+"""What a job says about allocations that have no running task yet."""
 
 
 def explain_job(
