@@ -107,10 +107,10 @@ def explain_job(
 class JobExplainer:
     """Builds the explanation of one job from its records."""
 
-    def __init__(self, facts: JobFacts, max_chain_jobs: int = MAX_CHAIN_JOBS) -> None:
-        """`max_chain_jobs`: how many jobs the explanation follows, each of which waits for the next one."""
+    def __init__(self, facts: JobFacts, chain_length: int = MAX_CHAIN_JOBS) -> None:
+        """`chain_length`: how many jobs the explanation follows, each of which waits for the next one."""
         self._facts = facts
-        self._max_chain_jobs = max_chain_jobs
+        self._chain_length = chain_length
         self._failures = tuple(self._iter_failures())
 
     def explain(self) -> JobExplanation:
@@ -207,11 +207,11 @@ class JobExplainer:
         unfinished = [each for each in records.values() if each is not None and each.status is not JobStatus.DEAD]
         names = [each.id for each in unfinished] or needed
         text = f"waits for the end of {', '.join(names)}" if names else ""
-        if not unfinished or self._max_chain_jobs <= 1:
+        if not unfinished or self._chain_length <= 1:
             return text
         facts = self._facts
         other = JobFacts(facts.snapshot, unfinished[0], facts.get_cache, facts.now_ns)
-        wait = JobExplainer(other, self._max_chain_jobs - 1).describe_first_wait()
+        wait = JobExplainer(other, self._chain_length - 1).describe_first_wait()
         return f"{text}, which {wait}" if len(names) == 1 else f"{text}; {names[0]} {wait}"
 
     def _describe_ready_step(self, name: str, group: GroupExplanation) -> str:
