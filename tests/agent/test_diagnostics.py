@@ -53,7 +53,7 @@ def fetch(agent: RunningAgent, path: str, *, method: str = "GET", body: bytes | 
 
 @contextmanager
 def repeated_reloads(agent: RunningAgent) -> Iterator[None]:
-    """Reload the agent again and again, because a node sends only lines from after the server has reached it."""
+    """Reload the agent again and again, because a stream has only lines from after the request has reached the agent."""
     is_over = threading.Event()
 
     def reload_until_over() -> None:
@@ -71,13 +71,12 @@ def repeated_reloads(agent: RunningAgent) -> Iterator[None]:
 
 def test_the_monitor_streams_lines_of_all_processes_below_the_configured_level(agent: RunningAgent) -> None:
     path = "/v1/agent/monitor?log_level=debug&plain=true&log_json=true"
-    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines:
+    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines, repeated_reloads(agent):
         assert lines.headers["content-type"] == "text/plain"
         seen: set[str] = set()
 
         def has_arrived() -> bool:
             # A reload makes every process log a debug line, and the agent an info line.
-            fetch(agent, "/v1/agent/reload", method="PUT")
             line = json.loads(lines.readline())
             seen.add(line["process"])
             return "agent" in seen
@@ -86,10 +85,12 @@ def test_the_monitor_streams_lines_of_all_processes_below_the_configured_level(a
 
 
 def test_the_monitor_sends_each_line_as_base64_in_a_frame(agent: RunningAgent) -> None:
-    with urllib.request.urlopen(
-        agent.address + "/v1/agent/monitor?server_id=leader", timeout=ANSWERED_WITHIN_S
-    ) as frames:
-        fetch(agent, "/v1/agent/reload", method="PUT")
+    with (
+        urllib.request.urlopen(
+            agent.address + "/v1/agent/monitor?server_id=leader", timeout=ANSWERED_WITHIN_S
+        ) as frames,
+        repeated_reloads(agent),
+    ):
         lines: list[bytes] = []
 
         def has_arrived() -> bool:
@@ -275,8 +276,6 @@ def test_a_request_for_another_region_is_forwarded_to_it(agent: RunningAgent, tm
         assert json.loads(fetch(west, "/v1/job/sent?region=global")[1])["ID"] == "sent"
         assert json.loads(fetch(west, "/v1/regions")[1]) == ["global", "west"]
         assert fetch(west, "/v1/jobs?region=nowhere") == (404, b"No path to region")
-        with urllib.request.urlopen(
-            west.address + "/v1/agent/monitor?plain=1&region=global", timeout=ANSWERED_WITHIN_S
-        ) as lines:
-            fetch(agent, "/v1/agent/reload", method="PUT")
+        path = "/v1/agent/monitor?plain=1&region=global"
+        with urllib.request.urlopen(west.address + path, timeout=ANSWERED_WITHIN_S) as lines, repeated_reloads(agent):
             assert b"configuration reloaded" in lines.readline()
