@@ -36,6 +36,8 @@ SUBMITTED_HCL_FORMAT: Final = "hcl2"
 _FORMATS_BY_SUFFIX: Final = {
     ".yaml": MarkupFormat.YAML, ".yml": MarkupFormat.YAML, ".json": MarkupFormat.JSON, ".toml": MarkupFormat.TOML,
 }  # fmt: skip
+JOB_FILE_SUFFIXES: Final = (*HCL_SUFFIXES, *_FORMATS_BY_SUFFIX)
+"""The endings that decide the language of a job file."""
 _HCL_START: Final = re.compile(
     r'^(?:(?:job|variable)[ \t]+(?:"[^"\n]*"|[\w-]+)[ \t]*\{|(?:variables|locals)[ \t]*\{)'
     r'|\A(?:\s|(?:#|//)[^\n]*\n)*+[A-Za-z][\w-]*(?:[ \t]+(?:"[^"\n]*"|[\w-]+)){0,2}[ \t]*\{[ \t]*\r?$',

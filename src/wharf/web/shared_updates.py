@@ -10,6 +10,7 @@ import msgspec
 
 from wharf.contract.client.streams import MAX_CHANGE_LINE_BYTES
 from wharf.contract.client.transport import StreamedReply, Unreachable
+from wharf.web.api_transport import FIRST_ERROR_STATUS
 from wharf.world import World
 from wharf.world.lines import LineSplitter
 from wharf.world.tasks import cancel_tasks
@@ -28,7 +29,6 @@ BROWSERS_PER_STEP: Final = 20
 """Browsers that get a message in one step, which takes about a millisecond."""
 STEP_PAUSE_S: Final = 0.01
 """The pause between two steps: the updates of 1,000 pages, which follow at once, are spread over half a second."""
-FIRST_ERROR_STATUS: Final = 400
 HEARTBEAT: Final = b": .\n\n"
 
 log = logging.getLogger(__name__)

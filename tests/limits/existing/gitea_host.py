@@ -4,7 +4,6 @@
 documented by its project.
 """
 
-import base64
 import os
 import pwd
 import re
@@ -20,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.docs.test_limits_for_your_host import read_files
+from tests.limits.decision_services import encode_basic
 from tests.limits.existing.test_clients import CLIENTS
 from tests.limits.hosts.gateway import GatewayCaller, run_gateway
 from tests.ports import free_ports
@@ -30,7 +30,7 @@ GITEA: Final = CLIENTS / "gitea"
 USER: Final = "ada"
 PASSWORD: Final = "a-long-password-of-ada"
 SETTINGS: Final = """
-RUN_USER = nobody
+RUN_USER = {user}
 WORK_PATH = {folder}
 
 [server]
@@ -76,17 +76,17 @@ class RunningGitea(GatewayCaller):
         call_api(self._host, f"token {self.token}", "/admin/users", body)
         teams = call_api(self._host, f"token {self.token}", "/orgs/acme/teams")
         call_api(self._host, f"token {self.token}", f"/teams/{teams[0]['id']}/members/{name}", method="PUT")
-        own = f"Basic {base64.b64encode(f'{name}:{PASSWORD}'.encode()).decode()}"
-        created = call_api(self._host, own, f"/users/{name}/tokens", {"name": "work", "scopes": ["all"]})
+        created = call_api(
+            self._host, encode_basic(name, PASSWORD), f"/users/{name}/tokens", {"name": "work", "scopes": ["all"]}
+        )
         return str(created["sha1"])
 
-    @property
-    def address_with_token(self) -> str:
-        """The address with user and token, as git and git-lfs use it."""
-        return self.address.replace("http://", f"http://{USER}:{self.token}@")
+    def name_remote(self, repository: str, user: str, token: str) -> str:
+        """Return the address of a repository of `acme` with user and token, as git and git-lfs use it."""
+        return f"{self.address.replace('//', f'//{user}:{token}@')}/acme/{repository}.git"
 
 
-def _run_as_nobody(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+def _run_command(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=folder, env=_environment(folder), user=_user(), text=True, timeout=120, check=True, **options
     )
@@ -104,13 +104,13 @@ def _environment(folder: Path) -> dict[str, str]:
 def _create_token(program: list[str], folder: Path) -> str:
     """Create the user, and return a token of this user with all rights."""
     names = ["--username", USER, "--password", PASSWORD, "--email", "ada@example.com"]
-    _run_as_nobody([*program, "migrate"], folder, capture_output=True)
-    _run_as_nobody(
+    _run_command([*program, "migrate"], folder, capture_output=True)
+    _run_command(
         [*program, "admin", "user", "create", "--admin", "--must-change-password=false", *names],
         folder,
         capture_output=True,
     )
-    created = _run_as_nobody(
+    created = _run_command(
         [*program, "admin", "user", "generate-access-token", "--raw", "--username", USER, "--scopes", "all"],
         folder,
         stdout=subprocess.PIPE,
@@ -141,9 +141,7 @@ def _run_gitea(folder: Path, home: Path, rules: str) -> Iterator[RunningGitea]:
     gateway = f"http://127.0.0.1:{gateway_port}"
     settings_file = home / "app.ini"
     user = _user() or pwd.getpwuid(os.geteuid()).pw_name
-    settings_file.write_text(
-        SETTINGS.format(folder=home, port=port, gateway=gateway, program=GITEA).replace("nobody", user)
-    )
+    settings_file.write_text(SETTINGS.format(folder=home, port=port, gateway=gateway, program=GITEA, user=user))
     if _user():
         for path in (home, settings_file):
             shutil.chown(path, "nobody")

@@ -45,11 +45,11 @@ def make_git_home(folder: Path) -> dict[str, str]:
 
 
 def create_repository(gitea: RunningGitea, name: str) -> str:
-    """Create a private repository by the API, through the gateway. Return its address with the token."""
+    """Create a private repository by the API, through the gateway. Return its address for the administrator."""
     body = f'{{"name": "{name}", "private": true}}'.encode()
     path, kind = "/api/v1/orgs/acme/repos", "application/json"
     assert gitea.send(path, method="POST", token=gitea.token, body=body, content_type=kind).status == 201
-    return f"{gitea.address_with_token}/acme/{name}.git"
+    return gitea.name_remote(name, USER, gitea.token)
 
 
 def test_git_pushes_clones_and_pulls_a_private_repository(gitea: RunningGitea, tmp_path: Path) -> None:
@@ -235,7 +235,8 @@ class Office:
         gitea, home = self._gitea, make_git_home(folder)
         token, browser = gitea.add_person(name), Browser(gitea.address)
         repository, work = f"work-of-{name}", folder / "work"
-        remote = create_repository(gitea, repository).replace(f"//{USER}:{gitea.token}@", f"//{name}:{token}@")
+        create_repository(gitea, repository)
+        remote = gitea.name_remote(repository, name, token)
 
         def git(folder: Path, *words: str) -> None:
             run("git", *words, folder=folder, **home)

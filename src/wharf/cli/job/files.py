@@ -1,20 +1,24 @@
 """Reads job files for commands, with the values of their variables."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from wharf.cli.common.documents import STDIN, read_utf8_text
 from wharf.cli.common.errors import CliError
 from wharf.cli.job.variables import VariableOptions, read_inputs
-from wharf.job_files.job_file import HCL_SUFFIXES, JobFile, OpenedFile, detect_format, open_job_text, read_opened_file
+from wharf.job_files.job_file import (
+    JOB_FILE_SUFFIXES,
+    JobFile,
+    OpenedFile,
+    detect_format,
+    open_job_text,
+    read_opened_file,
+)
 from wharf.languages.hcl.calls import FunctionPorts
 from wharf.languages.hcl.diagnostics import DocumentErrors, SourceFile
 
 if TYPE_CHECKING:
     from wharf.job_files.conversion import Conversion
     from wharf.world import World
-
-
-JOB_FILE_ENDINGS: Final = (*HCL_SUFFIXES, ".yaml", ".yml", ".json", ".toml")
 
 
 def read_job_file(path: str, options: VariableOptions, world: "World") -> JobFile:
@@ -78,7 +82,7 @@ def _open_file(path: str, options: VariableOptions, world: "World") -> OpenedFil
 
 def _describe_errors(errors: DocumentErrors, text: str, name: str) -> str:
     """Return the errors of a file. A script is named as such: its lines are not errors of a job file."""
-    if not text.startswith("#!") or name.endswith(JOB_FILE_ENDINGS):
+    if not text.startswith("#!") or name.endswith(JOB_FILE_SUFFIXES):
         return errors.text
     return f"{name}: this is a script, not a job file: run it with `wharf submit {name}`, or `wharf sbatch {name}`"
 
