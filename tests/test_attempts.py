@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attempts import MAX_ATTEMPTS
+from tests.attempts import MAX_ATTEMPTS, MAX_SLOWNESS, is_cpu_limit_kept, limited_cpu, measure_slowness
 
 ROOT = Path(__file__).parents[1]
 CONFTEST = f"""
@@ -65,7 +65,7 @@ from tests.attempts import limited_cpu
 
 def test_burns():
     with limited_cpu(0.001, "the loop"):
-        end = time.thread_time() + 0.002
+        end = time.thread_time() + 0.008
         while time.thread_time() < end:
             pass
 """
@@ -104,4 +104,15 @@ def test_cpu_time_above_a_limit_is_an_error_that_names_both(pytester: pytest.Pyt
     result = run(pytester, BURNING_TEST)
 
     assert result.parseoutcomes() == {"failed": 1}
-    result.stdout.fnmatch_lines(["*CpuLimitExceeded: the loop used 2.* ms of CPU time, more than 1 ms"])
+    result.stdout.fnmatch_lines(["*CpuLimitExceeded: the loop used 8.* ms of CPU time, more than [1-4] ms"])
+
+
+def test_a_limit_grows_on_a_slow_processor_but_never_without_bounds() -> None:
+    assert 1.0 <= measure_slowness() <= MAX_SLOWNESS
+    assert is_cpu_limit_kept(0.010, 0.010)
+    assert not is_cpu_limit_kept(0.0101 * MAX_SLOWNESS, 0.010)
+
+
+def test_the_slowness_is_measured_in_less_than_a_tenth_of_a_second() -> None:
+    with limited_cpu(0.1, "the measurement"):
+        measure_slowness()

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from tests.agent.processes import running
 from tests.agent.test_access_control import ACL_ENABLED, ask, bootstrap_access
 from tests.agent.test_processes import write_agent_config
-from tests.attempts import CpuLimitExceeded
+from tests.attempts import require_cpu
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.kit.loop_holds import measure_holds
 from tests.waiting import wait_until
@@ -152,8 +152,7 @@ def test_requests_to_a_provider_do_not_hold_the_event_loop_while_certificates_ar
 
     assert all(isinstance(failure, ProviderUnreachable) for failure in failures)
     holds.require_short("reading certificates", 0.010)
-    if holds.total_s >= 0.050:
-        raise CpuLimitExceeded(f"the requests used {holds.total_s * 1e3:.1f} ms of CPU time")
+    require_cpu(holds.total_s, 0.050, "the requests")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 Servers pass `path` of the requests fs/ls, fs/stat, fs/cat, fs/readat and fs/stream on to the node, which resolves it on its loop.
 """
 
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.attempts import limited_cpu
 from tests.bounded_work.probe import MAX_HOLD_S
 from tests.bounded_work.worst_requests import LONGEST_VALUE
 from wharf.contract.model.refusal import Refusal
@@ -17,8 +17,6 @@ from wharf.node.files.folder import MAX_LINKS, ReadOnlyFolder
 DEPTH = 199
 """Names on the longest path that is resolved."""
 LONGEST_TARGET_BYTES = 4_095
-ATTEMPTS = 4
-"""As for requests to servers: on a machine with other work, the best attempt counts."""
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +48,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ReadOnlyFolder:
     ids=lambda path: path[:6],
 )
 def test_no_path_of_a_file_holds_the_event_loop_of_a_node(folder: ReadOnlyFolder, path: str) -> None:
-    assert min(measure_cpu_s(folder, path) for _ in range(ATTEMPTS)) < MAX_HOLD_S
-
-
-def measure_cpu_s(folder: ReadOnlyFolder, path: str) -> float:
-    began_s = time.thread_time()
-    with suppress(Refusal):
+    with limited_cpu(MAX_HOLD_S, "the search"), suppress(Refusal):
         folder.read_info(path)
-    return time.thread_time() - began_s

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from click.testing import CliRunner
 
+from tests.attempts import is_cpu_limit_kept
 from tests.bounded_work.worst_job_files import MAX_FILE_BYTES, WorstFile, iter_worst_files
 from tests.fuzz.rounds import IS_FULL_RUN
 from wharf.cli.common.errors import CliError
@@ -59,7 +60,7 @@ def find_fastest_s(file: str, command: str) -> tuple[float, str]:
         started_s = time.process_time()
         error = read(file) if command == "read" else run_command(file, command)
         fastest_s = min(fastest_s, time.process_time() - started_s)
-        if fastest_s < MAX_CPU_S:
+        if is_cpu_limit_kept(fastest_s, MAX_CPU_S):
             break
     return fastest_s, error
 
@@ -74,6 +75,6 @@ def test_a_job_file_takes_a_limited_cpu_time_and_has_short_errors(worst: WorstFi
     costs = {command: find_fastest_s(str(file), command) for command in commands}
 
     print(f"\n{worst}: { ({command: round(cpu_s, 2) for command, (cpu_s, _) in costs.items()}) }")
-    assert {command for command, (cpu_s, error) in costs.items() if cpu_s >= MAX_CPU_S} == set()
+    assert {command for command, (cpu_s, error) in costs.items() if not is_cpu_limit_kept(cpu_s, MAX_CPU_S)} == set()
     assert {command for command, (cpu_s, error) in costs.items() if len(error) > MAX_ERROR_CHARS} == set()
     assert all(error.startswith(str(file)) for _, error in costs.values() if error)

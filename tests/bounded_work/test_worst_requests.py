@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.attempts import require_cpu
 from tests.bounded_work.accepted_bodies import (
     BUILDERS,
     INLINE,
@@ -302,10 +303,10 @@ async def send_small_chunks() -> tuple[bytes, float]:
 
 
 def test_small_chunks_of_bodies_hold_no_event_loop() -> None:
-    attempts = [run_measured_alone(send_small_chunks) for _ in range(2)]
+    status_line, hold_s = run_measured_alone(send_small_chunks)
 
-    assert {status_line for status_line, _ in attempts} == {b"HTTP/1.1 200 OK\r\n"}
-    assert min(hold_s for _, hold_s in attempts) <= MAX_HOLD_S
+    assert status_line == b"HTTP/1.1 200 OK\r\n"
+    require_cpu(hold_s, MAX_HOLD_S, "a callback")
 
 
 async def write_beside_event_streams() -> Cost:

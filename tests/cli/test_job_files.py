@@ -1,13 +1,13 @@
 """Job files in all formats, with variables, against a server in memory."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.attempts import limited_cpu
 from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
 
 HCL_WEB = """\
@@ -548,11 +548,10 @@ def test_a_pattern_with_many_stars_is_matched_in_little_time(
     call = f'fileset("many", "{"*a" * 12}*b")'
     file = write_file(tmp_path, HCL_WEB.replace('join(",", var.zones)', f"jsonencode({call})"), "web.hcl")
 
-    began_s = time.process_time()
-    result = terminal.run("job", "validate", file)
+    with limited_cpu(2.0, "the command"):
+        result = terminal.run("job", "validate", file)
 
     assert result.code == 0, result.err
-    assert time.process_time() - began_s < 2.0
 
 
 # -- unknown names, and types of options

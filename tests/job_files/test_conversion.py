@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.attempts import limited_cpu
 from tests.builders import some_job_settings
 from tests.job_files.hcl.examples import EXAMPLES
 from tests.job_files.hcl.job_texts import PORTS, parse_file, wrap_block
@@ -480,17 +480,16 @@ def test_a_large_document_is_not_written_as_yaml() -> None:
 
 
 def test_many_dollars_are_written_as_hcl_in_linear_time() -> None:
-    began_s = time.process_time()
+    with limited_cpu(5.0, "formatting"):
+        text = format_expression("$" * 500_000)
 
-    assert format_expression("$" * 500_000) == f'"{"$" * 500_000}"'
-    assert time.process_time() - began_s < 5.0
+    assert text == f'"{"$" * 500_000}"'
 
 
 def test_a_long_row_of_signs_is_escaped_in_linear_time() -> None:
     text = "$" * 100_000 + " {"
 
-    began_s = time.process_time()
-    escaped = escape_template(text)
+    with limited_cpu(1.0, "escaping"):
+        escaped = escape_template(text)
 
     assert escaped == text
-    assert time.process_time() - began_s < 1

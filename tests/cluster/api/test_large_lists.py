@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace
 
+from tests.attempts import is_cpu_limit_kept
 from tests.builders import a_job, a_parameterized_job, admitted
 from tests.cluster.api.access import an_operator
 from tests.cluster.api.test_all_reads import build_record
@@ -118,7 +119,7 @@ async def measure_best(server: OneServer, path: str, query: str, body: bytes) ->
         reply, holds = await send(server, path, query, body=body, headers=NODE_HEADERS)
         assert reply.status == (404 if "unknown" in query else 200), (path, reply.body[:200])
         best = holds if best is None or holds.longest_s < best.longest_s else best
-        if best.longest_s <= MAX_HOLD_S:
+        if is_cpu_limit_kept(best.longest_s, MAX_HOLD_S):
             break
     assert best is not None
     return best
@@ -132,7 +133,7 @@ async def test_no_list_of_a_large_cluster_holds_the_loop() -> None:
         too_long = []
         for path, query, body in READS:
             holds = await measure_best(server, path, query, body)
-            if holds.longest_s > MAX_HOLD_S:
+            if not is_cpu_limit_kept(holds.longest_s, MAX_HOLD_S):
                 too_long.append(f"{path}?{query} with {len(body)} bytes: {holds.longest_s * 1e3:.1f} ms")
 
     assert too_long == []

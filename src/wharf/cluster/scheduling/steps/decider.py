@@ -143,18 +143,21 @@ class _Run:
         """Steps that are not final and wait or have an open gate."""
         self.stopping_count = sum(_is_stopping(each) for each in facts.values())
         """Canceled steps whose tasks still run."""
-        self.ended_need_counts: dict[str, int] = {}
-        """For each final step, how many of its first needs have ended. There may be 500 for each of 500 final steps."""
+        self.ended_need_counts: dict[int, int] = {}
+        """For the tuples of needs of final steps, how many of the first needs have ended. There may be 500 for each of 500 final
+        steps, but those without needs of their own share one tuple."""
+        self.dependents: dict[str, dict[str, None]] = {}
+        """The steps that are decided again after a step has changed. A final step is among those of its first need that has not
+        ended."""
 
     def decide(self) -> list[StepChange]:
         """Return the final new state of each step that changes.
 
         A step is decided again only after one that it needs has changed, so the time grows with the number of needs.
         """
-        dependents: dict[str, list[str]] = {}
         for name, needs in self.needs.items():
-            for need in needs:
-                dependents.setdefault(need.on, []).append(name)
+            for need in needs if not self.facts[name].group.final else ():
+                self._add_dependent(need.on, name)
         queue = deque(self.facts)
         queued = set(queue)
         changed: dict[str, bytes] = {}
@@ -168,7 +171,7 @@ class _Run:
                     continue
                 changed.setdefault(name, b"")
                 self._replace_state(name, state)
-                following = [name, *dependents.get(name, ())]  # A step that is ready may have elements to skip.
+                following = [name, *self.dependents.get(name, ())]  # A step that is ready may have elements to skip.
                 if self.job.depends and not self.undecided_count:
                     following += self.final_steps  # They do not wait for other jobs any more.
             elif facts.state.phase is StepPhase.READY and OPEN in facts.elements:
@@ -177,12 +180,15 @@ class _Run:
                     continue
                 changed[name] = elements
                 self._replace_facts(name, facts._replace(elements=elements))
-                following = dependents.get(name, [])
+                following = list(self.dependents.get(name, ()))
             else:
                 continue
             queue.extend(each for each in dict.fromkeys(following) if each not in queued)
             queued.update(following)
         return [StepChange(name, self.facts[name].state, elements) for name, elements in changed.items()]
+
+    def _add_dependent(self, needed: str, name: str) -> None:
+        self.dependents.setdefault(needed, {})[name] = None
 
     def _skip_elements(self, name: str, facts: StepFacts) -> bytes:
         """Return the elements of a step with those marked that a need with `Each` skips; the same object if none is."""
@@ -226,6 +232,8 @@ class _Run:
             return self._skip(state, StepCauseKind.JOB, job_needs[found.decisive])
         if found.verdict is StepVerdict.WAIT and not self._is_past_job_needs(group):
             return state
+        if group.final:
+            return self._begin(group, state)
         needs = self.needs[group.name]
         found = judge_needs((need, self.needed[need.on]) for need in needs)
         if found.verdict is StepVerdict.SKIP:
@@ -255,11 +263,15 @@ class _Run:
 
         A step that has ended does not begin again during a decision, so each need is visited once.
         """
-        needs, count = self.needs[name], self.ended_need_counts.get(name, 0)
+        needs = self.needs[name]
+        count = self.ended_need_counts.get(id(needs), 0)
         while count < len(needs) and self.needed[needs[count].on].outcome is not StepOutcome.OPEN:
             count += 1
-        self.ended_need_counts[name] = count
-        return count == len(needs)
+        self.ended_need_counts[id(needs)] = count
+        if count == len(needs):
+            return True
+        self._add_dependent(needs[count].on, name)
+        return False
 
     def _is_past_job_needs(self, group: TaskGroup) -> bool:
         """Return whether a step begins although the job still waits for others: a final one, after the other steps of its
@@ -332,10 +344,13 @@ def list_all_needs(job: Job) -> dict[str, tuple[Need, ...]]:
         return needs
     followers = _FollowerSets(needs)
     main_steps = [group.name for group in job.groups if not group.final]
+    shared: dict[tuple[str, ...], tuple[Need, ...]] = {}
     for name in waiting:
         reached = followers.find_followers(name)
-        own = [other for other in main_steps if not reached & followers.bits[other]]
-        needs[name] = tuple(Need(on=other, when=NeedWhen.ANY.value) for other in own)
+        own = tuple(other for other in main_steps if not reached & followers.bits[other])
+        if own not in shared:
+            shared[own] = tuple(Need(on=other, when=NeedWhen.ANY.value) for other in own)
+        needs[name] = shared[own]
         followers.add_needs(name, own)
     return needs
 
