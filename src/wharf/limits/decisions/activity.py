@@ -21,9 +21,9 @@ MAX_LAST_CALLERS: Final = 20_000
 """Owners whose last caller is stored; limits memory."""
 MAX_ROWS: Final = 200_000
 """Rows of all minutes together; limits memory."""
-MAX_PENDING_PLANS: Final = 300
+MAX_PENDING_PLANS: Final = 200
 """Charge plans whose admissions wait for the next second. With more, admissions of further plans are added to the rows at
-once. Limits the step that adds all of them to 3 ms.
+once. Limits the step that adds all of them to 2.5 ms.
 """
 MAX_EXPIRED_ROWS_PER_CALL: Final = 1_000
 """Expired rows that are deleted in one step, which takes less than a millisecond."""
