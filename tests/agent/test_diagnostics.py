@@ -5,11 +5,9 @@ import gzip
 import io
 import json
 import tarfile
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,27 +49,15 @@ def fetch(agent: RunningAgent, path: str, *, method: str = "GET", body: bytes | 
         return error.code, error.read()
 
 
-@contextmanager
-def repeated_reloads(agent: RunningAgent) -> Iterator[None]:
-    """Reload the agent again and again, because a stream has only lines from after the request has reached the agent."""
-    is_over = threading.Event()
-
-    def reload_until_over() -> None:
-        while not is_over.wait(0.1):
-            fetch(agent, "/v1/agent/reload", method="PUT")
-
-    reloading = threading.Thread(target=reload_until_over)
-    reloading.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        reloading.join()
+def reload(agent: RunningAgent) -> None:
+    """Reload the agent, so that its processes log something. A stream whose head has arrived has these lines."""
+    assert fetch(agent, "/v1/agent/reload", method="PUT")[0] == 200
 
 
 def test_the_monitor_streams_lines_of_all_processes_below_the_configured_level(agent: RunningAgent) -> None:
     path = "/v1/agent/monitor?log_level=debug&plain=true&log_json=true"
-    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines, repeated_reloads(agent):
+    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines:
+        reload(agent)
         assert lines.headers["content-type"] == "text/plain"
         seen: set[str] = set()
 
@@ -85,12 +71,9 @@ def test_the_monitor_streams_lines_of_all_processes_below_the_configured_level(a
 
 
 def test_the_monitor_sends_each_line_as_base64_in_a_frame(agent: RunningAgent) -> None:
-    with (
-        urllib.request.urlopen(
-            agent.address + "/v1/agent/monitor?server_id=leader", timeout=ANSWERED_WITHIN_S
-        ) as frames,
-        repeated_reloads(agent),
-    ):
+    path = "/v1/agent/monitor?server_id=leader"
+    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as frames:
+        reload(agent)
         lines: list[bytes] = []
 
         def has_arrived() -> bool:
@@ -183,7 +166,8 @@ def test_the_monitor_streams_the_log_of_the_agent_of_a_node(agent: RunningAgent)
     path = f"/v1/agent/monitor?node_id={node['ID']}&plain=true&log_level=debug&log_json=true"
     wait_until(lambda: fetch(agent, f"/v1/client/stats?node_id={node['ID']}")[0] == 200, what="the node is connected")
 
-    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines, repeated_reloads(agent):
+    with urllib.request.urlopen(agent.address + path, timeout=ANSWERED_WITHIN_S) as lines:
+        reload(agent)
         wait_until(lambda: json.loads(lines.readline())["process"] == "agent", what="a line of the agent has arrived")
     unknown = "00000000-0000-0000-0000-000000000000"
     assert fetch(agent, f"/v1/agent/monitor?node_id={unknown}") == (404, f"Unknown node {unknown}".encode())
@@ -277,5 +261,6 @@ def test_a_request_for_another_region_is_forwarded_to_it(agent: RunningAgent, tm
         assert json.loads(fetch(west, "/v1/regions")[1]) == ["global", "west"]
         assert fetch(west, "/v1/jobs?region=nowhere") == (404, b"No path to region")
         path = "/v1/agent/monitor?plain=1&region=global"
-        with urllib.request.urlopen(west.address + path, timeout=ANSWERED_WITHIN_S) as lines, repeated_reloads(agent):
+        with urllib.request.urlopen(west.address + path, timeout=ANSWERED_WITHIN_S) as lines:
+            reload(agent)
             assert b"configuration reloaded" in lines.readline()

@@ -28,6 +28,7 @@ class FollowedLogs:
         agent_end, follower_end = socket.socketpair()
         self.followers.add(agent_end, level)
         follower_end.settimeout(60)
+        assert read_message(follower_end) == FollowedLogLines([])  # It confirms that the next lines are sent.
         return follower_end
 
     def handle_events(self) -> None:

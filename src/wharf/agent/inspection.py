@@ -18,7 +18,7 @@ from wharf.agent.errors import CommandError
 from wharf.agent.identity import get_agent_name
 from wharf.agent.logs.audit import get_audit_path
 from wharf.agent.logs.audit_reader import read_audit_log
-from wharf.agent.logs.following import AgentLogReader, build_unavailable_refusal
+from wharf.agent.logs.following import CONTROL_TIMEOUT_S, AgentLogReader, build_unavailable_refusal
 from wharf.agent.logs.redaction import REDACTED, Redactor, is_secret_name
 from wharf.agent.node_identities import read_own_node_id
 from wharf.agent.process_context import ProcessContext
@@ -104,10 +104,6 @@ def _read_text(path: Path) -> str:
         return ""
 
 
-CONTROL_TIMEOUT_S: Final = 10.0
-"""How long a request waits for the parent process on the control socket."""
-
-
 class AgentInspection:
     """Answers the queries of a server about the agent it runs in. Implements `AgentInterface`."""
 
@@ -175,9 +171,9 @@ class AgentInspection:
         if reply.problem:
             raise invalid_request(reply.problem)
 
-    def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
-        """Yield log lines of this level and above from all processes of the agent, as they are written."""
-        return AgentLogReader(self._folder).follow_log(level, as_json=as_json)
+    async def open_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+        """Return the log lines of this level and above from all processes of the agent that are written from now on."""
+        return await AgentLogReader(self._folder).open_log(level, as_json=as_json)
 
     async def list_processes(self) -> Sequence[ProcessInfo]:
         """Return the agent process and its children with their stacks. Raises `Refusal` if the agent is silent."""

@@ -34,7 +34,10 @@ class FakeAgentInterface(NoAgentInterface):
 
     followers = 0
 
-    async def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+    async def open_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+        return self._follow_log(level, as_json=as_json)
+
+    async def _follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
         self.followers += 1
         try:
             for number in range(3):

@@ -14,6 +14,8 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world.framing import encode_frame
 from wharf.world.unix_sockets import shorten_socket_path
 
+CONTROL_TIMEOUT_S: Final = 10.0
+"""How long the agent may take to answer on its control socket."""
 READ_CHUNK_BYTES: Final = 65_536
 """How much is read from the control socket at once."""
 
@@ -24,11 +26,24 @@ class AgentLogReader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    async def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
-        """Yield log lines of this level and above from all processes of the agent, as they are written.
+    async def open_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+        """Return the log lines of this level and above from all processes of the agent that are written from now on.
 
-        Raises `Refusal` if the agent cannot be reached.
+        Raises `Refusal` if the agent cannot be reached, also while the lines are read.
         """
+        lines = self._follow_log(level, as_json=as_json)
+        try:
+            async with asyncio.timeout(CONTROL_TIMEOUT_S):
+                await anext(lines)
+        except TimeoutError as error:
+            raise build_unavailable_refusal(error) from error
+        except StopAsyncIteration:
+            raise Refusal(RefusalCode.UNAVAILABLE, "the agent is stopping") from None
+        return lines
+
+    async def _follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+        """Yield an empty text once the agent sends its lines, and then the lines."""
+        is_confirmed = False
         inbox: MessageDecoder[FollowedLogLines] = MessageDecoder(FollowedLogLines)
         try:
             with shorten_socket_path(self._folder / CONTROL_SOCKET) as name:
@@ -39,6 +54,9 @@ class AgentLogReader:
             writer.write(encode_frame(ControlLogRequest(get_level_number(level))))
             while data := await reader.read(READ_CHUNK_BYTES):
                 for message in inbox.feed(data):
+                    if not is_confirmed:  # The first message is empty.
+                        is_confirmed = True
+                        yield ""
                     if message.missed:
                         yield f"({message.missed} lines were skipped: they were written faster than they were read)"
                     for line in message.lines:

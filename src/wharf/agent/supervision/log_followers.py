@@ -44,12 +44,14 @@ class LogFollowers:
         self.level = 0
 
     def add(self, connection: socket.socket, level: int) -> None:
-        """Send log lines of this level and above to the connection from now on."""
+        """Send log lines of this level and above to the connection from now on, and first a message without lines."""
         connection.setblocking(False)
         follower = _Follower(connection, level)
         self._followers.append(follower)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._on_ready(follower))
         self._update_level()
+        follower.unsent += encode_frame(FollowedLogLines([]))
+        self._send(follower)
 
     def send_lines(self, lines: Sequence[ForwardedLine], missed: int = 0) -> None:
         """Send these lines to the followers of their level. `missed` lines were skipped before them."""

@@ -129,8 +129,9 @@ class AgentInterface(Protocol):
         """Read the configuration again. Raises `Refusal` if it is invalid."""
         ...
 
-    def follow_log(self, level: str, *, as_json: bool) -> AsyncIterator[str]:
-        """Yield log lines of all processes of this server with at least this level (such as `debug`), until closed.
+    async def open_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+        """Return the log lines of all processes of this server with at least this level (such as `debug`) that are written from
+        now on, until closed. Raises `Refusal`.
 
         If the reader is too slow, a line reports how many were dropped.
         """
@@ -202,7 +203,7 @@ class NoAgentInterface:
     async def reload(self) -> None:
         raise _refuse("no configuration to reload")
 
-    def follow_log(self, level: str, *, as_json: bool) -> AsyncIterator[str]:
+    async def open_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
         del level, as_json
         raise _refuse("no log to follow")
 

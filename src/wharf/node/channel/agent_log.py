@@ -14,8 +14,8 @@ TEXT_CONTENT_TYPE = "text/plain"
 class AgentLog(Protocol):
     """Gives access to the log lines of the agent that runs the node."""
 
-    def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
-        """Yield log lines of all processes of the agent with at least this level, until closed."""
+    async def open_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+        """Return the log lines of all processes of the agent with at least this level that are written from now on."""
         ...
 
 
@@ -35,7 +35,7 @@ class AgentLogHandlers:
             name := str(request.parameters.get("log_level", "")).lower() or "info", name
         )
         as_json = str(request.parameters.get("log_json", "")).lower() in ("1", "t", "true")
-        lines = self._agent_log.follow_log(level, as_json=as_json)
+        lines = await self._agent_log.open_log(level, as_json=as_json)
         return ChannelReply(TEXT_CONTENT_TYPE, chunks=_encode_lines(lines))
 
 

@@ -59,7 +59,7 @@ class AgentMonitorActions:
         relayed = await self._relay(request, both_text=BOTH_TARGETS_TEXT, unknown_code=RefusalCode.INVALID)
         if relayed is not None:
             return relayed
-        return self._build_log_result(_encode_lines(self._server.agent.follow_log(level, as_json=as_json)), plain)
+        return self._build_log_result(_encode_lines(await self._server.agent.open_log(level, as_json=as_json)), plain)
 
     async def _stream_node_log(self, request: Request, node_id: str, *, is_plain: bool) -> ActionResult:
         """Stream the log lines of the agent that runs this node, through the node's connection. Raises `Refusal`."""
