@@ -390,3 +390,18 @@ async def test_jobs_are_listed_by_their_last_change_and_the_order_stays_with_a_f
 def find_link_of_order(text: str) -> str:
     found = re.search(r'href="([^"]+)" aria-current="true">changed last first', text)
     return html.unescape(found[1]) if found else ""
+
+
+@in_virtual_time
+async def test_allocations_of_one_plan_are_listed_by_their_number() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        await cluster.ready_nodes(server, 3)
+        await register(server, build_job("many", 11))
+        await until(lambda: count_running(server, "many") == 11, what="the job runs")
+
+        page = (await a_browser(server).get("/ui/jobs/many")).text
+
+        assert re.findall(r">many\.web\[(\d+)\]<", page.partition('<h2 id="allocations">')[2]) == list(
+            map(str, range(11))
+        )

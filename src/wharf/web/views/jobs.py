@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus
+from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.explanations import JobExplanation, WaitReason
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus
@@ -184,7 +185,8 @@ def build_job_view(
 
     `failed` is the result of `find_failed`; `last_lines` is what it printed last.
     """
-    newest = sorted(allocations, key=lambda allocation: allocation.create_index, reverse=True)
+    # Those of one plan have the same index, so their names decide.
+    newest = sorted(allocations, key=lambda each: (-each.create_index, each.task_group, parse_index(each.name)))
     explained = {group.group: group for group in (explanation.groups if explanation else ())}
     summary = stub.job_summary.summary if stub.job_summary else {}
     if _is_complete(stub):
