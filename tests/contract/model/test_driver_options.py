@@ -18,6 +18,7 @@ def list_problems(driver: str, config: dict[str, Any]) -> list[tuple[object, str
     ("driver", "config", "path", "message", "fix"),
     [
         ("raw_exec", {"args": "x"}, ("args",), '"args" for driver raw_exec takes a list of texts, not "x"', 'write ["x"]'),
+        ("raw_exec", {"args": "-c true"}, ("args",), '"args" for driver raw_exec takes a list of texts, not "-c true"', 'write ["-c", "true"]'),
         ("exec", {"command": ["a"]}, ("command",), '"command" for driver exec takes a text, not a list',
          'write "a", and the arguments in "args"'),
         ("docker", {"image": 5}, ("image",), '"image" for driver docker takes a text, not 5', 'write "5"'),

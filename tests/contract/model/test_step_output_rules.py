@@ -98,7 +98,7 @@ def test_a_final_step_without_needs_may_refer_to_all_steps() -> None:
     [
         ("meta.envv == prod", 'If cannot be evaluated: the job has no metadata "envv"; did you mean "env"?'),
         ("steps.build.sha == x", 'If cannot be evaluated: Outputs.Text of the step "build" does not name "sha"'),
-        ("meta.env ==", "If is not a valid condition: 1:12 (11)"),
+        ("meta.env ==", "If is not a valid condition: it ends where a number, a text in quotes or a word is expected"),
     ],
 )
 def test_a_condition_that_cannot_be_evaluated_is_refused(condition: str, problem: str) -> None:

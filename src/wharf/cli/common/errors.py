@@ -24,6 +24,9 @@ _NUMBER_TYPE_TEXTS: Final = {
 }
 """click's texts for values of a wrong type, and what to say instead."""
 
+_REPLACED_OPTIONS: Final = {("agent", "dev"): "`wharf dev` runs a server and a node on this machine"}
+"""Options that users know from other schedulers, by command, and what to do instead."""
+
 
 def format_error(error: click.ClickException, arguments: Sequence[str]) -> str:
     """Return the text of an error, with a hint where to find help if options or arguments are wrong.
@@ -39,6 +42,10 @@ def format_error(error: click.ClickException, arguments: Sequence[str]) -> str:
         return (
             f"unknown option {name}: put options after the command, such as `{error.ctx.command_path} COMMAND {name} …`"
         )
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        advice = _REPLACED_OPTIONS.get((error.ctx.command.name or "", error.option_name.lstrip("-")))
+        if advice:
+            return f"no such option {error.option_name}; {advice}"
     for click_text, plain_text in _NUMBER_TYPE_TEXTS.items():
         if text.endswith(click_text):
             return text.removesuffix(click_text) + plain_text

@@ -354,7 +354,11 @@ def _suggest_value(value: object, kind: Any, name: str) -> str:
         count = "" if typing.get_origin(kind) is list else "one "
         return f"write {count}block {name} with options of {options}"[:MAX_MESSAGE_CHARS]
     if typing.get_origin(kind) is list:
-        return f"write [{_quote(value, name)}]" if isinstance(value, str | int | float) else 'write ["...", "..."]'
+        if not isinstance(value, str | int | float):
+            return 'write ["...", "..."]'
+        # A shell would split them, so many users write them as one text.
+        items = value.split() if name == "args" and isinstance(value, str) and value.strip() else [value]
+        return f"write [{', '.join(_quote(each, name) for each in items)}]"[:MAX_MESSAGE_CHARS]
     if typing.get_origin(kind) is dict:
         return 'write a map, such as { name = "text" } in HCL or {name: text} in YAML'
     if kind is bool:

@@ -12,9 +12,13 @@ import msgspec
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_outputs import list_output_names
-from wharf.languages.filters import Filter, compile_filter, iterate_record_selectors
+from wharf.languages.filters import Filter, FilterError, compile_filter, iterate_record_selectors
 from wharf.languages.suggestions import find_nearest_name
 
+NO_MATCH: Final = "no match found, expected: "
+"""How errors of the filter language begin that name what is expected."""
+MAX_SHOWN_CHARS: Final = 20
+"""Characters of a condition that a message repeats."""
 MAX_PROBLEM_NAME_CHARS: Final = 100
 """Characters of a name in a message; limits the size of the stored cause."""
 
@@ -31,6 +35,19 @@ class ConditionValues(msgspec.Struct, frozen=True):
 def compile_condition(text: str) -> Filter:
     """Return a compiled condition. Raises `FilterError` if it is not an expression over `meta` and `steps`."""
     return compile_filter(text, ConditionValues)
+
+
+def describe_syntax_error(text: str, error: FilterError) -> str:
+    """Return what is wrong with a condition. The texts of the filter language are those that clients of the API know."""
+    reason = error.text.partition("): ")[2] or error.text
+    rest = text[error.offset :].strip()[:MAX_SHOWN_CHARS]
+    if "couldn't find key" in reason:
+        return f'"{rest}" begins with an unknown name; a condition reads meta.NAME and steps.GROUP.NAME'
+    if not reason.startswith(NO_MATCH):
+        return reason
+    expected, separator, hint = reason.removeprefix(NO_MATCH).partition("; ")
+    place = f'"{rest}" is' if rest else "it ends"
+    return f"{place} where {expected.replace('a string', 'a text in quotes')} is expected{separator}{hint}"
 
 
 def list_condition_names(condition: Filter) -> list[tuple[str, ...]]:

@@ -10,6 +10,7 @@ import msgspec
 from wharf.contract.model.decoding import format_path
 from wharf.contract.model.jobs.conditions import (
     compile_condition,
+    describe_syntax_error,
     find_condition_problem,
     find_output_problem,
     list_condition_names,
@@ -111,7 +112,8 @@ def _check_condition(
     except FilterError as error:
         is_order = error.text.endswith("there is no comparison by order")
         fix = "let a program compare, and test its text: steps.GROUP.NAME == yes" if is_order else ""
-        report.add_error(f"{path}.If", f"If is not a valid condition: {error.text}", fix)
+        problem = describe_syntax_error(group.condition, error)
+        report.add_error(f"{path}.If", f"If is not a valid condition: {problem}", fix)
         return
     if problem := find_condition_problem(job, group, list_condition_names(condition), is_needed):
         report.add_error(f"{path}.If", f"If cannot be evaluated: {problem}")
