@@ -9,6 +9,7 @@ from tests.attempts import limited_cpu
 from tests.builders import a_group, a_group_with_services, a_job, a_service, a_task
 from tests.kit.state import AState
 from wharf.cluster.operations.decision import Decision, RefusedServices
+from wharf.cluster.operations.jobs.purge import purge_job
 from wharf.cluster.operations.nodes import reports
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
@@ -119,6 +120,15 @@ def test_refused_services_are_counted_for_the_log() -> None:
     decision = decide(state, 2, a_registration(VICTIM, "postgres"), a_registration(OWN, "web"))
 
     assert decision.refused_services == (RefusedServices("a2", 1),)
+
+
+def test_services_of_a_purged_job_whose_tasks_still_stop_are_dropped_without_a_line_in_the_log() -> None:
+    state = make_attacked_state()
+    state.lead(purge_job(state.replica, "default", "web", state.moment, max_changes=100))
+
+    decision = decide(state, 2, a_registration(OWN, "web"))
+
+    assert decision.refused_services == ()
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,11 @@ def select_declared(
     return selected
 
 
+def is_job_stored(snapshot: Replica, allocation: Allocation) -> bool:
+    """Return whether a version of the allocation's job is stored. After a purge, its tasks stop soon, and none is."""
+    return next(_iter_versions(snapshot, allocation), None) is not None
+
+
 def _iter_versions(snapshot: Replica, allocation: Allocation) -> Iterator[Job]:
     """Yield the version of the job that the allocation runs, then the other stored ones."""
     current = find_allocation_job(snapshot, allocation)

@@ -88,7 +88,8 @@ class ServiceChanges(msgspec.Struct, frozen=True):
 
     changes: list[PutRecord | DeleteRecord]
     conditions: list[Condition]
-    refused_count: int = 0  # Reported registrations that are not of the allocation. They change nothing.
+    refused_count: int = 0
+    """Reported registrations that are not of the allocation. They change nothing. Those of a purged job do not count."""
 
 
 def build_service_changes(
@@ -140,4 +141,5 @@ def build_service_changes(
         if id not in current:
             changes.append(SERVICES.build_delete(removed.namespace, id))
             conditions.append(snapshot.build_record_condition(SERVICES, removed))
-    return ServiceChanges(changes, conditions, len(reported) - len(accepted))
+    is_judged = declared_services.is_job_stored(snapshot, allocation)
+    return ServiceChanges(changes, conditions, len(reported) - len(accepted) if is_judged else 0)
