@@ -3,7 +3,8 @@
 It is evaluated in the write that ends the last need of the step, so it may take only a few milliseconds.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from wharf.cluster.scheduling.steps.decider import ConditionEvaluator, ConditionResult
@@ -16,7 +17,7 @@ from wharf.contract.model.jobs.conditions import (
 )
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.step_outputs import list_needed_steps, list_output_names
+from wharf.contract.model.jobs.step_outputs import iterate_needed_steps, list_output_names
 from wharf.contract.model.jobs.step_states import limit_detail_bytes
 from wharf.languages.filters import FilterError
 
@@ -46,12 +47,10 @@ def evaluate_condition(job: Job, group: TaskGroup, find_texts: FindTexts) -> Con
     try:
         condition = compile_condition(group.condition)
         names = list_condition_names(condition)
-        needed = (
-            frozenset(list_needed_steps(job, group)) if any(parts[0] == "steps" for parts in names) else frozenset()
-        )
+        needed = _find_read_steps(job, group, names)
         if problem := find_condition_problem(job, group, names, needed.__contains__):
             return _make_error(problem, max_bytes)
-        values = _read_values(job, group, names, find_texts)
+        values = _read_values(job, needed, find_texts)
         is_true = condition.accepts_within(values, MAX_CONDITION_STEPS)
     except FilterError as error:
         return _make_error(error.text, max_bytes)
@@ -71,15 +70,21 @@ def _cut_text(text: str, max_bytes: int) -> str:
     return encoded[: max_bytes - len(ellipsis.encode())].decode("utf-8", "ignore") + ellipsis
 
 
-def _read_values(job: Job, group: TaskGroup, names: list[tuple[str, ...]], find_texts: FindTexts) -> ConditionValues:
-    """Return the record that the condition tests. Outputs of steps that it does not name are not read."""
+def _find_read_steps(job: Job, group: TaskGroup, names: Sequence[tuple[str, ...]]) -> dict[str, None]:
+    """Return the steps that a step needs and whose outputs its condition reads."""
+    if ("steps",) in names:
+        return dict.fromkeys(iterate_needed_steps(job, group))
+    named = {parts[1] for parts in names if parts[0] == "steps"}
+    found = (name for name in iterate_needed_steps(job, group) if name in named)
+    return dict.fromkeys(islice(found, len(named)))  # Most conditions name the nearest steps.
+
+
+def _read_values(job: Job, needed_steps: Iterable[str], find_texts: FindTexts) -> ConditionValues:
+    """Return the record that the condition tests."""
     steps: dict[str, Mapping[str, str]] = {}
-    reads_all = any(parts == ("steps",) for parts in names)
-    named = {parts[1] for parts in names if parts[0] == "steps" and len(parts) > 1}
-    for name in list_needed_steps(job, group):
+    for name in needed_steps:
         needed = job.find_group(name)
-        is_single = needed is not None and (needed.array is None or needed.array.element_count == 1)
-        if is_single and (reads_all or name in named):
+        if needed is not None and (needed.array is None or needed.array.element_count == 1):
             steps[name] = dict.fromkeys(list_output_names(needed), "") | dict(find_texts(name))
     return ConditionValues(meta=dict.fromkeys(list_metadata_names(job), "") | (job.meta or {}), steps=steps)
 

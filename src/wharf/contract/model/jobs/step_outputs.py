@@ -4,7 +4,8 @@ The programs of a step write them to a file, whose format is in `wharf.node.task
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -170,18 +171,24 @@ def list_needed_steps(job: Job, group: TaskGroup) -> list[str]:
 
     A final step without needs waits for all steps that are not final.
     """
+    return list(iterate_needed_steps(job, group))
+
+
+def iterate_needed_steps(job: Job, group: TaskGroup) -> Iterator[str]:
+    """Yield the steps that a step needs, as `list_needed_steps` does. The nearest ones take no time for the others."""
     if group.final and not group.depends:
-        return [each.name for each in job.groups if not each.final]
+        yield from (each.name for each in job.groups if not each.final)
+        return
     found = dict.fromkeys(need.on for need in group.depends or ())
-    waiting = list(found)
-    by_name = {each.name: each for each in reversed(job.groups)}
-    for name in waiting:
-        needed = by_name.get(name)
+    waiting = deque(found)
+    while waiting:
+        name = waiting.popleft()
+        yield name
+        needed = job.find_group(name)
         for need in (needed.depends or ()) if needed is not None else ():
             if need.on not in found:
                 found[need.on] = None
                 waiting.append(need.on)
-    return waiting
 
 
 class NeededSteps:
