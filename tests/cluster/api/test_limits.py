@@ -218,6 +218,26 @@ async def test_a_caller_is_not_limited_after_its_ban_has_ended(tmp_path: Path) -
         assert (await limits.read()).limited == ()
 
 
+@pytest.mark.parametrize(
+    ("new", "expected"),
+    [("2", [ADDRESS]), ("2_000", [])],
+    ids=["the rules are read again", "the ceiling is raised"],
+)
+@in_virtual_time
+async def test_a_caller_is_limited_until_the_rule_changes(tmp_path: Path, new: str, expected: list[str]) -> None:
+    rules = 'profile = "cluster"\n[[rule]]\nname = "core"\nceiling = {{ credential = 8, none = {} }}\n'
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        limited = LimitedServer(server, tmp_path, rules=rules.format(2))
+        admitted = await limited.send(times=3)
+        during = (await server.client.limits.read()).limited
+
+        await limited.limiter.decision_service.set_rules(rules.format(new), "rules.toml")
+
+        assert (admitted, [each.caller for each in during]) == ([True, True, False], [ADDRESS])
+        assert [each.caller for each in (await server.client.limits.read()).limited] == expected
+
+
 @in_virtual_time
 async def test_a_token_is_named_by_its_name_or_its_accessor_id_and_unknown_names_are_refused(tmp_path: Path) -> None:
     async with ACluster() as cluster:

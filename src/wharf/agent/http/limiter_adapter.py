@@ -1,6 +1,6 @@
 """The `LimiterInterface` of a server, over the limiter of this process and the queries and actions of its operators."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
@@ -47,6 +47,11 @@ class LimiterAdapter:
         ended_bans = await self._list_ended_bans(logged, now_ms)
         refusals = tuple(map(self._build_refusal, logged))
         callers, is_cut = self._sum_callers(now_ms - minutes * MINUTE_MS) if limit else ((), False)
+        rules = service.evaluator.rules.counted_rules
+        rules_by_name = {rule.name: rule for rule in rules}
+        still_valid = [
+            refusal for refusal, each in zip(refusals, logged, strict=True) if _would_refuse(each, rules_by_name)
+        ]
         refused_by_rule = service.activity.sum_refusals(now_ms)
         grants = [each for each in overrides.grant_file.entries if now_ms < each.until_ms]
         bans = [each for each in overrides.bans.values() if now_ms < each.until_ms]
@@ -57,10 +62,10 @@ class LimiterAdapter:
             is_store_away=self._queries.is_store_away(),
             minutes=minutes,
             is_cut=is_cut,
-            rules=tuple(
-                _build_rule(rule, refused_by_rule[rule.name]) for rule in service.evaluator.rules.counted_rules
-            ),
-            limited=find_limited_callers(refusals, now_ms * NS_PER_MS, ended_bans)[: limit or limits.DEFAULT_ENTRIES],
+            rules=tuple(_build_rule(rule, refused_by_rule[rule.name]) for rule in rules),
+            limited=find_limited_callers(still_valid, now_ms * NS_PER_MS, ended_bans)[
+                : limit or limits.DEFAULT_ENTRIES
+            ],
             refusals=refusals[:limit],
             callers=callers[:limit],
             grants=tuple(map(_build_grant, grants[:limit])),
@@ -213,6 +218,20 @@ class LimiterAdapter:
             message=ban.message,
             is_enforced=not is_subject_shadow(ban.subject, self._service.evaluator.rules.ban),
         )
+
+
+def _would_refuse(logged: LoggedDecision, rules_by_name: Mapping[str, Rule]) -> bool:
+    """Return whether the rule of a refusal is still as it was. After a change, only a new refusal shows who is limited."""
+    charge = logged.decision.refusing_charge
+    if charge is None:
+        return True  # A ban.
+    rule = rules_by_name.get(charge.name)
+    return rule is not None and (rule.shadow, rule.counts, rule.window_ms, rule.ceilings) == (
+        charge.rule.shadow,
+        charge.rule.counts,
+        charge.rule.window_ms,
+        charge.rule.ceilings,
+    )
 
 
 def find_limited_callers(
