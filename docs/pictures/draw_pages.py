@@ -141,9 +141,9 @@ def fill_cluster(environment: dict[str, str], folder: Path) -> dict[str, str]:
     wait_for("job status shop", "promot", environment, folder, within_s=SETTLE_WITHIN_S)
     with urllib.request.urlopen(environment["WHARF_ADDR"] + "/v1/nodes") as reply:
         names = {node["Name"]: node["ID"] for node in json.load(reply)}
-    first, second, *_ = sorted(names.keys() - {NAME})
-    run_in_terminal(f"node drain --enable --yes --detach --message new-disks {names[first]}", environment, folder)
-    return {"node": names[second]}
+    drained = min(names.keys() - {NAME})
+    run_in_terminal(f"node drain --enable --yes --detach --message new-disks {names[drained]}", environment, folder)
+    return {"node": names[NAME]}
 
 
 def draw(browser: Browser, address: str, ids: dict[str, str]) -> None:
