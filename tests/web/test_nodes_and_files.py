@@ -135,6 +135,13 @@ def test_a_chart_marks_what_is_requested() -> None:
     assert (chart.line, chart.mark_y) == ("M0 58L80 52L160 45L240 39L320 33", round(HEIGHT - 0.25 * (HEIGHT - 2)))
 
 
+def test_large_numbers_of_a_chart_have_separators() -> None:
+    chart = build_chart("Memory", SAMPLES, "Percent", unit="MB", divisor=0.01, requested=23_000)
+
+    assert chart is not None
+    assert chart.text == "5\u202f000 MB now, at most 5\u202f000 MB, 23\u202f000 MB requested"
+
+
 @in_virtual_time
 async def test_a_folder_and_a_text_are_shown_without_what_tasks_could_smuggle_in() -> None:
     async with a_node_with_files() as (browser, _, _server):

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.web.rendering import format_count
+
 HISTORY: Final = "10m"
 """The duration of a chart; nodes store no more."""
 WIDTH: Final = 320
@@ -81,4 +83,4 @@ def _place(value: float, top: float) -> int:
 
 
 def _format(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+    return format_count(round(value)) if value >= 10 else f"{value:.1f}"
