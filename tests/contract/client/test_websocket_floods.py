@@ -78,6 +78,19 @@ def test_a_flood_of_frames_does_not_hold_the_loop(frame: bytes) -> None:
     holds.require_short("a flood of frames")
 
 
+def test_after_an_abort_nothing_that_was_received_is_parsed() -> None:
+    counts = []
+
+    async def abort_later(websocket: WebSocket) -> None:
+        await receive_for_a_moment(websocket)
+        counts.append(holds.count)
+
+    with measure_holds() as holds:
+        asyncio.run(with_peer(PING * 50_000, abort_later, is_endless=True))
+
+    assert holds.count - counts[0] < 50  # A chunk of the transport has 256 slices.
+
+
 def test_all_messages_before_the_end_are_received_in_order() -> None:
     result = asyncio.run(with_peer(EMPTY_MESSAGE * 20_000 + CLOSE, receive_all))
 

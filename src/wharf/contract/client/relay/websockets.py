@@ -160,6 +160,7 @@ class WebSocketRelay:
             ) from refused
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
             raise Unreachable(f"cannot connect to {self._address} ({error})", is_sent=False) from error
+        assert isinstance(connection, _SlicedConnection)
         try:
             yield _ClientWebSocket(connection)
         finally:
@@ -214,6 +215,11 @@ class _SlicedConnection(ClientConnection):
         super().resume_writing()
         self._go_on()
 
+    def abort(self) -> None:
+        """Drop the connection, and what was received but not parsed yet: a flood would be parsed for seconds."""
+        self._unparsed.clear()
+        self.transport.abort()
+
     @property
     def _must_wait(self) -> bool:
         """Whether messages wait for the reader, or replies to pings for an end that does not read them.
@@ -266,7 +272,7 @@ class _SlicedConnection(ClientConnection):
 class _ClientWebSocket:
     """An open websocket, implemented with the `websockets` library."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: _SlicedConnection) -> None:
         self._connection = connection
         self.subprotocol: str | None = connection.subprotocol
         self.close_code = CLOSE_NORMAL
@@ -292,4 +298,4 @@ class _ClientWebSocket:
         await self._connection.close(to_sendable_close_code(code))
 
     def abort(self) -> None:
-        self._connection.transport.abort()
+        self._connection.abort()
