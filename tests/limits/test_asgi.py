@@ -386,6 +386,18 @@ def test_a_batch_of_too_many_objects_never_reaches_the_application() -> None:
     assert (reply.status, reply.json()["cause"]) == (413, "too_many_objects")
 
 
+@pytest.mark.parametrize("header", [("content-type", "application/json; charset=utf-7"), ("content-encoding", "br")])
+def test_a_batch_that_the_application_may_decode_to_another_one_never_reaches_it(header: tuple[str, str]) -> None:
+    path = "/acme/site.git/info/lfs/objects/batch"
+
+    reply = send_request(
+        make_decision_service(),
+        AsgiCaller(path, method="POST", token=ADA, headers=[header], body=b'{"objects": []}'),
+    )
+
+    assert (reply.status, reply.json()["message"].startswith("The headers of the request say")) == (400, True)
+
+
 def test_the_middleware_serves_the_status_page_without_a_primary_charge() -> None:
     decision_service = make_decision_service()
     send_request(decision_service, AsgiCaller(token=ADA))

@@ -268,6 +268,19 @@ def test_a_path_that_applications_read_differently_is_refused(site: Site, path: 
     assert reply.headers["content-length"] == str(len(reply.body))
 
 
+@pytest.mark.parametrize(
+    "variables", [{"CONTENT_TYPE": "application/json; charset=utf-7"}, {"HTTP_CONTENT_ENCODING": "br"}]
+)
+@pytest.mark.parametrize(("path", "body"), [("/files/objects/batch", b'{"objects": []}'), ("/graphql", QUERY)])
+def test_a_body_that_applications_may_decode_to_another_one_is_refused(
+    site: Site, path: str, body: bytes, variables: dict[str, str]
+) -> None:
+    reply = site.request(path, method="POST", body=body, **variables)
+
+    assert (reply.status, site.received) == (400, [])
+    assert reply.json()["message"].startswith("The headers of the request say")
+
+
 @pytest.mark.parametrize("path", ["/files/objects/batch/", "/Files/Objects/Batch", "/files/objects/batch.json"])
 def test_a_batch_is_read_in_every_spelling(site: Site, path: str) -> None:
     reply = site.request(path, method="POST", body=b"no batch")

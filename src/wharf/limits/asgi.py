@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
+from wharf.limits.core.body_coding import is_body_coded
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form, is_json
 from wharf.limits.core.paths import BadPath
@@ -30,7 +31,7 @@ CLOSE_POLICY_VIOLATION: Final = 1008
 _OVERRIDE_HEADERS: Final = frozenset(name.encode() for name in OVERRIDE_HEADERS)
 READ_HEADERS: Final = _OVERRIDE_HEADERS | {
     *(b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin", b"host"),
-    b"content-type",
+    *(b"content-type", b"content-encoding"),
 }
 """The request headers that a decision depends on. All others are ignored."""
 SCOPE_KEY: Final = "wharf.limits"
@@ -432,6 +433,7 @@ def read_incoming_request(
     host = ""
     method_overrides: list[str] = []
     content_types: list[str] = []
+    content_encodings: list[str] = []
     for name, value in scope["headers"]:
         if name not in READ_HEADERS:
             continue
@@ -451,6 +453,8 @@ def read_incoming_request(
             host = value.decode("latin-1")
         elif name == b"content-type":
             content_types.append(value.decode("latin-1"))
+        elif name == b"content-encoding":
+            content_encodings.append(value.decode("latin-1"))
         elif name in _OVERRIDE_HEADERS:
             method_overrides.append(value.decode("latin-1"))
     description = scope.get(SCOPE_KEY)
@@ -477,6 +481,7 @@ def read_incoming_request(
         tuple(method_overrides),
         is_form(method, content_types),
         is_json(method, content_types),
+        bool(content_types or content_encodings) and is_body_coded(content_types, content_encodings),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from wharf.limits.core.body_coding import is_body_coded
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.method_overrides import OVERRIDE_HEADERS, is_form, is_json
 from wharf.limits.core.paths import BadPath, normalize_decoded_path
@@ -393,6 +394,7 @@ def _read_incoming_request(environ: Environ, path: str, carriers: CarrierSetting
         method_overrides=tuple(environ[name] for name in _OVERRIDE_VARIABLES if name in environ),
         has_form=is_form(method, content_types),
         has_json=is_json(method, content_types),
+        is_body_coded=is_body_coded(content_types, (environ.get("HTTP_CONTENT_ENCODING", ""),)),
     )
 
 

@@ -835,5 +835,18 @@ async def test_a_body_above_the_configured_limit_is_refused() -> None:
 
         assert (reply.status, reply.body) == (
             413,
-            b"the request's body is larger than 100 bytes, the limit: `api.max_body_size` of this server",
+            b"the request's body is larger than 100 bytes, the limit of `api.max_body_size` on this server",
+        )
+
+
+@in_virtual_time
+async def test_a_body_above_the_limit_of_its_endpoint_is_refused() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+
+        reply = await send_raw(Api(server.server), "PUT", "/v1/acl/login", body=b" " * 65_537)
+
+        assert (reply.status, reply.body) == (
+            413,
+            b"the request's body is larger than 65536 bytes, the limit of this endpoint",
         )

@@ -389,7 +389,7 @@ async def test_a_gzip_body_is_decompressed(encoding: str) -> None:
             gzip.compress(bytes(40_000_000)),
             "gzip",
             413,
-            b"the request's body is larger than 33554432 bytes, the limit: `api.max_body_size` of this server",
+            b"the request's body is larger than 33554432 bytes, the limit of `api.max_body_size` on this server",
         ),
     ],
 )

@@ -11,6 +11,7 @@ from wharf.limits.core.plans import ChargePlan
 from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.core.rulebook import Rulebook
 from wharf.limits.rules import read_rules
+from wharf.limits.rules.rules_file import PROFILES, read_profile
 
 RULES = read_rules('[[rule]]\nname = "cpu"\nenforce = 50\n[[rule]]\nname = "content"\nshadow = true\n')
 
@@ -61,3 +62,18 @@ def test_plans_are_cached_up_to_a_maximum(monkeypatch: pytest.MonkeyPatch) -> No
     assert (get_plan("ada") is first, get_plan("bob") is second) == (True, True)
     get_plan("eve")  # Evicts the oldest plan.
     assert (get_plan("bob") is second, get_plan("ada") is first) == (True, False)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_quota_leases_decide_only_large_files_of_code_host_with_a_built_in_profile(profile: str) -> None:
+    """docs/limits-counters.md says so."""
+    limiter = Limiter(read_profile(profile))
+    paths = {
+        "/", "/api/v1/user", "/api/v4/user", "/graphql", "/acme/site.git/info/refs", "/assets/x.js", "/api/actions/x", "/v2/x",
+        "/api/packages/x", "/acme/site/raw/x", "/rate_limit", "/acme/site.git/info/lfs/objects/batch",
+    }  # fmt: skip
+    plans = {path: limiter.build_call(RequestFacts("r1", "GET", path, a_user()), NOON_MS).plan for path in paths}
+
+    leased = {path for path, plan in plans.items() if not plan.lease_indexes}
+
+    assert leased == ({"/acme/site.git/info/lfs/objects/batch"} if profile == "code-host" else set())

@@ -28,6 +28,7 @@ from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.config import LimiterSettings
 from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.core.callers.directory import Directory, Organization
+from wharf.limits.core.limiter import Grant
 from wharf.limits.core.plans import Charge
 from wharf.limits.core.store_calls import CounterReading
 from wharf.limits.decisions import DecisionService
@@ -206,6 +207,28 @@ def test_requests_refused_for_other_reasons_than_a_limit_do_not_count_as_limited
         "rate_limited_request_count": 0,
         "secondary_limited_request_count": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("owner", "path", "token"),
+    [
+        ("user:ada", "/rate_limit", ADA),
+        ("address:192.0.2.7", "/rate_limit", None),
+        ("address:192.0.2.7", "/things", "unknown"),
+        ("address:192.0.2.7", "/a/../b", None),
+    ],
+)
+def test_replies_that_charge_no_bucket_report_it_with_grants_too(owner: str, path: str, token: str | None) -> None:
+    decision_service = make_decision_service()
+    until_ms = decision_service.now_ms() + 3_600_000
+    grant = Grant(owner=owner, resource="core", amount=7, until_ms=until_ms, by="ops", reason="a move")
+    charged = send_request(decision_service, AsgiCaller(token=ADA if owner == "user:ada" else None))
+    decision_service.evaluator.limiter.set_grants([grant])
+
+    headers = send_request(decision_service, AsgiCaller(path, token=token)).headers
+
+    limit = int(charged.headers["x-ratelimit-limit"]) + 7
+    assert (int(headers["x-ratelimit-limit"]), int(headers["x-ratelimit-remaining"])) == (limit, limit - 1)
 
 
 def test_the_service_answers_insights_requests_unless_insights_are_enabled() -> None:

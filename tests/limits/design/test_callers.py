@@ -127,7 +127,7 @@ def test_4_2_replies_before_a_caller_is_known_show_the_core_bucket_of_the_addres
 
 
 def failed_login(limiter: InMemoryLimiter, number: int, address: str = "192.0.2.7") -> LimitDecision:
-    call = limiter.core.build_failed_login_call(f"login{number}", anonymous(address))
+    call = limiter.core.build_failed_login_call(f"login{number}", anonymous(address), limiter.now_ms)
     return limiter.core.decide(call, limiter.counters.take(call, limiter.now_ms))
 
 

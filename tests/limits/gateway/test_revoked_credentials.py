@@ -20,6 +20,8 @@ from wharf.cli.root import root
 
 WEBHOOK = '[revocation]\npath = "/-/revoked"\nsecret_file = "secret"\n'
 SECRET = "Authorization: Bearer the secret of the limiter"
+SESSIONS = '[carriers]\ncookies = ["session"]\n[opaque]\nsessions_accepted_on = ["GET /home"]\n'
+"""With session cookies, a revoked text may also be a session."""
 
 
 def run(folder: Path, scenario: Callable[[Operator, CodeHost], Awaitable[None]], *, more: str) -> None:
@@ -113,8 +115,12 @@ def test_the_command_explains_what_cannot_be_revoked(tmp_path: Path, more: str, 
 # -- requests of other programs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more_rules", ["", '[paths]\nmethod_override = "forms"\n'])
-def test_a_program_revokes_credentials_with_a_request(tmp_path: Path, more_rules: str) -> None:
+@pytest.mark.parametrize(
+    ("more_rules", "more"),
+    [("", ""), ('[paths]\nmethod_override = "forms"\n', ""), ("", SESSIONS)],
+    ids=["plain", "forms", "sessions"],
+)
+def test_a_program_revokes_credentials_with_a_request(tmp_path: Path, more_rules: str, more: str) -> None:
     async def scenario(running: RunningGateway) -> None:
         running.service.handler = CodeHost().handle
         for header in (BOB, EVE):
@@ -127,7 +133,7 @@ def test_a_program_revokes_credentials_with_a_request(tmp_path: Path, more_rules
         assert len(running.service.requests) == 4  # The request is not forwarded.
 
     write_secret(tmp_path)
-    run_scenario(tmp_path, scenario, rules=RULES + more_rules, more=OPAQUE + WEBHOOK)
+    run_scenario(tmp_path, scenario, rules=RULES + more_rules, more=OPAQUE + WEBHOOK + more)
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ BATCH = "/acme/site.git/info/lfs/objects/batch"
 LARGE_BATCH = json.dumps({"operation": "download", "objects": [{"oid": "0" * 64, "size": 1}] * 101}).encode()
 
 
-def send(folder: Path, target: str, *, method: str = "GET", body: bytes | None = None, rules: str = "") -> tuple[
-    Reply, list[str], dict[str, int]
-]:  # fmt: skip
+def send(
+    folder: Path, target: str, *headers: str, method: str = "GET", body: bytes | None = None, rules: str = ""
+) -> tuple[Reply, list[str], dict[str, int]]:
     """Send a request. Return its reply, the request lines that the service received, and what was charged by bucket."""
 
     async def scenario(running: RunningGateway) -> tuple[Reply, list[str], dict[str, int]]:
-        reply = await running.request(target, ADA_SENDS, method=method, body=body)
+        reply = await running.request(target, ADA_SENDS, *headers, method=method, body=body)
         buckets = ("core", "search", "code_search", "graphql", "lfs")
         used = {name: count_used(running.decision_service, name) for name in buckets}
         lines = [request.line.removesuffix(" HTTP/1.1") for request in running.service.requests]
@@ -147,3 +147,41 @@ def test_a_request_about_the_whole_service_has_no_path(tmp_path: Path) -> None:
         return [request.line for request in running.service.requests]
 
     assert run_scenario(tmp_path, scenario) == ["OPTIONS * HTTP/1.1", "OPTIONS /base/x HTTP/1.1"]
+
+
+UTF_7_QUERY = b'{"query": "{ id }+ACIALAAi-query+ACIAOgAi-{ a(first: 100) { b(first: 100) { id } } }"}'
+"""A small query in UTF-8, and a larger one in UTF-7, in which `+ACI-` is a quotation mark."""
+UTF_7_BATCH = (
+    b'{"objects": [{"oid": "0+ACIAfQAs-'
+    + b"+AHs-+ACI-oid+ACI-:+ACI-0+ACIAfQAs-" * 100
+    + b'+AHs-+ACI-oid+ACI-:+ACI-1"}]}'
+)
+"""A batch of one object in UTF-8, and of 102 objects in UTF-7."""
+
+
+@pytest.mark.parametrize(("target", "body"), [("/graphql", UTF_7_QUERY), (BATCH, UTF_7_BATCH)])
+@pytest.mark.parametrize("header", ["Content-Type: application/json; charset=utf-7", "Content-Encoding: br"])
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_body_that_services_decode_to_other_content_is_refused(
+    tmp_path: Path, target: str, body: bytes, header: str, method: str
+) -> None:
+    reply, forwarded, used = send(tmp_path, target, header, method=method, body=body)
+
+    assert (reply.status, forwarded, used) == (400, [], {})
+    assert reply.json()["message"].startswith(
+        "The headers of the request say that its body is compressed, or not in UTF-8."
+    )
+
+
+def test_the_bodies_of_the_test_above_have_other_content_in_utf_7() -> None:
+    query, batch = (json.loads(body.decode("utf-7")) for body in (UTF_7_QUERY, UTF_7_BATCH))
+
+    assert (query, len(batch["objects"])) == ({"query": "{ a(first: 100) { b(first: 100) { id } } }"}, 102)
+    assert len(json.loads(UTF_7_BATCH)["objects"]) == 1
+
+
+@pytest.mark.parametrize("header", ["Content-Type: application/json; charset=utf-7", "Content-Encoding: gzip"])
+def test_a_coded_body_that_costs_nothing_is_forwarded(tmp_path: Path, header: str) -> None:
+    reply, forwarded, used = send(tmp_path, "/repos/o/r/issues", header, method="POST", body=b"{}")
+
+    assert (reply.status, forwarded, used) == (200, ["POST /repos/o/r/issues"], {"core": 1})

@@ -29,6 +29,8 @@ class HeldStore:
         self.silent: asyncio.Future[None] | None = None
         self.longest_wait_s = float("inf")
         """How long the oldest call that was sent has waited, as the store reports it."""
+        self.sent_at_s: float | None = None
+        """When this call was sent, by the clock of the event loop, in place of `longest_wait_s`."""
         self.wait_checks = 0
 
     @property
@@ -49,6 +51,8 @@ class HeldStore:
 
     def get_longest_wait_s(self) -> float:
         self.wait_checks += 1
+        if self.sent_at_s is not None:
+            return asyncio.get_running_loop().time() - self.sent_at_s
         return self.longest_wait_s
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":

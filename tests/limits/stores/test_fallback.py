@@ -96,7 +96,20 @@ def test_a_free_request_changes_no_known_count() -> None:
 
     assert [outage.take().is_admitted for _ in range(3)] == [True] * 3
     free = outage.take("/free")
-    assert (free.is_admitted, free.bucket_count_before, free.counts_before) == (False, 3, (9,))
+    assert (free.is_admitted, free.bucket_count_before, free.counts_before) == (False, 10, (9,))
+
+
+@pytest.mark.parametrize("known_count", [None, 6])
+def test_a_free_request_reports_its_bucket_as_other_requests_do(known_count: int | None) -> None:
+    outage = Outage()
+    if known_count is not None:
+        outage.record(known_count)
+    taken = outage.take()
+
+    free = outage.take("/free")
+
+    assert free.is_admitted
+    assert (free.bucket_count_before, free.bucket_end_ms) == (taken.bucket_count_before + 1, taken.bucket_end_ms)
 
 
 def make_policy(policy: str, *, rule: str = "points", more: str = "") -> Outage:

@@ -147,6 +147,63 @@ def test_a_reply_that_arrived_while_the_loop_was_busy_is_in_time() -> None:
     assert run(scenario, settings=GuardSettings(wait_ms=20, losses_most=1)) == [4, 0]
 
 
+class SteppedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock advances only when a test says so."""
+
+    now_s = 1_000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
+def run_stepped(scenario: Callable[[Guarded, SteppedLoop], Awaitable[T]], settings: GuardSettings) -> T:
+    """Run a scenario on a loop that the test advances. The scenario calls the guard only; no check of the store is due."""
+
+    async def wait() -> T:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SteppedLoop)
+        return await scenario(Guarded(CORE, settings), loop)
+
+    with asyncio.Runner(loop_factory=SteppedLoop) as runner:
+        return runner.run(wait())
+
+
+async def advance(loop: SteppedLoop, *, step_s: float, until_s: float) -> None:
+    """Let each iteration of the loop take this long, until the clock of the loop shows this time."""
+    while loop.now_s < until_s:
+        loop.now_s += step_s
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # Timers that are due run after this task.
+
+
+@pytest.mark.parametrize("pause_s", [0.008, 0.04])
+def test_pauses_of_the_loop_do_not_count_as_time_of_the_store(pause_s: float) -> None:
+    async def scenario(guarded: Guarded, loop: SteppedLoop) -> list[Any]:
+        guarded.store.sent_at_s = loop.now_s
+        task = guarded.start()
+        await asyncio.sleep(0)
+        await advance(loop, step_s=pause_s, until_s=loop.now_s + 0.13)
+        guarded.reply()
+        return [(await task).bucket_count_before, guarded.guard.counts.lost_calls]
+
+    # Of these 130 ms, the loop could read replies for 80 ms at most.
+    assert run_stepped(scenario, GuardSettings(wait_ms=100, losses_most=1)) == [4, 0]
+
+
+def test_a_store_that_does_not_reply_is_late_despite_pauses_of_the_loop() -> None:
+    async def scenario(guarded: Guarded, loop: SteppedLoop) -> list[Any]:
+        began_s = guarded.store.sent_at_s = loop.now_s
+        task = guarded.start()
+        await asyncio.sleep(0)
+        await advance(loop, step_s=0.03, until_s=began_s + 0.06)
+        while not task.done():
+            await advance(loop, step_s=0.001, until_s=loop.now_s + 0.001)
+        result = await task
+        return [result.is_admitted, guarded.guard.counts.lost_calls, loop.now_s - began_s < 0.17]
+
+    assert run_stepped(scenario, GuardSettings(wait_ms=100, losses_most=99)) == [True, 1, True]
+
+
 # -- the breaker ---------------------------------------------------------------------------------------------------
 
 

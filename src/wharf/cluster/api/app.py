@@ -82,7 +82,7 @@ MAX_HEADERS: Final = 256
 MAX_HEADER_BYTES: Final = 1024 * 1024
 """Limits the total size of header names and values."""
 TOO_MANY_HEADERS_TEXT: Final = "431 Request Header Fields Too Large"
-MAX_BODY_SETTING: Final = "`api.max_body_size` of this server"
+MAX_BODY_SETTING: Final = "`api.max_body_size` on this server"
 BODY_METHODS: Final = frozenset(("PUT", "POST", "DELETE"))
 MAX_STREAMS: Final = 4_096
 """Streamed replies, such as followed logs and events, that an api process sends at a time. Protects its memory and open files."""
@@ -411,7 +411,7 @@ class Api:
             encoding = get_content_encoding(request.headers)
             limit = BodyLimit(self._max_body_bytes, MAX_BODY_SETTING)
             if endpoint.max_body_bytes and endpoint.max_body_bytes <= limit.max_bytes:
-                limit = BodyLimit(endpoint.max_body_bytes, "fixed for this endpoint")
+                limit = BodyLimit(endpoint.max_body_bytes, "this endpoint")
             body = await read_body(receive, request.headers, limit, held, require_access)
             if encoding and body:
                 await require_access()  # A small body can have a large content.

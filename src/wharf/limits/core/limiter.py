@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.core.caches import BoundedCache
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision, Verdict, build_decision
 from wharf.limits.core.descriptors import DescriptorBook
@@ -16,6 +17,9 @@ from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.rule import UNLIMITED, RuleSet
 from wharf.limits.core.rulebook import Rulebook
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
+
+MAX_GRANTED_PLANS: Final = 4_096
+"""Cached charge plans of free requests whose bucket a grant raises; limits memory."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +44,8 @@ class Limiter:
         self.rulebook: Final = Rulebook(rules)
         self.descriptor_book: Final = DescriptorBook(rules)
         self._grants: Mapping[tuple[str, str], Sequence[Grant]] = {}
+        self._granted_plans: BoundedCache[tuple[ChargePlan, int], ChargePlan] = BoundedCache(MAX_GRANTED_PLANS)
+        """Plans with a raised bucket, by plan and ceiling: stores cache what they compute from a plan."""
         self.set_grants(grants)
 
     def copy_with_rules(self, rules: RuleSet) -> "Limiter":
@@ -52,22 +58,39 @@ class Limiter:
         for grant in grants:
             by_bucket.setdefault((grant.owner, grant.resource), []).append(grant)
         self._grants = by_bucket
+        self._granted_plans.clear()
 
     def build_call(self, request: RequestFacts, now_ms: int) -> StoreCall:
         """Return the store call for a request. `now_ms` decides which grants are active; stores use their own clock."""
         plan = self.rulebook.get_plan(request)
         charges = plan.charges
-        if self._grants and not plan.is_free:
+        if self._grants and plan.is_free:
+            plan = self._apply_grant_to_reported_bucket(plan, now_ms)
+        elif self._grants:
             charges = self._apply_grant_to_bucket(charges, now_ms)
         return StoreCall(request.id, plan, charges, self.rulebook.rules.ban)
 
-    def build_failed_login_call(self, request_id: str, caller: Caller) -> StoreCall:
+    def build_failed_login_call(self, request_id: str, caller: Caller, now_ms: int) -> StoreCall:
         """Return the store call for a request with a wrong credential.
 
         `caller` is the anonymous caller of the address.
         """
         plan = self.rulebook.build_failed_login_plan(caller)
+        bucket_charge = self.apply_grants(plan.bucket_charge, now_ms)
+        if bucket_charge is not plan.bucket_charge:
+            plan = msgspec.structs.replace(plan, bucket_charge=bucket_charge)
         return StoreCall(request_id, plan, plan.charges, self.rulebook.rules.ban)
+
+    def _apply_grant_to_reported_bucket(self, plan: ChargePlan, now_ms: int) -> ChargePlan:
+        """Return the plan of a free request with the ceiling of its bucket, which headers report, raised by active grants."""
+        bucket_charge = self.apply_grants(plan.bucket_charge, now_ms)
+        if bucket_charge is plan.bucket_charge:
+            return plan
+        key = (plan, bucket_charge.ceiling)
+        granted = self._granted_plans.get(key)
+        if granted is None:
+            granted = self._granted_plans.store(key, msgspec.structs.replace(plan, bucket_charge=bucket_charge))
+        return granted
 
     def _apply_grant_to_bucket(self, charges: tuple[Charge, ...], now_ms: int) -> tuple[Charge, ...]:
         """Return the charges with the ceiling of the primary bucket raised by active grants."""

@@ -111,7 +111,7 @@ class LimitEvaluator:
         If the decision is an admission, reply with status 401; otherwise with the refusal. The request ends here, so it
         occupies no concurrency slot.
         """
-        call = self.limiter.build_failed_login_call(request_id, caller)
+        call = self.limiter.build_failed_login_call(request_id, caller, self._clock())
         result = await self.store.take(call)
         await self.store.release(request_id)
         return self.limiter.decide(call, result)
@@ -203,6 +203,7 @@ class LimitEvaluator:
 
     async def render_address_headers(self, caller: Caller) -> Headers:
         """Return the rate limit headers of a reply without a decision: the `core` bucket of the caller, with nothing charged."""
-        charge = self.limiter.rulebook.build_core_charge(caller)
+        now_ms = self._clock()
+        charge = self.limiter.apply_grants(self.limiter.rulebook.build_core_charge(caller), now_ms)
         (reading,) = await self.store.peek([charge])
-        return build_bucket_headers(charge, reading, self._clock())
+        return build_bucket_headers(charge, reading, now_ms)

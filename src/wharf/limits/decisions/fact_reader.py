@@ -6,6 +6,7 @@ Reads facts, and decides nothing. `DecisionService` passes them to the evaluator
 from collections.abc import Callable
 from typing import Final
 
+from wharf.limits.core.body_coding import CODED_BODY
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.graphql import QueryTooComplex
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
@@ -103,7 +104,9 @@ class FactReader:
         method = self.find_judged_method(incoming)
         endpoint = self._evaluator.limiter.rulebook.get_endpoint(method, incoming.path)
         try:
-            if endpoint.is_batch:
+            if body and incoming.is_body_coded and (endpoint.is_batch or endpoint.interface is Interface.GRAPHQL):
+                problem = CODED_BODY
+            elif endpoint.is_batch:
                 objects = count_objects(body) if body is not None else None
             elif endpoint.interface is Interface.GRAPHQL:
                 query = self._evaluator.query_costs.compute_request_cost(body, incoming.query)

@@ -49,6 +49,8 @@ class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Whether the body may be a form, which can name another method."""
     has_json: bool = False
     """Whether the body may be JSON, which can name another method."""
+    is_body_coded: bool = False
+    """Whether the body is compressed or not in UTF-8, as its headers say: a service then reads other content than the limiter."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):

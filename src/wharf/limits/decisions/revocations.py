@@ -63,8 +63,8 @@ class CredentialRevoker:
         """Return whether a request carries the secret of the webhook."""
         return hmac.compare_digest((incoming.authorization or "").encode(), f"Bearer {self._secret}".encode())
 
-    async def revoke(self, subjects: Sequence[str]) -> int:
-        """Forget what is known about credentials and users, in all processes. Return how many were given.
+    async def revoke(self, subjects: Sequence[str]) -> None:
+        """Forget what is known about credentials and users, in all processes.
 
         `subjects` come from `UnlistedCredentials.list_subjects`. Raises `StoreUnavailable`.
         """
@@ -72,7 +72,6 @@ class CredentialRevoker:
         for subject in subjects:
             self._unlisted.apply_revocation(subject, now_ms)
         await self._overrides.share_revocations(subjects, now_ms)
-        return len(subjects)
 
     async def serve(self, incoming: IncomingRequest, body: bytes) -> LocalReply:
         """Revoke the credentials and users in the body of an authorized request, and return the reply: 200, 400 or 503."""
@@ -85,9 +84,11 @@ class CredentialRevoker:
             credentials=request.credentials, users=request.users, hashes=request.hashes
         )
         try:
-            count = await self.revoke(subjects)
+            await self.revoke(subjects)
         except StoreUnavailable:
             message = "The revocation is in force in this process only: repeat it."
             return await self._replies.render_error(incoming, 503, message)
+        # Not the number of subjects: a credential has one for each carrier that changes its hash.
+        count = len(request.credentials) + len(request.users) + len(request.hashes)
         self._records.write_audit_entry("credentials revoked", by="webhook", count=count, users=request.users)
         return LocalReply(200, (("content-type", JSON_TYPE),), msgspec.json.encode({"revoked": count}))

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from wharf.limits.core.body_coding import is_body_coded
 from wharf.limits.core.callers.carriers import CarrierSettings, find_carried
 from wharf.limits.core.method_overrides import is_form, is_json
 from wharf.limits.core.rule import ConnectionClass
@@ -141,7 +142,20 @@ def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | No
         tuple([value.decode("ascii") for value in head.method_overrides]) if head.method_overrides else (),
         bool(content_types) and is_form("POST", content_types),
         bool(content_types) and is_json("POST", content_types),
+        bool(head.length) and _has_coded_body(head),
     )
+
+
+def _has_coded_body(head: RequestHead) -> bool:
+    """Return whether the body is compressed or not in UTF-8, as the headers say."""
+    types: list[str] = []
+    encodings: list[str] = []
+    for line in head.lines:
+        if line[:13].lower() == b"content-type:":
+            types.append(line[13:].decode("ascii").strip())
+        elif line[:17].lower() == b"content-encoding:":
+            encodings.append(line[17:].decode("ascii").strip())
+    return bool(types or encodings) and is_body_coded(types, encodings)
 
 
 def find_content_types(head: RequestHead) -> tuple[str, ...]:

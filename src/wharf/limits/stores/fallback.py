@@ -76,20 +76,21 @@ class FallbackCounters:
             charge.ceiling - max(0, share.ceiling - before)
             for charge, share, before in zip(call.charges, charges, result.counts_before, strict=True)
         )
-        bucket_end_ms = result.bucket_end_ms
+        bucket_count, bucket_end_ms = result.bucket_count_before, result.bucket_end_ms
         if _charges_bucket(call):
+            bucket_count = counts_before[0]
             reading = self._last_readings.get((call.charges[0].name, call.charges[0].key))
             if reading is not None and reading.end_ms > now_ms:
                 bucket_end_ms = reading.end_ms
+        elif call.plan.is_free:
+            bucket_count, bucket_end_ms = msgspec.structs.astuple(self.peek(call.plan.bucket_charge, now_ms))
         return msgspec.structs.replace(
             result,
             is_admitted=is_admitted,
             counts_before=counts_before,
             hit_indexes=tuple(sorted(free_at_ms)),
             free_at_ms=tuple(free_at_ms[index] for index in sorted(free_at_ms)),
-            bucket_count_before=counts_before[0]
-            if counts_before and not call.plan.is_free
-            else result.bucket_count_before,
+            bucket_count_before=bucket_count,
             bucket_end_ms=bucket_end_ms,
             fallback_processes=self.process_count,
         )

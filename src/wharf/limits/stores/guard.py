@@ -1,9 +1,9 @@
 """A wrapper around a remote store: a timeout for every call, a circuit breaker, and local decisions during an outage.
 
 A call without a reply in time is decided by the outage policies of the rules. Only the time in which the store has a call
-counts as its time: a call that waits in a queue of this process, or for a busy event loop, says nothing about the store. When the late reply arrives, its charge
-stays if the request was admitted and is undone if it was refused. While the breaker is open, requests do not call the
-store.
+counts as its time: a call that waits in a queue of this process, for a busy event loop, or for a processor of the machine, says
+nothing about the store. When the late reply arrives, its charge stays if the request was admitted and is undone if it was
+refused. While the breaker is open, requests do not call the store.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 from wharf.limits.stores.fallback import FallbackCounters
+from wharf.limits.stores.loop_pauses import LoopPauses
 from wharf.limits.stores.port import RefundReason, RemoteStore, StoreUnavailable, UnsuitableStore
 from wharf.world import World
 from wharf.world.backoff import draw_delay_s
@@ -144,6 +145,7 @@ class GuardedStore:
         self._world = world
         self._breaker = Breaker(max_losses=settings.losses_most)
         self._timeout_s = settings.wait_ms / 1_000
+        self._pauses = LoopPauses()
         # Calls whose result did not arrive in time, by request id, and those of them whose request has ended since.
         self._late_takes: dict[str, asyncio.Future[TakeResult]] = {}
         self._ended_early: set[str] = set()
@@ -225,20 +227,27 @@ class GuardedStore:
             if now_s >= end_s or self._breaker.is_open or (self._is_store_late() and not was_loop_busy):
                 wake()
                 return
-            left_s = 0.0 if was_loop_busy else self._timeout_s - self._store.get_longest_wait_s()
+            left_s = 0.0 if was_loop_busy else self._timeout_s - self._get_store_wait_s()
             due_s = min(end_s, now_s + max(RECHECK_INTERVAL_S, left_s))
             timer = loop.call_at(due_s, check)
 
         pending.add_done_callback(wake)
+        self._pauses.begin_wait()
         try:
             await waiter
         finally:
+            self._pauses.end_wait()
             timer.cancel()
             pending.remove_done_callback(wake)
 
     def _is_store_late(self) -> bool:
         """Return whether the store has left a call without a reply for about the whole timeout."""
-        return self._store.get_longest_wait_s() >= self._timeout_s * LATE_SHARE
+        return self._get_store_wait_s() >= self._timeout_s * LATE_SHARE
+
+    def _get_store_wait_s(self) -> float:
+        """Return for how long the oldest call waits for the store, without the pauses in which no reply could be read."""
+        wait_s = self._store.get_longest_wait_s()
+        return wait_s - self._pauses.get_paused_s(wait_s)
 
     def _record_missing_reply(self, pending: "asyncio.Future[Any]") -> None:
         """Count a call without a result: as a loss if the store failed or is late, else as a timeout in the queue."""

@@ -182,7 +182,7 @@ async def decompress_body(body: bytes, limit: BodyLimit, held: HeldBody) -> byte
 def build_too_large_refusal(limit: BodyLimit) -> Refusal:
     """Return the refusal of a body that is too large. It names the limit and what sets it."""
     return Refusal(
-        RefusalCode.TOO_LARGE, f"the request's body is larger than {limit.max_bytes} bytes, the limit: {limit.origin}"
+        RefusalCode.TOO_LARGE, f"the request's body is larger than {limit.max_bytes} bytes, the limit of {limit.origin}"
     )
 
 

@@ -356,7 +356,7 @@ def _suggest_value(value: object, kind: Any, name: str) -> str:
     if typing.get_origin(kind) is list:
         if not isinstance(value, str | int | float):
             return 'write ["...", "..."]'
-        # A shell would split them, so many users write them as one text.
+        # A shell would split them, so users often write them as one text.
         items = value.split() if name == "args" and isinstance(value, str) and value.strip() else [value]
         return f"write [{', '.join(_quote(each, name) for each in items)}]"[:MAX_MESSAGE_CHARS]
     if typing.get_origin(kind) is dict:
