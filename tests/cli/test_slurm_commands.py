@@ -1,6 +1,7 @@
 """The commands `submit`, `sbatch`, `squeue`, `scancel` and `sacct`: pure parts, and calls of a server in memory."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -85,6 +86,17 @@ def an_allocation(
     )
 
 
+OUT_OF_MEMORY = (
+    TaskEventView(
+        type="Terminated",
+        exit_code=137,
+        signal=9,
+        display_message="Exit Code: 137, Signal: 9",
+        details={"exit_code": "137", "signal": "9", "oom_killed": "true"},
+    ),
+    TaskEventView(type="Not Restarting", display_message="Policy allows no restarts"),
+)
+"""The events of a program that the kernel killed for lack of memory, as servers return them."""
 SIGNALED = (
     TaskEventView(type="Signaling", details={"signal": "SIGTERM"}),
     TaskEventView(type="Terminated", exit_code=143, signal=15),
@@ -109,9 +121,7 @@ KILLED = (
         (an_allocation(0, "complete", desired="evict", events=KILLED), "PREEMPTED", "0:15"),
         (an_allocation(0, "failed", description="allocation exceeded max_run_duration"), "TIMEOUT", "0:0"),
         (
-            an_allocation(
-                0, "failed", events=(TaskEventView(type="Terminated", signal=9, display_message="Out of memory"),)
-            ),
+            an_allocation(0, "failed", events=OUT_OF_MEMORY),
             "OUT_OF_MEMORY",
             "0:9",
         ),
@@ -474,6 +484,41 @@ def test_each_submission_is_a_job_of_its_own_that_waits_runs_and_can_be_stopped(
     assert terminal.run_ok("scancel", first) == f"job {first} has ended already\n"
 
 
+def test_sacct_shows_when_a_canceled_job_was_submitted_and_when_it_was_stopped(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    script = write_file(tmp_path, SCRIPT, "a.sh")
+    job = terminal.run("sbatch", "--parsable", script).out.strip()
+    before = terminal.run_ok("sacct", "-nP", "-j", job, "--format=Submit,End").strip()
+    terminal.wait(60)
+
+    terminal.run_ok("scancel", job)
+    submit, end = terminal.run_ok("sacct", "-nP", "-j", job, "--format=Submit,End").strip().split("|")
+
+    assert before == f"{submit}|Unknown"
+    assert end > submit
+
+
+def test_scancel_says_why_it_stops_no_element(terminal: Terminal, tmp_path: Path) -> None:
+    script = write_file(tmp_path, SCRIPT, "a.sh")
+    array, single = (
+        terminal.run("sbatch", "--parsable", *words, script).out.strip() for words in (("--array=0-3",), ())
+    )
+    terminal.run_ok("scancel", f"{array}_2")
+
+    assert terminal.run_ok("scancel", f"{array}_2") == f"{array}_2 has ended already\n"
+    assert terminal.run_ok("scancel", f"{array}_[7-8]") == (
+        f"job {array} has no element 7-8: `wharf sacct -j {array}` lists its elements\n"
+    )
+    assert terminal.run_ok("scancel", f"{single}_1") == (
+        f"job {single} is not an array, so it has no elements: `wharf scancel {single}` stops the whole job\n"
+    )
+    assert terminal.run_ok("scancel", "-t", "PD", "-n", "a.sh") == (f"stopped job {single}\nstopped job {array}\n")
+    assert terminal.run("scancel", "-n", "b.sh").err == (
+        "note: no job that waits or runs was selected, so nothing was stopped\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "note"),
     [
@@ -515,6 +560,9 @@ ERRORS = (
     (("sacct", "--format=X"), "unknown column 'X'"),
     (("scancel",), "missing job"),
     (("scancel", "-s", "X", "17"), "no batch job 17"),
+    (("squeue", "--namespace", "nowhere"), "namespace nowhere does not exist"),
+    (("srun", "hostname"), "use `wharf submit --wait -- COMMAND`"),
+    (("sinfo",), "use `wharf node status`"),
 )
 
 
@@ -526,7 +574,11 @@ def test_errors_say_what_to_do(terminal: Terminal) -> None:
 
 
 def test_help_lists_the_options_of_slurm(terminal: Terminal) -> None:
-    assert "-c, --cpus-per-task" in terminal.run_ok("sbatch", "--help")
+    options, no_effect, refused = re.split("\n\nOptions .*:\n", terminal.run_ok("sbatch", "--help"))[1:4]
+
+    assert "-c, --cpus-per-task" in options
+    assert "--mail-type" in no_effect
+    assert "-H, --hold" in refused
     assert "--noheader" in terminal.run_ok("squeue", "--help")
     assert "JobIDRaw" in terminal.run_ok("sacct", "-e")
     assert terminal.run_ok("sbatch", "--version").startswith("wharf ")

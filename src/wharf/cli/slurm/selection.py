@@ -11,6 +11,7 @@ from wharf.contract.client.batch.array_indexes import ArrayError, parse_array
 
 if TYPE_CHECKING:
     from wharf.cli.common.server_commands import Session
+    from wharf.contract.model.jobs.job import Job
     from wharf.contract.wire.jobs.messages import JobStub
 
 MAX_JOBS: Final = 500
@@ -160,6 +161,8 @@ def list_batch_jobs(session: "Session", filter: RowFilter, *, only_live: bool) -
         for stub in session.client.jobs.list.iterate(per_page=1_000, filter=BATCH_FILTER, meta=True)
         if not stub.periodic and not stub.parameterized_job
     ]
+    if not found:
+        session.require_namespace()
     ids = {stub.id for stub in found}
     selected_ids = {resolve_job_name(name, ids).job_id for name in filter.names}
     if missing := sorted(selected_ids - ids):
@@ -187,6 +190,7 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
         try:
             job = session.client.jobs.read(stub.id, namespace=stub.namespace).value
             run = session.client.flows.read_run(stub.id, namespace=stub.namespace).value if job.is_run else None
+            submit_ns = _find_submit_time(session, job)
         except NotFound:
             continue
         has_arrays = any(group.array is not None for group in job.groups)
@@ -196,7 +200,15 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
             stub.id, namespace=stub.namespace, newest=MAX_ALLOCATIONS if has_arrays else None
         ).value
         steps = {each.name: each for each in run.steps} if run is not None else None
-        yield from build_rows(job, allocations, arrays, steps)
+        yield from build_rows(job, allocations, arrays, steps, submit_ns)
+
+
+def _find_submit_time(session: "Session", job: "Job") -> int:
+    """Return when a job was submitted; of a stopped one, the version before the stop has this time."""
+    if not job.stop or not job.version:
+        return job.submit_time
+    versions = session.client.jobs.versions(job.id, namespace=job.namespace).value.versions
+    return max((each.submit_time for each in versions if not each.stop), default=job.submit_time)
 
 
 def resolve_names(filter: RowFilter, stubs: "Sequence[JobStub]") -> RowFilter:
