@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.fleet.fleet import Fleet
+from wharf.cluster.scheduling.resources.assignment import get_core_mhz, list_usable_cores
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources, has_exclusive_resources, iter_ports
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.resource_usage import Usage, get_resources_usage
@@ -75,11 +76,17 @@ class FleetDraft:
             self.get_exclusive_resources(row, is_for_update=True).add_resources(resources)
             self._port_changes.update((port, row) for _address, port in iter_ports(resources))
 
-    def reserve_capacity(self, row: int, usage: Usage) -> None:
+    def reserve_capacity(self, row: int, usage: Usage, cores: int = 0) -> None:
         """Count resources of the row as used, because they are reserved for an allocation of another job.
 
-        The row may then exceed the node's capacity, which excludes all placements on it.
+        The row may then exceed the node's capacity, which excludes all placements on it. Of `cores` whole cores, those that
+        are free now count as used, and their MHz and those of the others, which will become free, count as used too.
         """
+        if cores:
+            node, in_use = self.fleet.get_node(row), self.get_exclusive_resources(row, is_for_update=True)
+            usable = list_usable_cores(node)
+            usage += Usage(cpu=sum(get_core_mhz(node, core) for core in usable[:cores]))
+            in_use.cores.update([core for core in usable if core not in in_use.cores][:cores])
         self._add(row, usage, 1)
 
     def remove_allocation(self, row: int, resources: AllocatedResources) -> None:
