@@ -519,6 +519,21 @@ def test_scancel_says_why_it_stops_no_element(terminal: Terminal, tmp_path: Path
     )
 
 
+def test_an_element_that_is_named_as_in_slurm_is_explained(terminal: Terminal, tmp_path: Path) -> None:
+    script = write_file(tmp_path, SCRIPT, "a.sh")
+    job = terminal.run("sbatch", "--parsable", "--array=1-4", script).out.strip()
+
+    assert terminal.run("job", "logs", f"{job}_2").err == (
+        f"wharf: {job}_2 is an element of the array {job}: write {job} --index 1\n"
+    )
+    assert terminal.run("job", "status", f"{job}_5").err == (
+        f"wharf: job {job} has no element 5: `wharf sacct -j {job}` lists its elements\n"
+    )
+    assert terminal.run("job", "status", "nothing_5").err == (
+        "wharf: job nothing_5 does not exist; `wharf job status` lists all\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "note"),
     [
