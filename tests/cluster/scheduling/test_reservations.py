@@ -18,10 +18,11 @@ from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.state.tables import NAMESPACES, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.nodes.node import SchedulingEligibility
-from wharf.contract.model.nodes.resources import NodeCpu
+from wharf.contract.model.nodes.resources import DeviceInstance, NodeCpu, NodeDevice
 from wharf.contract.model.times import SECOND
 
 STEP_S = 10
@@ -35,6 +36,11 @@ def make_group(memory_mb: int) -> TaskGroup:
 
 def make_group_with_cores(cores: int) -> TaskGroup:
     return a_group("web", a_task(resources=some_resources(cpu=0, memory_mb=10, cores=cores)))
+
+
+def make_group_with_gpus(count: int) -> TaskGroup:
+    gpus = (RequestedDevice(name="gpu", count=count),)
+    return a_group("web", a_task(resources=some_resources(cpu=10, memory_mb=10, devices=gpus)))
 
 
 class BusyCluster(SimulatedCluster):
@@ -234,6 +240,45 @@ def test_cores_that_become_free_on_a_reserved_node_are_not_given_to_the_same_pri
 def test_a_job_that_requests_more_cores_than_every_node_has_gets_no_reservation(cores: int) -> None:
     cluster = BusyCores(2)
     cluster.register(a_batch_job("huge", make_group_with_cores(cores)))
+    cluster.process_pending()
+    cluster.pass_time(RESERVATION_DELAY_NS / SECOND)
+    cluster.reserve_nodes()
+
+    assert list_reservations(cluster) == {}
+
+
+class BusyDevices(BusyCluster):
+    """A cluster whose nodes have four GPUs, where small jobs reserve one GPU each."""
+
+    small_group = make_group_with_gpus(1)
+
+    def add_node(self, node_id: str) -> None:
+        node = self.with_node(node_id, cpu=10_000, memory_mb=1_000)
+        assert node.node_resources is not None
+        instances = tuple(DeviceInstance(id=f"gpu-{number}", healthy=True) for number in range(4))
+        devices = (NodeDevice(vendor="acme", type="gpu", name="big", instances=instances),)
+        self.put(NODES.build_put(replace(node, node_resources=replace(node.node_resources, devices=devices))))
+
+
+def test_small_jobs_never_keep_a_job_that_requests_many_devices_waiting_beyond_the_limit() -> None:
+    cluster = BusyDevices(nodes=2)
+    cluster.submit_small_job([MAX_DURATION_S, 30, 10, 50, MAX_DURATION_S, 20, 40, 30])
+    cluster.register(a_batch_job("big", make_group_with_gpus(4)))
+    started_ns = cluster.now_ns
+    for number in range(22):
+        cluster.step([10 + 10 * (number % 4), 40])
+        if cluster.list_active("big"):
+            break
+
+    max_wait_ns = RESERVATION_DELAY_NS + (2 * STEP_S + MAX_DURATION_S) * SECOND
+    assert (len(cluster.list_active("big")), cluster.now_ns - started_ns <= max_wait_ns) == (1, True)
+
+
+def test_devices_of_services_do_not_become_free() -> None:
+    cluster = BusyDevices(1)
+    cluster.register(a_job("service", make_group_with_gpus(1)))
+    cluster.process_pending()
+    cluster.register(a_batch_job("big", make_group_with_gpus(4)))
     cluster.process_pending()
     cluster.pass_time(RESERVATION_DELAY_NS / SECOND)
     cluster.reserve_nodes()

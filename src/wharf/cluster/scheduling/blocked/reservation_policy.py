@@ -20,12 +20,14 @@ from wharf.cluster.scheduling.feasibility.distinct import DistinctConstraints, l
 from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
 from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.resources.assignment import get_core_mhz, list_usable_cores
-from wharf.cluster.scheduling.resources.exclusive import iter_cores
+from wharf.cluster.scheduling.resources.devices import has_free_devices, list_device_requests
+from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOBS, NODES, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_group_demand
 from wharf.contract.model.times import SECOND
@@ -120,12 +122,13 @@ def find_node_to_reserve(
     if job is None or group is None:
         return ""
     demand, cores = get_group_demand(group), count_requested_cores(group)
+    devices = [request for _, request in list_device_requests(group)]
     rows = _find_feasible_rows(snapshot, cache, job, group)
     if cores:
         rows = _select_rows_with_cores(cache, rows, cores)
     for row in _order_by_missing_share(cache, rows, demand, cores):
         node = cache.fleet.get_node(row)
-        if node.id not in reserved_node_ids and _can_become_free(snapshot, cache, row, demand, cores):
+        if node.id not in reserved_node_ids and _can_become_free(snapshot, cache, row, demand, cores, devices):
             return node.id
     return ""
 
@@ -136,7 +139,7 @@ def is_reservation_useful(snapshot: Replica, cache: SchedulerCache, reservation:
     row = cache.fleet.row_by_node_id.get(reservation.node_id)
     if node is None or row is None or not node.is_ready_for_placements:
         return False
-    return _can_become_free(snapshot, cache, row, reservation.demand, reservation.cores)
+    return _can_become_free(snapshot, cache, row, reservation.demand, reservation.cores, reservation.devices)
 
 
 def _find_feasible_rows(snapshot: Replica, cache: SchedulerCache, job: Job, group: TaskGroup) -> Ints:
@@ -205,9 +208,16 @@ def _order_by_missing_share(cache: SchedulerCache, rows: Ints, demand: Usage, co
     return [int(row) for row in rows[order]]
 
 
-def _can_become_free(snapshot: Replica, cache: SchedulerCache, row: int, demand: Usage, cores: int) -> bool:
-    """Return whether the demand and this many whole cores are free on the node in this row once all finite or stopping
-    allocations there have ended.
+def _can_become_free(
+    snapshot: Replica,
+    cache: SchedulerCache,
+    row: int,
+    demand: Usage,
+    cores: int,
+    devices: Sequence[RequestedDevice],
+) -> bool:
+    """Return whether the demand, this many whole cores and these devices are free on the node in this row once all finite
+    or stopping allocations there have ended.
     """
     fleet = cache.fleet
     node = fleet.get_node(row)
@@ -219,10 +229,13 @@ def _can_become_free(snapshot: Replica, cache: SchedulerCache, row: int, demand:
         and not _will_end(snapshot, allocation.namespace, allocation.job_id)
     ]
     remaining = Usage.sum_usages(get_allocation_usage(allocation) for allocation in staying)
-    if cores:
-        held = {core for each in staying if each.allocated_resources for core in iter_cores(each.allocated_resources)}
-        free = [core for core in list_usable_cores(node) if core not in held][:cores]
-        if len(free) < cores:
+    if cores or devices:
+        in_use = ExclusiveResources()
+        for allocation in staying:
+            if allocation.allocated_resources is not None:
+                in_use.add_resources(allocation.allocated_resources)
+        free = [core for core in list_usable_cores(node) if core not in in_use.cores][:cores]
+        if len(free) < cores or not has_free_devices(node, devices, in_use):
             return False
         demand += Usage(cpu=sum(get_core_mhz(node, core) for core in free))
     capacity = Usage(int(fleet.cpu[row]), int(fleet.memory[row]), int(fleet.disk[row]))

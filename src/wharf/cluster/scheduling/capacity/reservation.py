@@ -5,9 +5,11 @@ Which node to reserve is decided in `blocked.reservation_policy`.
 
 import msgspec
 
+from wharf.cluster.scheduling.resources.devices import list_device_requests
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.resource_usage import Usage, get_group_demand
 
 
@@ -28,6 +30,8 @@ class Reservation(msgspec.Struct, frozen=True):
     """What the largest waiting allocation of the job needs, without its cores: this much is held on the node."""
     cores: int = 0
     """How many whole cores the allocation needs; they are held too."""
+    devices: tuple[RequestedDevice, ...] = ()
+    """The devices that the allocation needs; they are held too."""
 
 
 def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | None:
@@ -49,6 +53,7 @@ def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | 
         evaluation.reserved_node_id,
         get_group_demand(group),
         count_requested_cores(group),
+        tuple(request for _, request in list_device_requests(group)),
     )
 
 
