@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from wharf.cli.common.allocation_selection import get_index, get_natural_order, select_newest
 from wharf.cli.common.times import to_nanoseconds
 from wharf.contract.client.batch.array_indexes import format_indexes
+from wharf.contract.model.allocations.failure_reasons import describe_failure
 
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
@@ -261,7 +262,9 @@ def _build_row(job: "Job", group: "TaskGroup", base: Row, allocation: "Allocatio
         node=allocation.node_name,
         start_ns=min(starts, default=0),
         end_ns=(max(ends, default=0) or allocation.modify_time) if is_over else 0,
-        reason=allocation.client_description if allocation.client_status == "failed" else "",
+        reason=(describe_failure(allocation) or allocation.client_description)
+        if allocation.client_status == "failed"
+        else "",
         alloc_id=allocation.id,
     )
 

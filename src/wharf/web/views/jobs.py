@@ -39,6 +39,7 @@ class JobRow(msgspec.Struct, frozen=True):
     key: str
     url: str
     name: str
+    """Its ID."""
     namespace: str
     type: str
     state: State
@@ -52,6 +53,8 @@ class JobRow(msgspec.Struct, frozen=True):
     priority: int
     age: str
     submitted_ns: int
+    title: str = ""
+    """Its name, if that is not its ID: jobs of `wharf sbatch` have numbers as IDs."""
 
 
 class GroupRow(msgspec.Struct, frozen=True):
@@ -145,6 +148,7 @@ def build_job_row(job: JobStub, now_ns: int) -> JobRow:
         key=f"{job.namespace}/{job.id}",
         url=build_link("jobs", job.id, namespace=job.namespace if job.namespace != "default" else ""),
         name=job.id,
+        title=job.name if job.name not in ("", job.id) else "",
         namespace=job.namespace,
         type=job.type,
         state=_describe_listed(job, progress),
