@@ -474,6 +474,9 @@ def test_each_submission_is_a_job_of_its_own_that_waits_runs_and_can_be_stopped(
     one = terminal.run("scancel", f"{second}_2")
 
     assert int(second) > int(first)
+    assert [line.split()[:2] for line in terminal.run_ok("job", "status").splitlines()] == [
+        ["ID", "Name"], [first, "a.sh"], [second, "a.sh"],
+    ]  # fmt: skip
     assert sorted(line.split()[0] for line in waiting) == [f"{first}_[0-3]", f"{second}_[0-3]"]
     assert all(line.split()[1:3] == ["PD", "a.sh"] and "core" in line for line in waiting)
     assert stopped == f"stopped job {first}\n"
