@@ -238,6 +238,24 @@ def test_sacct_shows_a_step_whose_gate_was_rejected_as_failed_with_the_answer(
     assert lines == ["ask|FAILED|rejected by anonymous: not on Friday"]
 
 
+def test_squeue_says_of_each_step_what_it_waits_for(terminal: Terminal, tmp_path: Path) -> None:
+    job = ASKING.replace("ask\n", "ask_me\n").replace(
+        "}]\n", "}, {Name: mail, Depends: [ship], Tasks: [{Name: main, Driver: mock}]}]\n"
+    )
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, job))
+    terminal.wait(2)
+
+    assert terminal.run_ok("squeue", "-h", "-o", "%i %r").splitlines() == [
+        "ask_me_ship[0] waits for approval",
+        "ask_me_mail[0] waits for ship to succeed",
+    ]
+    assert terminal.run_ok("squeue", "-h", "-o", "%i", "-j", "ask_me_mail[0]") == "ask_me_mail[0]\n"
+    assert "cannot be stopped alone" in terminal.run("scancel", "ask_me_mail[0]").err
+    assert terminal.run_ok("scancel", "ask_me_mail[7]") == (
+        "job ask_me has no such element of a step that waits or runs: `wharf sacct -j ask_me` lists them\n"
+    )
+
+
 def test_sacct_shows_a_step_whose_gate_nobody_answered_as_over_its_deadline(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "run", "--detach", write_file(tmp_path, ASKING))
     terminal.wait(90)
@@ -333,6 +351,20 @@ def test_a_job_whose_id_ends_like_an_index_is_found_by_its_whole_id() -> None:
 
     assert resolve_job_name(name, ["run_3", "other"]) == JobSelector("run_3")
     assert resolve_job_name(name, ["run", "run_3"]) == name
+
+
+def test_elements_of_a_step_are_named_as_squeue_prints_them() -> None:
+    (name,) = parse_job_names("my_run_unit_test[0-2]")
+    ids = ["my", "my_run", "my_run_unit", "other"]
+    resolved = resolve_job_name(name, ids[:2])
+    row = Row("my_run", label="unit_test[1]")
+
+    assert resolved == JobSelector("my_run", frozenset((0, 1, 2)), "unit_test")
+    assert [resolved.matches(each) for each in (
+        row, row._replace(label="unit_test[3]"), row._replace(label="other[1]"), row._replace(label="unit_test[2-9]", members=(2, 9)),
+        row._replace(label="unit_test[5-9]", members=(5, 9)),
+    )] == [True, False, False, True, False]  # fmt: skip
+    assert resolve_job_name(name, ids[3:]) == name
 
 
 def test_a_run_of_a_range_matches_the_line_of_runs_that_have_not_begun() -> None:

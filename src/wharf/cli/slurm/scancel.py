@@ -80,7 +80,7 @@ def _stop(session: Session, filter: "RowFilter", stubs: "list[JobStub]") -> list
     from wharf.cli.slurm.squeue import expand_rows
 
     by_job: dict[str, list[JobSelector]] = {}
-    for name in filter.names:
+    for name in filter.names:  # Resolved by the caller.
         by_job.setdefault(name.job_id, []).append(name)
     selects_runs = bool(filter.states or filter.accounts)
     lines: list[str] = []
@@ -116,6 +116,8 @@ def _describe_missing(session: Session, stub: "JobStub", names: "Iterable[JobSel
     from wharf.contract.model.jobs.array_attempts import format_indexes
 
     groups = session.client.jobs.read(stub.id, namespace=stub.namespace).value.groups
+    if any(name.step is not None for name in names):
+        return f"job {stub.id} has no such element of a step that waits or runs: `wharf sacct -j {stub.id}` lists them"
     if len(groups) != 1 or groups[0].array is None:
         return f"job {stub.id} is not an array, so it has no elements: `wharf scancel {stub.id}` stops the whole job"
     indexes = sorted({index for name in names for index in name.indexes or ()})
