@@ -611,6 +611,8 @@ ERRORS = (
     (("scancel",), "missing job"),
     (("scancel", "-s", "X", "17"), "no batch job 17"),
     (("squeue", "--namespace", "nowhere"), "namespace nowhere does not exist"),
+    (("sbatch", "-p", "gpu", "--wrap", "true"), 'node pool "gpu"; `wharf node pool list` lists all'),
+    (("submit", "--namespace", "mia", "--", "true"), 'namespace "mia"; `wharf namespace list` lists all'),
     (("srun", "hostname"), "use `wharf submit --wait -- COMMAND`"),
     (("sinfo",), "use `wharf node status`"),
 )
