@@ -8,7 +8,14 @@ import pytest
 
 from tests.cli.terminal import Terminal, open_terminal, write_file
 from tests.cli.test_progress import capture_progress
-from wharf.cli.job.arrays import describe_results, list_indexes, render_arrays, render_outputs
+from wharf.cli.common.errors import CliError
+from wharf.cli.job.arrays import (
+    describe_elements_without_logs,
+    describe_results,
+    list_indexes,
+    render_arrays,
+    render_outputs,
+)
 from wharf.contract.model.jobs.array_views import ArrayCounts, ArrayView
 from wharf.contract.model.jobs.step_outputs import ElementOutputs, StepOutputsView
 
@@ -107,6 +114,29 @@ def test_the_indexes_of_elements_are_shown_as_ranges() -> None:
     assert list_indexes(array, "f") == "3-4"
     assert "failed: 3-4\nrunning: 5" in render_arrays([array])
     assert describe_results([array]) == "3 of 500 elements succeeded, 2 failed"
+
+
+def test_elements_that_start_are_not_listed_as_running() -> None:
+    array = an_array("3r2p495.", waiting=495, starting=2, running=3)
+
+    assert render_arrays([array]).splitlines()[-2:] == ["running: 0-2", "starting: 3-4"]
+
+
+@pytest.mark.parametrize(
+    ("index", "reason"),
+    [
+        (0, "no logs: no selected element has an allocation"),
+        (3, "no logs: no selected element began before it was canceled or skipped"),
+        (499, "no logs yet: no selected element has begun"),
+    ],
+)
+def test_missing_logs_of_an_element_have_a_reason(index: int, reason: str) -> None:
+    assert describe_elements_without_logs([an_array("3s2c495.")], {index}) == reason
+
+
+def test_logs_of_an_element_that_does_not_exist_are_refused() -> None:
+    with pytest.raises(CliError, match="no element has this index: the indexes are 0 to 499"):
+        describe_elements_without_logs([an_array("500.")], {500})
 
 
 def test_a_long_list_of_indexes_is_cut() -> None:

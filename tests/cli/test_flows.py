@@ -212,6 +212,9 @@ def test_a_gate_that_is_not_open_is_not_answered(terminal: Terminal, tmp_path: P
     submit(terminal, tmp_path, GATED)
 
     assert "is not open yet" in terminal.run("flow", "approve", "release", "ship").err
+    assert terminal.run("flow", "approve", "release").err == (
+        "wharf: missing step: `wharf flow status release` shows which step waits for approval\n"
+    )
 
 
 # -- cancel and retry

@@ -150,3 +150,13 @@ def test_the_reason_is_named_if_failed_tasks_printed_nothing(stand_in: StandIn) 
     assert (0, [line for index in range(COUNT) if index not in (3, 5) for line in build_lines(index)]) == (code, lines)
     reason = "job.g[3] (00000003) failed and printed nothing: t: no such program; 1 more printed nothing"
     assert [f"note: {reason}"] == errors
+
+
+def test_a_job_whose_tasks_printed_nothing_has_a_note(stand_in: StandIn) -> None:
+    stand_in.reply = lambda _index, _log_type: (404, b"no log")
+
+    assert print_logs(stand_in) == (
+        0,
+        [],
+        ["note: no task printed anything; `wharf job fetch` brings files that tasks wrote"],
+    )

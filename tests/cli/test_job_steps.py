@@ -63,6 +63,21 @@ def test_a_plan_says_what_a_step_waits_for(terminal: Terminal, tmp_path: Path) -
     assert "  ship: none now: it waits for build" in lines
 
 
+def test_a_plan_says_that_a_final_step_waits_for_all_others(terminal: Terminal, tmp_path: Path) -> None:
+    final = """  group "tidy" {
+    final = true
+    task "main" { driver = "mock" }
+  }
+}
+"""
+    file = write_file(tmp_path, RUN.rstrip().removesuffix("}") + final, "run.hcl")
+
+    assert (
+        "  tidy: none now: it waits for all steps that are not final"
+        in terminal.run("job", "plan", file).out.splitlines()
+    )
+
+
 def test_a_job_that_needs_an_unknown_job_is_refused_with_the_line_of_the_need(
     terminal: Terminal, tmp_path: Path
 ) -> None:

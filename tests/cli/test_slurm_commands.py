@@ -1,6 +1,7 @@
 """The commands `submit`, `sbatch`, `squeue`, `scancel` and `sacct`: pure parts, and calls of a server in memory."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -85,6 +86,17 @@ def an_allocation(
     )
 
 
+OUT_OF_MEMORY = (
+    TaskEventView(
+        type="Terminated",
+        exit_code=137,
+        signal=9,
+        display_message="Exit Code: 137, Signal: 9",
+        details={"exit_code": "137", "signal": "9", "oom_killed": "true"},
+    ),
+    TaskEventView(type="Not Restarting", display_message="Policy allows no restarts"),
+)
+"""The events of a program that the kernel killed for lack of memory, as servers return them."""
 SIGNALED = (
     TaskEventView(type="Signaling", details={"signal": "SIGTERM"}),
     TaskEventView(type="Terminated", exit_code=143, signal=15),
@@ -109,9 +121,7 @@ KILLED = (
         (an_allocation(0, "complete", desired="evict", events=KILLED), "PREEMPTED", "0:15"),
         (an_allocation(0, "failed", description="allocation exceeded max_run_duration"), "TIMEOUT", "0:0"),
         (
-            an_allocation(
-                0, "failed", events=(TaskEventView(type="Terminated", signal=9, display_message="Out of memory"),)
-            ),
+            an_allocation(0, "failed", events=OUT_OF_MEMORY),
             "OUT_OF_MEMORY",
             "0:9",
         ),
@@ -228,6 +238,24 @@ def test_sacct_shows_a_step_whose_gate_was_rejected_as_failed_with_the_answer(
     assert lines == ["ask|FAILED|rejected by anonymous: not on Friday"]
 
 
+def test_squeue_says_of_each_step_what_it_waits_for(terminal: Terminal, tmp_path: Path) -> None:
+    job = ASKING.replace("ask\n", "ask_me\n").replace(
+        "}]\n", "}, {Name: mail, Depends: [ship], Tasks: [{Name: main, Driver: mock}]}]\n"
+    )
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, job))
+    terminal.wait(2)
+
+    assert terminal.run_ok("squeue", "-h", "-o", "%i %r").splitlines() == [
+        "ask_me_ship[0] waits for approval",
+        "ask_me_mail[0] waits for ship to succeed",
+    ]
+    assert terminal.run_ok("squeue", "-h", "-o", "%i", "-j", "ask_me_mail[0]") == "ask_me_mail[0]\n"
+    assert "cannot be stopped alone" in terminal.run("scancel", "ask_me_mail[0]").err
+    assert terminal.run_ok("scancel", "ask_me_mail[7]") == (
+        "job ask_me has no such element of a step that waits or runs: `wharf sacct -j ask_me` lists them\n"
+    )
+
+
 def test_sacct_shows_a_step_whose_gate_nobody_answered_as_over_its_deadline(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "run", "--detach", write_file(tmp_path, ASKING))
     terminal.wait(90)
@@ -323,6 +351,20 @@ def test_a_job_whose_id_ends_like_an_index_is_found_by_its_whole_id() -> None:
 
     assert resolve_job_name(name, ["run_3", "other"]) == JobSelector("run_3")
     assert resolve_job_name(name, ["run", "run_3"]) == name
+
+
+def test_elements_of_a_step_are_named_as_squeue_prints_them() -> None:
+    (name,) = parse_job_names("my_run_unit_test[0-2]")
+    ids = ["my", "my_run", "my_run_unit", "other"]
+    resolved = resolve_job_name(name, ids[:2])
+    row = Row("my_run", label="unit_test[1]")
+
+    assert resolved == JobSelector("my_run", frozenset((0, 1, 2)), "unit_test")
+    assert [resolved.matches(each) for each in (
+        row, row._replace(label="unit_test[3]"), row._replace(label="other[1]"), row._replace(label="unit_test[2-9]", members=(2, 9)),
+        row._replace(label="unit_test[5-9]", members=(5, 9)),
+    )] == [True, False, False, True, False]  # fmt: skip
+    assert resolve_job_name(name, ids[3:]) == name
 
 
 def test_a_run_of_a_range_matches_the_line_of_runs_that_have_not_begun() -> None:
@@ -464,6 +506,9 @@ def test_each_submission_is_a_job_of_its_own_that_waits_runs_and_can_be_stopped(
     one = terminal.run("scancel", f"{second}_2")
 
     assert int(second) > int(first)
+    assert [line.split()[:2] for line in terminal.run_ok("job", "status").splitlines()] == [
+        ["ID", "Name"], [first, "a.sh"], [second, "a.sh"],
+    ]  # fmt: skip
     assert sorted(line.split()[0] for line in waiting) == [f"{first}_[0-3]", f"{second}_[0-3]"]
     assert all(line.split()[1:3] == ["PD", "a.sh"] and "core" in line for line in waiting)
     assert stopped == f"stopped job {first}\n"
@@ -472,6 +517,56 @@ def test_each_submission_is_a_job_of_its_own_that_waits_runs_and_can_be_stopped(
     assert f"{second}_[2]|CANCELLED" in terminal.run_ok("sacct", "-nP", "-j", second, "--format=JobID,State")
     assert terminal.run_ok("sacct", "-nP", "-j", first, "--format=JobID,State") == f"{first}_[0-3]|CANCELLED\n"
     assert terminal.run_ok("scancel", first) == f"job {first} has ended already\n"
+
+
+def test_sacct_shows_when_a_canceled_job_was_submitted_and_when_it_was_stopped(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    script = write_file(tmp_path, SCRIPT, "a.sh")
+    job = terminal.run("sbatch", "--parsable", script).out.strip()
+    before = terminal.run_ok("sacct", "-nP", "-j", job, "--format=Submit,End").strip()
+    terminal.wait(60)
+
+    terminal.run_ok("scancel", job)
+    submit, end = terminal.run_ok("sacct", "-nP", "-j", job, "--format=Submit,End").strip().split("|")
+
+    assert before == f"{submit}|Unknown"
+    assert end > submit
+
+
+def test_scancel_says_why_it_stops_no_element(terminal: Terminal, tmp_path: Path) -> None:
+    script = write_file(tmp_path, SCRIPT, "a.sh")
+    array, single = (
+        terminal.run("sbatch", "--parsable", *words, script).out.strip() for words in (("--array=0-3",), ())
+    )
+    terminal.run_ok("scancel", f"{array}_2")
+
+    assert terminal.run_ok("scancel", f"{array}_2") == f"{array}_2 has ended already\n"
+    assert terminal.run_ok("scancel", f"{array}_[7-8]") == (
+        f"job {array} has no element 7-8: `wharf sacct -j {array}` lists its elements\n"
+    )
+    assert terminal.run_ok("scancel", f"{single}_1") == (
+        f"job {single} is not an array, so it has no elements: `wharf scancel {single}` stops the whole job\n"
+    )
+    assert terminal.run_ok("scancel", "-t", "PD", "-n", "a.sh") == (f"stopped job {single}\nstopped job {array}\n")
+    assert terminal.run("scancel", "-n", "b.sh").err == (
+        "note: no job that waits or runs was selected, so nothing was stopped\n"
+    )
+
+
+def test_an_element_that_is_named_as_in_slurm_is_explained(terminal: Terminal, tmp_path: Path) -> None:
+    script = write_file(tmp_path, SCRIPT, "a.sh")
+    job = terminal.run("sbatch", "--parsable", "--array=1-4", script).out.strip()
+
+    assert terminal.run("job", "logs", f"{job}_2").err == (
+        f"wharf: {job}_2 is an element of the array {job}: write {job} --index 1\n"
+    )
+    assert terminal.run("job", "status", f"{job}_5").err == (
+        f"wharf: job {job} has no element 5: `wharf sacct -j {job}` lists its elements\n"
+    )
+    assert terminal.run("job", "status", "nothing_5").err == (
+        "wharf: job nothing_5 does not exist; `wharf job status` lists all\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -515,6 +610,11 @@ ERRORS = (
     (("sacct", "--format=X"), "unknown column 'X'"),
     (("scancel",), "missing job"),
     (("scancel", "-s", "X", "17"), "no batch job 17"),
+    (("squeue", "--namespace", "nowhere"), "namespace nowhere does not exist"),
+    (("sbatch", "-p", "gpu", "--wrap", "true"), 'node pool "gpu"; `wharf node pool list` lists all'),
+    (("submit", "--namespace", "mia", "--", "true"), 'namespace "mia"; `wharf namespace list` lists all'),
+    (("srun", "hostname"), "use `wharf submit --wait -- COMMAND`"),
+    (("sinfo",), "use `wharf node status`"),
 )
 
 
@@ -526,7 +626,11 @@ def test_errors_say_what_to_do(terminal: Terminal) -> None:
 
 
 def test_help_lists_the_options_of_slurm(terminal: Terminal) -> None:
-    assert "-c, --cpus-per-task" in terminal.run_ok("sbatch", "--help")
+    options, no_effect, refused = re.split("\n\nOptions .*:\n", terminal.run_ok("sbatch", "--help"))[1:4]
+
+    assert "-c, --cpus-per-task" in options
+    assert "--mail-type" in no_effect
+    assert "-H, --hold" in refused
     assert "--noheader" in terminal.run_ok("squeue", "--help")
     assert "JobIDRaw" in terminal.run_ok("sacct", "-e")
     assert terminal.run_ok("sbatch", "--version").startswith("wharf ")

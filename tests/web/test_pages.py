@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.cluster import ACluster, OneServer
@@ -405,3 +406,15 @@ async def test_allocations_of_one_plan_are_listed_by_their_number() -> None:
         assert re.findall(r">many\.web\[(\d+)\]<", page.partition('<h2 id="allocations">')[2]) == list(
             map(str, range(11))
         )
+
+
+@in_virtual_time
+async def test_a_job_is_shown_with_its_name_if_that_is_not_its_id() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        await register(server, replace(build_job("4711", type="batch"), name="train the model"))
+        browser = a_browser(server)
+
+        pages = {path: (await browser.get(path)).text for path in ("/ui", "/ui/jobs", "/ui/jobs/4711")}
+
+    assert [path for path, text in pages.items() if "train the model" not in text] == []

@@ -70,7 +70,7 @@ COMMANDS: Final = {
     "squeue": CommandEntry(
         "wharf.cli.slurm.squeue", "squeue", "List batch jobs that wait and run, with Slurm's columns."
     ),
-    "scancel": CommandEntry("wharf.cli.slurm.scancel", "scancel", "Stop batch jobs, or single runs of an array."),
+    "scancel": CommandEntry("wharf.cli.slurm.scancel", "scancel", "Stop batch jobs, or elements of an array."),
     "sacct": CommandEntry(
         "wharf.cli.slurm.sacct", "sacct", "List batch jobs that run or have ended, with Slurm's columns."
     ),
@@ -116,6 +116,22 @@ UNAVAILABLE_COMMANDS: Final = {
     "license": "no license is needed: all features are free",
 }
 """Commands of Nomad that Wharf does not have, each with the text of the error."""
+UNAVAILABLE_SLURM_COMMANDS: Final = {
+    "srun": "use `wharf submit --wait -- COMMAND`, or in a running job `wharf alloc exec -it ALLOC COMMAND`",
+    "salloc": "nodes cannot be held without a job: submit a script with `wharf sbatch`, and open a shell in it with "
+    "`wharf alloc exec -it ALLOC bash`",
+    "sattach": "use `wharf job logs -f JOB`",
+    "sinfo": "use `wharf node status`, and `wharf node pool list` for partitions",
+    "scontrol": "use `wharf job inspect JOB` for `show job`, `wharf node status NODE` for `show node`, "
+    "`wharf node drain --enable NODE` for `update nodename`, and `wharf job rerun JOB` for `requeue` of an array",
+    "sacctmgr": "use `wharf namespace` for accounts, and `wharf quota` for their limits",
+    "sstat": "use `wharf top`, or `wharf alloc stats ALLOC`",
+    "seff": "servers do not store what an ended job used; use `wharf alloc stats ALLOC` while it runs",
+    "sprio": "use `wharf job explain JOB`, which shows the place of a job in the queue",
+    "sshare": "the page /ui/queue shows the shares of namespaces; `wharf ui` opens the pages",
+    "sreport": "servers do not store what ended jobs used; use `wharf sacct --format=JobID,User,Account,CPUTime`",
+}
+"""Commands of Slurm that Wharf does not have, each with the text of the error."""
 
 _EXCERPT_LINE: Final = re.compile(r" {3}| *[0-9]* \| ")
 """A line below a diagnostic: a line of a file, its mark, or what to write instead."""
@@ -128,7 +144,7 @@ EXIT_INTERRUPTED: Final = 130
     cls=LazyGroup,
     entries=COMMANDS,
     aliases=ALIASES,
-    unavailable=UNAVAILABLE_COMMANDS,
+    unavailable=UNAVAILABLE_COMMANDS | UNAVAILABLE_SLURM_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(

@@ -76,6 +76,10 @@ def list_added_needs(diff: JobDiff | None) -> dict[str, list[str]]:
     jobs = [f"job {name}" for name in _iterate_needs(diff.objects)] if diff is not None else []
     groups = (diff.task_groups if diff is not None else None) or ()
     needs = {group.name: [*_iterate_needs(group.objects), *jobs] for group in groups if group.type == ADDED}
+    for group in groups:
+        is_final = any(field.name == "Final" and field.new == "true" for field in group.fields or ())
+        if is_final and not needs.get(group.name, True):
+            needs[group.name] = ["all steps that are not final"]
     return {name: names for name, names in needs.items() if names}
 
 

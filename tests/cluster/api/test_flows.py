@@ -156,7 +156,8 @@ async def test_an_approved_gate_says_who_approved_it() -> None:
     [
         ({"Step": "ship", "Answer": "yes"}, 400, 'Answer is "yes"; it must be one of approve, reject'),
         ({"Step": "ship", "Answer": ""}, 400, 'Answer is ""; it must be one of approve, reject'),
-        ({"Step": "none", "Answer": "reject"}, 404, 'run "nightly" has no step "none"'),
+        ({"Step": "none", "Answer": "reject"}, 404, 'run "nightly" has no step "none"; its steps are ship'),
+        ({"Step": "shp", "Answer": "reject"}, 404, 'run "nightly" has no step "shp"; did you mean "ship"?'),
         ({"Step": "ship", "Answer": "reject", "Text": "x" * 1_025}, 400, "Text must be at most 1024 bytes long"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -17,9 +18,11 @@ from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.state.tables import NAMESPACES, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.nodes.node import SchedulingEligibility
+from wharf.contract.model.nodes.resources import DeviceInstance, NodeCpu, NodeDevice
 from wharf.contract.model.times import SECOND
 
 STEP_S = 10
@@ -31,21 +34,35 @@ def make_group(memory_mb: int) -> TaskGroup:
     return a_group("web", a_task(resources=some_resources(memory_mb=memory_mb)))
 
 
+def make_group_with_cores(cores: int) -> TaskGroup:
+    return a_group("web", a_task(resources=some_resources(cpu=0, memory_mb=10, cores=cores)))
+
+
+def make_group_with_gpus(count: int) -> TaskGroup:
+    gpus = (RequestedDevice(name="gpu", count=count),)
+    return a_group("web", a_task(resources=some_resources(cpu=10, memory_mb=10, devices=gpus)))
+
+
 class BusyCluster(SimulatedCluster):
     """A cluster where small jobs start as fast as other small jobs end."""
+
+    small_group = make_group(250)
 
     def __init__(self, nodes: int = 3) -> None:
         super().__init__()
         for number in range(nodes):
-            self.with_node(f"node-{number}", cpu=10_000, memory_mb=1_000)
+            self.add_node(f"node-{number}")
         self._duration_s: dict[str, int] = {}
         self._ends_at_ns: dict[str, int] = {}
+
+    def add_node(self, node_id: str) -> None:
+        self.with_node(node_id, cpu=10_000, memory_mb=1_000)
 
     def submit_small_job(self, duration_s: list[int]) -> None:
         for each in duration_s:
             job_id = f"small-{len(self._duration_s)}"
             self._duration_s[job_id] = each
-            self.register(a_batch_job(job_id, make_group(250)))
+            self.register(a_batch_job(job_id, self.small_group))
             self.process_pending()
 
     def step(self, duration_s: list[int], *, can_reserve: bool = True) -> None:
@@ -61,6 +78,18 @@ class BusyCluster(SimulatedCluster):
         self.retry_blocked()
         self.process_pending()
         self.submit_small_job(duration_s)
+
+
+class BusyCores(BusyCluster):
+    """A cluster whose nodes have four cores, where small jobs reserve one core each."""
+
+    small_group = make_group_with_cores(1)
+
+    def add_node(self, node_id: str) -> None:
+        node = self.with_node(node_id, cpu=10_000, memory_mb=1_000)
+        assert node.node_resources is not None
+        cpu = NodeCpu(cpu_shares=10_000, total_cpu_cores=4, reservable_cpu_cores=(0, 1, 2, 3))
+        self.put(NODES.build_put(replace(node, node_resources=replace(node.node_resources, cpu=cpu))))
 
 
 @settings(max_examples=15)
@@ -171,6 +200,99 @@ def test_a_node_with_only_service_allocations_is_not_reserved() -> None:
 def test_a_job_larger_than_every_node_gets_no_reservation() -> None:
     cluster = make_full_cluster(2)
     submit_late_jobs(cluster, "huge", memory_mb=5_000)
+    cluster.reserve_nodes()
+
+    assert list_reservations(cluster) == {}
+
+
+def test_small_jobs_never_keep_a_job_that_requests_many_cores_waiting_beyond_the_limit() -> None:
+    cluster = BusyCores(nodes=2)
+    cluster.submit_small_job([MAX_DURATION_S, 30, 10, 50, MAX_DURATION_S, 20, 40, 30])
+    cluster.register(a_batch_job("big", make_group_with_cores(4)))
+    started_ns = cluster.now_ns
+    for number in range(22):
+        cluster.step([10 + 10 * (number % 4), 40])
+        if cluster.list_active("big"):
+            break
+
+    max_wait_ns = RESERVATION_DELAY_NS + (2 * STEP_S + MAX_DURATION_S) * SECOND
+    assert (len(cluster.list_active("big")), cluster.now_ns - started_ns <= max_wait_ns) == (1, True)
+
+
+def test_cores_that_become_free_on_a_reserved_node_are_not_given_to_the_same_priority() -> None:
+    cluster = BusyCores(1)
+    cluster.submit_small_job([MAX_DURATION_S] * 4)
+    cluster.register(a_batch_job("big", make_group_with_cores(2)))
+    cluster.process_pending()
+    cluster.pass_time(RESERVATION_DELAY_NS / SECOND)
+    cluster.reserve_nodes()
+    cluster.report(cluster.list_active("small-0")[0], ClientStatus.COMPLETE)
+    cluster.submit_small_job([10])
+    waiting = cluster.list_active("small-4")
+    cluster.report(cluster.list_active("small-1")[0], ClientStatus.COMPLETE)
+    cluster.retry_blocked()
+    cluster.process_pending()
+
+    assert (waiting, len(cluster.list_active("big")), cluster.list_active("small-4")) == ([], 1, [])
+
+
+@pytest.mark.parametrize("cores", [5, 64])
+def test_a_job_that_requests_more_cores_than_every_node_has_gets_no_reservation(cores: int) -> None:
+    cluster = BusyCores(2)
+    cluster.register(a_batch_job("huge", make_group_with_cores(cores)))
+    cluster.process_pending()
+    cluster.pass_time(RESERVATION_DELAY_NS / SECOND)
+    cluster.reserve_nodes()
+
+    assert list_reservations(cluster) == {}
+
+
+class BusyDevices(BusyCluster):
+    """A cluster whose nodes have four GPUs, where small jobs reserve one GPU each."""
+
+    small_group = make_group_with_gpus(1)
+
+    def add_node(self, node_id: str) -> None:
+        node = self.with_node(node_id, cpu=10_000, memory_mb=1_000)
+        assert node.node_resources is not None
+        instances = tuple(DeviceInstance(id=f"gpu-{number}", healthy=True) for number in range(4))
+        devices = (NodeDevice(vendor="acme", type="gpu", name="big", instances=instances),)
+        self.put(NODES.build_put(replace(node, node_resources=replace(node.node_resources, devices=devices))))
+
+
+def test_small_jobs_never_keep_a_job_that_requests_many_devices_waiting_beyond_the_limit() -> None:
+    cluster = BusyDevices(nodes=2)
+    cluster.submit_small_job([MAX_DURATION_S, 30, 10, 50, MAX_DURATION_S, 20, 40, 30])
+    cluster.register(a_batch_job("big", make_group_with_gpus(4)))
+    started_ns = cluster.now_ns
+    for number in range(22):
+        cluster.step([10 + 10 * (number % 4), 40])
+        if cluster.list_active("big"):
+            break
+
+    max_wait_ns = RESERVATION_DELAY_NS + (2 * STEP_S + MAX_DURATION_S) * SECOND
+    assert (len(cluster.list_active("big")), cluster.now_ns - started_ns <= max_wait_ns) == (1, True)
+
+
+def test_devices_of_services_do_not_become_free() -> None:
+    cluster = BusyDevices(1)
+    cluster.register(a_job("service", make_group_with_gpus(1)))
+    cluster.process_pending()
+    cluster.register(a_batch_job("big", make_group_with_gpus(4)))
+    cluster.process_pending()
+    cluster.pass_time(RESERVATION_DELAY_NS / SECOND)
+    cluster.reserve_nodes()
+
+    assert list_reservations(cluster) == {}
+
+
+def test_cores_of_services_do_not_become_free() -> None:
+    cluster = BusyCores(1)
+    cluster.register(a_job("service", make_group_with_cores(1)))
+    cluster.process_pending()
+    cluster.register(a_batch_job("big", make_group_with_cores(4)))
+    cluster.process_pending()
+    cluster.pass_time(RESERVATION_DELAY_NS / SECOND)
     cluster.reserve_nodes()
 
     assert list_reservations(cluster) == {}

@@ -22,6 +22,11 @@ _HINTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     ),
     (re.compile(r"namespace not found$", re.IGNORECASE), "`wharf namespace list` lists all"),
     (re.compile(r"node pool(?: \S+)? not found$", re.IGNORECASE), "`wharf node pool list` lists all"),
+    (
+        re.compile(r'nonexistent node pool "[^"]*"$'),
+        "`wharf node pool list` lists all, and `wharf node pool apply NAME` creates one",
+    ),
+    (re.compile(r'nonexistent namespace "[^"]*"$'), "`wharf namespace list` lists all"),
     (re.compile(r'quota "[^"]*" not found$'), "`wharf quota list` lists all"),
     (re.compile(r"service registration not found$"), "`wharf service info SERVICE` lists the instances with their ids"),
     (re.compile(r'file "[^"]*" is not a directory$'), "`wharf alloc fs cat` prints a file, and `fs stat` describes it"),

@@ -57,6 +57,7 @@ def find_job(session: "Session", query: str) -> "JobStub":
     if not found and query:
         session.require_namespace()
         require_no_other_namespace(session, "job", query, lambda: list_namespaces_of_job(session, query))
+        _require_no_element(session, query)
     return require_single(
         "job",
         query,
@@ -67,6 +68,29 @@ def find_job(session: "Session", query: str) -> "JobStub":
         ),
         list_command="wharf job status",
     )
+
+
+def _require_no_element(session: "Session", query: str) -> None:
+    """Raise CliError if the text is an element of an array as Slurm writes it, such as `4711_3`."""
+    from wharf.contract.client import Unreachable
+    from wharf.contract.client.errors import NotFound
+    from wharf.contract.model.refusal import Refusal
+
+    job_id, _, label = query.rpartition("_")
+    if not job_id or not (label.isascii() and label.isdecimal()) or session.is_all_namespaces:
+        return
+    try:
+        job = session.client.jobs.read(job_id).value
+    except (NotFound, Refusal, Unreachable):
+        return
+    arrays = [group.array for group in job.groups if group.array is not None]
+    if len(arrays) != 1 or len(job.groups) != 1:
+        return
+    items = [*(arrays[0].items or ())]
+    index = items.index(label) if label in items else int(label) if not items else arrays[0].element_count
+    if index >= arrays[0].element_count:
+        raise CliError(f"job {job_id} has no element {label}: `wharf sacct -j {job_id}` lists its elements")
+    raise CliError(f"{query} is an element of the array {job_id}: write {job_id} --index {index}")
 
 
 def require_no_other_namespace(

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from wharf.cli.common.server_commands import Session
-from wharf.contract.wire.jobs.states import count_allocations, describe_children, describe_job_state, is_parent
+from wharf.contract.wire.jobs.states import (
+    count_allocations,
+    describe_children,
+    describe_job_state,
+    get_listed_name,
+    is_parent,
+)
 
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
@@ -57,6 +63,11 @@ def render_jobs(
         row += [describe_children(job) or "-"] if has_parents else []
         row += [_format_meta(job)] if shows_meta else []
         rows.append([*row, session.format_time(job.submit_time)])
+    names = [get_listed_name(job.id, job.name) for job in jobs]
+    if any(names):
+        titles.insert(1, "Name")
+        for name, row in zip(names, rows, strict=True):
+            row.insert(1, name or "-")
     if session.is_all_namespaces:
         titles.insert(1, "Namespace")
         for job, row in zip(jobs, rows, strict=True):
@@ -65,7 +76,7 @@ def render_jobs(
         titles,
         rows,
         optional_columns=("Priority", "Lost", "Submitted", "Type", "Complete"),
-        shortenable_columns=() if session.is_verbose else ("ID", "Meta"),
+        shortenable_columns=() if session.is_verbose else ("ID", "Name", "Meta"),
     )
     return f"{table}\n{_describe_short_jobs(short_jobs)}" if short_jobs else table
 

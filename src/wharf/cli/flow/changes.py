@@ -49,7 +49,7 @@ def cancel(session: Session, run_id: str, text: str, at_once: bool, is_confirmed
 
 @click.command(cls=ServerCommand)
 @run_argument
-@click.argument("step")
+@click.argument("step", metavar="STEP", required=False, default="")
 @click.option("--reject", is_flag=True, help="Reject it instead: the step fails.")
 @click.option("--text", default="", help="What to store with the answer.")
 @yes_option
@@ -63,6 +63,8 @@ def approve(session: Session, run_id: str, step: str, reject: bool, text: str, i
     """
     from wharf.contract.wire.flows import AnswerKind
 
+    if not step:
+        raise CliError(f"missing step: `wharf flow status {run_id}` shows which step waits for approval")
     choice = RunChoice(
         "reject" if reject else "approve",
         f"waits for the approval of {step}",

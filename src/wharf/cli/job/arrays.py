@@ -1,8 +1,10 @@
 """Shows the arrays and steps of a job: counts, the indexes of elements by their state, and text outputs."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
+
+from wharf.cli.common.errors import CliError
 
 if TYPE_CHECKING:
     from wharf.contract.model.jobs.array_views import ArrayView
@@ -12,6 +14,10 @@ USUAL_VALUES: Final = {"Starting": 0, "Canceled": 0, "Skipped": 0, "MaxRunning":
 """Columns that are left out if all arrays have this value."""
 MAX_INDEX_TEXT_CHARS: Final = 200
 """Limits the line with the indexes of failed elements."""
+OPEN_LETTER: Final = "."
+"""The state of an element that has not begun, as the API of arrays writes it."""
+NEVER_BEGAN_LETTERS: Final = frozenset("cx")
+"""The states of elements that were canceled or skipped."""
 MAX_SHOWN_OUTPUTS: Final = 20
 """Outputs in one view; the others are counted. `--json` and the API have all of them."""
 MAX_SHOWN_CHARS: Final = 100
@@ -54,8 +60,10 @@ def list_element_lines(arrays: "Sequence[ArrayView]", *, has_names: bool) -> lis
             lines.append(f"failed{name}: {list_indexes(each, 'f')}")
         if each.failed_element >= 0:
             lines.append(f"canceled{name} because element {each.failed_element} failed")
-        if each.counts.running + each.counts.starting:
-            lines.append(f"running{name}: {list_indexes(each, 'rp')}")
+        if each.counts.running:
+            lines.append(f"running{name}: {list_indexes(each, 'r')}")
+        if each.counts.starting:
+            lines.append(f"starting{name}: {list_indexes(each, 'p')}")
     return lines
 
 
@@ -68,6 +76,21 @@ def list_indexes(array: "ArrayView", letters: str) -> str:
     if len(text) <= MAX_INDEX_TEXT_CHARS:
         return text
     return text[:MAX_INDEX_TEXT_CHARS].rpartition(",")[0] + ", …"
+
+
+def describe_elements_without_logs(arrays: "Sequence[ArrayView]", indexes: Container[int]) -> str:
+    """Return why the selected elements of arrays have no logs. Raises CliError if no such element exists."""
+    from wharf.contract.model.jobs.array_attempts import decode_runs
+
+    states = {chr(state) for each in arrays for index, state in enumerate(decode_runs(each.states)) if index in indexes}
+    if not states:
+        sizes = ", ".join(f"0 to {each.size - 1}" + (f" in {each.group}" if len(arrays) > 1 else "") for each in arrays)
+        raise CliError(f"no element has this index: the indexes are {sizes}")
+    if states == {OPEN_LETTER}:
+        return "no logs yet: no selected element has begun"
+    if states <= NEVER_BEGAN_LETTERS:
+        return "no logs: no selected element began before it was canceled or skipped"
+    return "no logs: no selected element has an allocation"
 
 
 def describe_results(arrays: "Sequence[ArrayView]") -> str:

@@ -157,6 +157,21 @@ class TaskSelection:
             if not self._task or task == self._task
         ]
 
+    @property
+    def selects_all(self) -> bool:
+        """Whether every task of the job is selected."""
+        return not (self._group or self._task or self._is_failed_only) and self._indexes is None
+
+    @property
+    def indexes(self) -> AllocationIndexes | None:
+        """The selected indexes; None if all are selected."""
+        return self._indexes
+
+    @property
+    def group(self) -> str:
+        """The selected group; empty for all."""
+        return self._group
+
     def _includes(self, allocation: "AllocationStub") -> bool:
         if self._is_failed_only and allocation.client_status not in ("failed", "lost"):
             return False
@@ -218,8 +233,10 @@ async def _print_logs(
                 if not is_following:
                     if failure:
                         raise CliError(failure)
-                    if line_settings.streams == STREAMS and not line_settings.since_ns:
-                        _name_silent_failures(session, [each.allocation for each in new_logs if not each.has_output])
+                    if not new_logs:
+                        print_notice(await _explain_missing_logs(client, job_id, namespace, selection))
+                    elif line_settings.streams == STREAMS and not line_settings.since_ns:
+                        _name_silent_tasks(session, new_logs)
                     return
                 if failure:
                     print_notice(f"wharf: {failure}")
@@ -282,12 +299,15 @@ def _warn_of_retained_logs(allocations: "list[AllocationStub]") -> None:
     print_notice(f"wharf: {text}")
 
 
-def _name_silent_failures(session: Session, allocations: "list[AllocationStub]") -> None:
-    """Print why allocations failed whose tasks printed nothing, such as because their program does not exist."""
+def _name_silent_tasks(session: Session, logs: list[TaskLogs]) -> None:
+    """Print why allocations failed whose tasks printed nothing, or that no task printed anything."""
     from wharf.contract.model.allocations.failure_reasons import describe_task_failure
 
-    failed = [each for each in allocations if each.client_status == "failed"]
+    silent = [each.allocation for each in logs if not each.has_output]
+    failed = [each for each in silent if each.client_status == "failed"]
     if not failed:
+        if len(silent) == len(logs):
+            print_notice("note: no task printed anything; `wharf job fetch` brings files that tasks wrote")
         return
     name = f"{failed[0].name} ({session.shorten_id(failed[0].id)})"
     reason = describe_task_failure(failed[0].task_states) or failed[0].client_description
@@ -332,6 +352,20 @@ class JobLogFollower:
 
     async def stop(self) -> None:
         await _drop_tasks(self._readers)
+
+
+async def _explain_missing_logs(client: "AsyncClient", job_id: str, namespace: str, selection: TaskSelection) -> str:
+    """Return why no task of the selection has logs. Raises CliError if a selected element does not exist."""
+    from wharf.cli.job.arrays import describe_elements_without_logs
+
+    job = (await client.jobs.read(job_id, namespace=namespace)).value
+    if selection.indexes is not None and any(group.array is not None for group in job.groups):
+        arrays = (await client.jobs.arrays(job_id, namespace=namespace)).value.arrays
+        chosen = [each for each in arrays if selection.group in ("", each.group)]
+        return describe_elements_without_logs(chosen, selection.indexes)
+    if selection.selects_all:
+        return f"no logs: {await _explain_job(client, job_id, namespace)}"
+    return "no logs: no allocation of the job is selected"
 
 
 async def _explain_job(client: "AsyncClient", job_id: str, namespace: str) -> str:

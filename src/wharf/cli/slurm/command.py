@@ -17,6 +17,8 @@ class SlurmCommand(QuietServerCommand):
     """A command that reads Slurm's options. Its function receives them as `occurrences`."""
 
     slurm_options: Sequence[SlurmOption] = ()
+    help_sections: Sequence[tuple[str, Sequence[SlurmOption]]] = ()
+    """The titles of the sections in the help, with their options; by default one section with all options."""
     stops_at_argument = False
 
     def __init__(self, name: str | None, **attributes: Any) -> None:  # click's own arguments.
@@ -60,9 +62,9 @@ class SlurmCommand(QuietServerCommand):
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write Slurm's options, then those of the connection."""
-        rows = [(_format_option(option), option.help) for option in self.slurm_options]
-        with formatter.section("Options of Slurm"):
-            formatter.write_dl(rows)
+        for title, options in self.help_sections or (("Options of Slurm", self.slurm_options),):
+            with formatter.section(title):
+                formatter.write_dl([(_format_option(option), option.help) for option in options])
         super().format_options(context, formatter)
 
 

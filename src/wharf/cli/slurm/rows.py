@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from wharf.cli.common.allocation_selection import get_index, get_natural_order, select_newest
 from wharf.cli.common.times import to_nanoseconds
 from wharf.contract.client.batch.array_indexes import format_indexes
+from wharf.contract.model.allocations.failure_reasons import describe_failure
 
 if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
@@ -48,7 +49,8 @@ _HELD_STATUSES: Final = frozenset({"waiting", "gated"})
 """States of steps whose elements may not begin yet."""
 _SHORT_STATE: Final = re.compile(r"(\d*)([a-z.-])")
 _OVERDUE_TEXT: Final = "max_run_duration"
-_OUT_OF_MEMORY_TEXT: Final = "out of memory"
+_OUT_OF_MEMORY_DETAIL: Final = "oom_killed"
+"""The detail of an end that says that the kernel killed the program for lack of memory. Its message does not."""
 _STOP_EVENTS: Final = frozenset({"Killing", "Killed"})
 _SIGNAL_EVENT: Final = "Signaling"
 _END_SIGNALS: Final = frozenset({"SIGTERM", "SIGKILL"})
@@ -98,17 +100,21 @@ def build_rows(
     allocations: "Iterable[AllocationStub]",
     arrays: "Iterable[ArrayView]" = (),
     steps: "Mapping[str, StepView] | None" = None,
+    submit_ns: int = 0,
 ) -> list[Row]:
     """Return the lines of one job: runs that have not begun first, then the others by their index.
 
     `arrays` are the states of the elements of its arrays. They count for elements whose allocation was deleted, or that
-    run again. `steps` are the steps of a run, by name: they say why elements never began.
+    run again. `steps` are the steps of a run, by name: they say why elements never began. `submit_ns` is the time of the
+    submission if it is not that of `job`: a stop is a version with a time of its own.
     """
     states_by_group = {array.group: expand_states(array.states) for array in arrays}
     newest = select_newest(allocations)
     rows: list[Row] = []
     for group in job.groups:
         base = _build_base(job, group)
+        if submit_ns:
+            base = base._replace(submit_ns=submit_ns)
         step = (steps or {}).get(group.name)
         own = [each for each in newest if each.task_group == group.name]
         labels = () if _is_single_step(job, group) else _list_labels(group)
@@ -219,7 +225,7 @@ def _find_waiting_row(
     if not missing:
         return None
     if job.stop:
-        return None if own else base._replace(state="CANCELLED")
+        return None if own else base._replace(state="CANCELLED", end_ns=job.submit_time)
     if job.status == "dead":
         return None
     return _join_runs(job, group, base, labels, missing)
@@ -256,7 +262,9 @@ def _build_row(job: "Job", group: "TaskGroup", base: Row, allocation: "Allocatio
         node=allocation.node_name,
         start_ns=min(starts, default=0),
         end_ns=(max(ends, default=0) or allocation.modify_time) if is_over else 0,
-        reason=allocation.client_description if allocation.client_status == "failed" else "",
+        reason=(describe_failure(allocation) or allocation.client_description)
+        if allocation.client_status == "failed"
+        else "",
         alloc_id=allocation.id,
     )
 
@@ -278,7 +286,7 @@ def find_state(job: "Job", allocation: "AllocationStub") -> str:
     if status == "failed":
         if _OVERDUE_TEXT in allocation.client_description:
             return "TIMEOUT"
-        if any(_OUT_OF_MEMORY_TEXT in event.display_message.lower() for event in events):
+        if any((event.details or {}).get(_OUT_OF_MEMORY_DETAIL) == "true" for event in events):
             return "OUT_OF_MEMORY"
     was_stopped = is_stopping and any(event.type in _STOP_EVENTS for event in events)
     was_stopped = was_stopped or any(

@@ -27,19 +27,21 @@ WRAP_NAME: Final = "wrap"
 
 
 class SbatchCommand(SlurmCommand):
-    """The command `sbatch`: its options stand before the script."""
+    """The command `sbatch`: its options stand before the script.
 
-    slurm_options = tuple(option for option in SBATCH_OPTIONS if option.name not in REFUSED | WITHOUT_EFFECT)
+    Options that are refused later are read too, so that the error names the reason.
+    """
+
+    slurm_options = SBATCH_OPTIONS
+    help_sections = (
+        ("Options of Slurm", tuple(each for each in SBATCH_OPTIONS if each.name not in REFUSED | WITHOUT_EFFECT)),
+        ("Options without an effect", tuple(each for each in SBATCH_OPTIONS if each.name in WITHOUT_EFFECT)),
+        (
+            "Options that are refused, with what to do instead",
+            tuple(each for each in SBATCH_OPTIONS if each.name in REFUSED),
+        ),
+    )
     stops_at_argument = True
-
-    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
-        """Parse the arguments. Options that are refused later are read too, so that the error names the reason."""
-        shown = self.slurm_options
-        self.slurm_options = SBATCH_OPTIONS
-        try:
-            return super().parse_args(context, arguments)
-        finally:
-            self.slurm_options = shown
 
 
 @click.command(cls=SbatchCommand)

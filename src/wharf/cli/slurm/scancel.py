@@ -1,15 +1,18 @@
-"""`wharf scancel`: stops jobs, or single runs of an array, named as in Slurm."""
+"""`wharf scancel`: stops jobs, or elements of an array, named as in Slurm."""
 
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import Session
 from wharf.cli.slurm.command import SlurmCommand, get_last_values
 from wharf.cli.slurm.option_parser import Occurrence, OptionValue, SlurmOption
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from wharf.cli.slurm.rows import Row
     from wharf.cli.slurm.selection import JobSelector, RowFilter
     from wharf.contract.wire.jobs.messages import JobStub
@@ -43,9 +46,9 @@ class ScancelCommand(SlurmCommand):
 @click.command(cls=ScancelCommand)
 @click.argument("jobs", metavar="JOB...", nargs=-1)
 def scancel(session: Session, jobs: tuple[str, ...], occurrences: tuple[Occurrence, ...]) -> None:
-    """Stop batch jobs, or single runs of an array.
+    """Stop batch jobs, or elements of an array.
 
-    JOB is an id such as 4711, one run of an array (4711_3) or several (4711_[1-5]). It is `wharf job stop` for a whole job,
+    JOB is an id such as 4711, one element of an array (4711_3) or several (4711_[1-5]). It is `wharf job stop` for a whole job,
     and `wharf alloc signal` with --signal.
 
     wharf scancel 4711 4712_[1-5]
@@ -65,6 +68,8 @@ def scancel(session: Session, jobs: tuple[str, ...], occurrences: tuple[Occurren
         lines = _send_signals(session, filter, stubs, values["signal"])
     else:
         lines = _stop(session, filter, stubs)
+        if not lines and not is_quiet:
+            print_notice("note: no job that waits or runs was selected, so nothing was stopped")
     for line in lines if not is_quiet else ():
         click.echo(line)
 
@@ -75,7 +80,7 @@ def _stop(session: Session, filter: "RowFilter", stubs: "list[JobStub]") -> list
     from wharf.cli.slurm.squeue import expand_rows
 
     by_job: dict[str, list[JobSelector]] = {}
-    for name in filter.names:
+    for name in filter.names:  # Resolved by the caller.
         by_job.setdefault(name.job_id, []).append(name)
     selects_runs = bool(filter.states or filter.accounts)
     lines: list[str] = []
@@ -90,18 +95,37 @@ def _stop(session: Session, filter: "RowFilter", stubs: "list[JobStub]") -> list
         else:
             live = [row for row in expand_rows(read_rows(session, [stub])) if is_live(row)]
             rows = [row for row in live if filter.matches(row)]
-            lines += _stop_rows(session, stub, rows, live, is_whole=is_whole)
+            if rows:
+                lines += _stop_rows(session, stub, rows, live, is_whole=is_whole)
+            elif not is_whole:
+                lines.append(_describe_missing(session, stub, names))
     return lines
 
 
 def _stop_rows(session: Session, stub: "JobStub", rows: "list[Row]", live: "list[Row]", *, is_whole: bool) -> list[str]:
-    """Stop single runs of a job, or the job if only these of it wait or run. Returns what was done."""
-    if not rows:
-        return [f"job {stub.id} has no such run that waits or runs"] if not is_whole else []
+    """Stop elements of a job, or the job if no other one waits or runs. Returns what was done."""
     if len(live) == len(rows):
         session.client.jobs.deregister(stub.id, namespace=stub.namespace)
-        return [f"stopped job {stub.id}: nothing else of it waits or runs"]
+        return [f"stopped job {stub.id}" + ("" if is_whole else ": no other element of it waits or runs")]
     return stop_elements(session, stub, rows)
+
+
+def _describe_missing(session: Session, stub: "JobStub", names: "Iterable[JobSelector]") -> str:
+    """Return why none of the elements that the user named can be stopped."""
+    from wharf.cli.slurm.rows import find_index
+    from wharf.contract.model.jobs.array_attempts import format_indexes
+
+    groups = session.client.jobs.read(stub.id, namespace=stub.namespace).value.groups
+    if any(name.step is not None for name in names):
+        return f"job {stub.id} has no such element of a step that waits or runs: `wharf sacct -j {stub.id}` lists them"
+    if len(groups) != 1 or groups[0].array is None:
+        return f"job {stub.id} is not an array, so it has no elements: `wharf scancel {stub.id}` stops the whole job"
+    indexes = sorted({index for name in names for index in name.indexes or ()})
+    unknown = [index for index in indexes if find_index(groups[0], str(index)) is None]
+    if unknown:
+        return f"job {stub.id} has no element {format_indexes(unknown)}: `wharf sacct -j {stub.id}` lists its elements"
+    label = str(indexes[0]) if len(indexes) == 1 else f"[{format_indexes(indexes)}]"
+    return f"{stub.id}_{label} has ended already"
 
 
 def stop_elements(session: Session, stub: "JobStub", rows: "list[Row]") -> list[str]:
@@ -164,4 +188,4 @@ def _send_signals(session: Session, filter: "RowFilter", stubs: "list[JobStub]",
         if filter.matches(row) and row.state == "RUNNING":
             session.client.allocations.signal(row.alloc_id, signal, namespace=row.namespace)
             lines.append(f"sent {signal} to {row.id}")
-    return lines or ["nothing runs that was named"]
+    return lines or ["no script of the selected jobs runs, so no signal was sent"]

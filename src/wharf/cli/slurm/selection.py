@@ -11,6 +11,7 @@ from wharf.contract.client.batch.array_indexes import ArrayError, parse_array
 
 if TYPE_CHECKING:
     from wharf.cli.common.server_commands import Session
+    from wharf.contract.model.jobs.job import Job
     from wharf.contract.wire.jobs.messages import JobStub
 
 MAX_JOBS: Final = 500
@@ -21,6 +22,8 @@ MAX_EXPLAINED: Final = 20
 """Waiting jobs whose reason is read: an explanation examines all nodes."""
 BATCH_FILTER: Final = 'Type == "batch" or Type == "sysbatch"'
 _WITH_RANGE: Final = re.compile(r"(.+)_\[([0-9,:%-]+)\]")
+_OF_STEP: Final = re.compile(r"([^\[\]]+_[^\[\]]+)\[(\d{1,10}(?:[,-]\d{1,10}){0,1000})\]")
+"""Elements of a step, such as `release_test[0-3]`, as `squeue` and `sacct` print them."""
 _WITH_INDEX: Final = re.compile(r"(.+)_(\d{1,10})")
 _OFFSET: Final = re.compile(r"now([+-])(\d{1,6})(second|minute|hour|day|week)?s?")
 _UNIT_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
@@ -31,10 +34,13 @@ _CLOCK_FORMATS: Final = ("%H:%M:%S", "%H:%M")
 
 
 class JobSelector(NamedTuple):
-    """A job, or runs of it, as a user names them. `indexes` is None for all runs."""
+    """A job, or elements of it, as a user names them. `indexes` is None for all elements."""
 
     job_id: str
+    """Of elements of a step that are not resolved yet, also `_` and the name of the step."""
     indexes: frozenset[int] | None = None
+    step: str | None = None
+    """The step of the elements, in a job with several groups; empty while it is not resolved, None for other jobs."""
 
     def matches(self, row: Row) -> bool:
         """Whether the row is one of these runs, or contains some of them."""
@@ -42,6 +48,11 @@ class JobSelector(NamedTuple):
             return False
         if self.indexes is None:
             return True
+        if self.step is not None:
+            step, _, index = row.label.removesuffix("]").partition("[")
+            if step != self.step or (not row.members and not (index.isdecimal() and int(index) in self.indexes)):
+                return False
+            return not row.members or any(each in self.indexes for each in row.members)
         if row.members:
             return any(index in self.indexes for index in row.members)
         return row.label.isdecimal() and int(row.label) in self.indexes
@@ -64,13 +75,25 @@ def parse_job_names(text: str) -> list[JobSelector]:
             except ArrayError as error:
                 raise CliError(f"{word}: {error}") from error
             continue
+        found = _OF_STEP.fullmatch(word)
+        if found is not None:
+            names.append(JobSelector(found[1], frozenset(parse_array(found[2]).indexes), step=""))
+            continue
         found = _WITH_INDEX.fullmatch(word)
         names.append(JobSelector(word) if found is None else JobSelector(found[1], frozenset((int(found[2]),))))
     return names
 
 
 def resolve_job_name(name: JobSelector, job_ids: Iterable[str]) -> JobSelector:
-    """Return the name of a whole job if one has the id that looks like an index, such as `run_3`."""
+    """Return the name of a whole job if one has the id that looks like an index, such as `run_3`.
+
+    The name of elements of a step is divided into the job and the step: both may contain `_`.
+    """
+    if name.step == "":
+        splits = [at for at, letter in enumerate(name.job_id) if letter == "_" and name.job_id[:at] in job_ids]
+        if not splits:
+            return name
+        return name._replace(job_id=name.job_id[: splits[-1]], step=name.job_id[splits[-1] + 1 :])
     if name.indexes is None or len(name.indexes) != 1 or name.job_id in job_ids:
         return name
     whole = f"{name.job_id}_{next(iter(name.indexes))}"
@@ -160,6 +183,8 @@ def list_batch_jobs(session: "Session", filter: RowFilter, *, only_live: bool) -
         for stub in session.client.jobs.list.iterate(per_page=1_000, filter=BATCH_FILTER, meta=True)
         if not stub.periodic and not stub.parameterized_job
     ]
+    if not found:
+        session.require_namespace()
     ids = {stub.id for stub in found}
     selected_ids = {resolve_job_name(name, ids).job_id for name in filter.names}
     if missing := sorted(selected_ids - ids):
@@ -187,6 +212,7 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
         try:
             job = session.client.jobs.read(stub.id, namespace=stub.namespace).value
             run = session.client.flows.read_run(stub.id, namespace=stub.namespace).value if job.is_run else None
+            submit_ns = _find_submit_time(session, job)
         except NotFound:
             continue
         has_arrays = any(group.array is not None for group in job.groups)
@@ -196,7 +222,15 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
             stub.id, namespace=stub.namespace, newest=MAX_ALLOCATIONS if has_arrays else None
         ).value
         steps = {each.name: each for each in run.steps} if run is not None else None
-        yield from build_rows(job, allocations, arrays, steps)
+        yield from build_rows(job, allocations, arrays, steps, submit_ns)
+
+
+def _find_submit_time(session: "Session", job: "Job") -> int:
+    """Return when a job was submitted; of a stopped one, the version before the stop has this time."""
+    if not job.stop or not job.version:
+        return job.submit_time
+    versions = session.client.jobs.versions(job.id, namespace=job.namespace).value.versions
+    return max((each.submit_time for each in versions if not each.stop), default=job.submit_time)
 
 
 def resolve_names(filter: RowFilter, stubs: "Sequence[JobStub]") -> RowFilter:

@@ -123,13 +123,14 @@ def _add_reasons(session: Session, rows: list[Row]) -> list[Row]:
     from wharf.cli.job.follower import fetch_explanation_text
     from wharf.cli.slurm.selection import MAX_EXPLAINED
 
-    waiting = list(dict.fromkeys((row.job_id, row.namespace) for row in rows if row.state == "PENDING"))
+    unexplained = [row for row in rows if row.state == "PENDING" and not row.reason]  # Steps that wait have a reason.
+    waiting = list(dict.fromkeys((row.job_id, row.namespace) for row in unexplained))
     reasons = {key: fetch_explanation_text(session, *key) for key in waiting[:MAX_EXPLAINED]}
     return [
         row._replace(
             reason=" ".join(reasons.get((row.job_id, row.namespace), "").split()).removeprefix(f"{row.job_id} ")
         )
-        if row.state == "PENDING"
+        if row.state == "PENDING" and not row.reason
         else row
         for row in rows
     ]

@@ -22,6 +22,7 @@ from wharf.contract.wire.jobs.states import (
     count_allocations,
     describe_children,
     describe_job_state,
+    get_listed_name,
 )
 from wharf.web.rendering import build_link, format_age, quote_for_filter, split_clauses
 from wharf.web.views.actions import Repetition, find_repetition
@@ -39,6 +40,7 @@ class JobRow(msgspec.Struct, frozen=True):
     key: str
     url: str
     name: str
+    """Its ID."""
     namespace: str
     type: str
     state: State
@@ -52,6 +54,8 @@ class JobRow(msgspec.Struct, frozen=True):
     priority: int
     age: str
     submitted_ns: int
+    title: str = ""
+    """Its name, unless its ID begins with it: jobs of `wharf sbatch` have numbers as IDs."""
 
 
 class GroupRow(msgspec.Struct, frozen=True):
@@ -145,6 +149,7 @@ def build_job_row(job: JobStub, now_ns: int) -> JobRow:
         key=f"{job.namespace}/{job.id}",
         url=build_link("jobs", job.id, namespace=job.namespace if job.namespace != "default" else ""),
         name=job.id,
+        title=get_listed_name(job.id, job.name),
         namespace=job.namespace,
         type=job.type,
         state=_describe_listed(job, progress),

@@ -134,7 +134,10 @@ def list_selected_groups(job: Job, *, group: str = "", indexes: str = "") -> lis
     if job.is_periodic or job.is_parameterized:
         raise invalid_request(f'job "{job.id}" runs only as its children; name a child')
     if not arrays:
-        raise invalid_request(f'job "{job.id}" has no group with Array')
+        raise invalid_request(
+            f'job "{job.id}" has no group with Array, so it has no elements: `wharf job stop {job.id}` and '
+            f"`wharf job start {job.id}` run all of it again"
+        )
     if group:
         named = [each for each in arrays if each.name == group]
         if not named:

@@ -12,7 +12,7 @@ from wharf.cluster.operations.jobs.arrays import drop_oldest_attempt, find_next_
 from wharf.cluster.operations.jobs.job_needs import require_no_circle
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
 from wharf.cluster.operations.jobs.rerun import MAX_ATTEMPTS
-from wharf.cluster.operations.jobs.runs import find_run
+from wharf.cluster.operations.jobs.runs import find_run, make_unknown_step_refusal
 from wharf.cluster.operations.jobs.versions import MAX_COPIED_JOB_BYTES, make_switched_version, store_version
 from wharf.cluster.operations.run_changes import add_run_attempt, estimate_group_bytes, start_builder
 from wharf.cluster.operations.scaling import sync_policies
@@ -36,7 +36,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_states import StepCauseKind, StepOutcome, StepPhase
 from wharf.contract.model.jobs.steps import Need
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 
 MAX_RUN_ATTEMPTS: Final = 100
 """Attempts of a run. Each read of its state visits all of them."""
@@ -251,7 +251,7 @@ def _select_steps(job: Job, run: RunFacts, named: Sequence[str]) -> dict[str, _S
         raise Refusal(RefusalCode.CONFLICT, f'run "{job.id}" is being canceled: wait for its end')
     for name in named:
         if name not in run.steps:
-            raise not_found(f'run "{job.id}" has no step "{name}"')
+            raise make_unknown_step_refusal(job, name)
     roots = {
         name: "it was selected" if named else RETRIED_REASONS[outcomes[name]]
         for name, record in run.steps.items()

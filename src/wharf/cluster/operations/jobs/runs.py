@@ -1,5 +1,7 @@
 """What users do with a run: cancel it, and answer the gate of a step (record 0308)."""
 
+from typing import Final
+
 import msgspec
 from msgspec.structs import replace
 
@@ -19,6 +21,10 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind, StepPhase, limit_detail_bytes
 from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.languages.suggestions import find_nearest_name
+
+MAX_NAMED_STEPS: Final = 10
+"""Limits the length of an error text: a run may have a thousand steps."""
 
 
 class RunCancellation(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +109,15 @@ def cancel_run(
     return _finish(builder, job, make_evaluation(job, context, EvaluationTrigger.RUN_CANCEL))
 
 
+def make_unknown_step_refusal(job: Job, name: str) -> Refusal:
+    """Return the refusal of a step that a run does not have, with a similar name, or the names of its first steps."""
+    names = [group.name for group in job.groups]
+    nearest = find_nearest_name(name, names)
+    more = ", …" if len(names) > MAX_NAMED_STEPS else ""
+    hint = f'did you mean "{nearest}"?' if nearest else f"its steps are {', '.join(names[:MAX_NAMED_STEPS])}{more}"
+    return not_found(f'run "{job.id}" has no step "{name}"; {hint}')
+
+
 def answer_gate(snapshot: Replica, request: GateAnswer, context: DecisionContext) -> Decision[RunResult]:
     """Return the decision that approves or rejects the gate of a step.
 
@@ -112,7 +127,7 @@ def answer_gate(snapshot: Replica, request: GateAnswer, context: DecisionContext
     run = read_snapshot_run(snapshot, job)
     record = run.steps.get(request.step)
     if record is None:
-        raise not_found(f'run "{job.id}" has no step "{request.step}"')
+        raise make_unknown_step_refusal(job, request.step)
     gate = record.facts.group.gate
     if gate is None:
         raise invalid_request(f'step "{request.step}" of run "{job.id}" has no gate')

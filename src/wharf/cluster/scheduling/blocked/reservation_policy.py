@@ -11,15 +11,24 @@ from typing import Final
 import numpy as np
 
 from wharf.cluster.scheduling.cache import SchedulerCache
-from wharf.cluster.scheduling.capacity.reservation import Reservation, find_largest_waiting_group
+from wharf.cluster.scheduling.capacity.reservation import (
+    Reservation,
+    count_requested_cores,
+    find_largest_waiting_group,
+)
 from wharf.cluster.scheduling.feasibility.distinct import DistinctConstraints, list_placed_siblings
 from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
 from wharf.cluster.scheduling.fleet.columns import Ints
+from wharf.cluster.scheduling.resources.assignment import get_core_mhz, list_usable_cores
+from wharf.cluster.scheduling.resources.devices import has_free_devices, list_device_requests
+from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOBS, NODES, UNFINISHED_ALLOCATIONS_ON_NODE
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.jobs.resources import RequestedDevice
+from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.resource_usage import Usage, get_allocation_usage, get_group_demand
 from wharf.contract.model.times import SECOND
 
@@ -112,10 +121,14 @@ def find_node_to_reserve(
     group = None if job is None else find_largest_waiting_group(job, evaluation)
     if job is None or group is None:
         return ""
-    demand, rows = get_group_demand(group), _find_feasible_rows(snapshot, cache, job, group)
-    for row in _order_by_missing_share(cache, rows, demand):
+    demand, cores = get_group_demand(group), count_requested_cores(group)
+    devices = [request for _, request in list_device_requests(group)]
+    rows = _find_feasible_rows(snapshot, cache, job, group)
+    if cores:
+        rows = _select_rows_with_cores(cache, rows, cores)
+    for row in _order_by_missing_share(cache, rows, demand, cores):
         node = cache.fleet.get_node(row)
-        if node.id not in reserved_node_ids and _can_become_free(snapshot, cache, row, demand):
+        if node.id not in reserved_node_ids and _can_become_free(snapshot, cache, row, demand, cores, devices):
             return node.id
     return ""
 
@@ -126,7 +139,7 @@ def is_reservation_useful(snapshot: Replica, cache: SchedulerCache, reservation:
     row = cache.fleet.row_by_node_id.get(reservation.node_id)
     if node is None or row is None or not node.is_ready_for_placements:
         return False
-    return _can_become_free(snapshot, cache, row, reservation.demand)
+    return _can_become_free(snapshot, cache, row, reservation.demand, reservation.cores, reservation.devices)
 
 
 def _find_feasible_rows(snapshot: Replica, cache: SchedulerCache, job: Job, group: TaskGroup) -> Ints:
@@ -146,24 +159,46 @@ def _find_feasible_rows(snapshot: Replica, cache: SchedulerCache, job: Job, grou
     return rows
 
 
-def _order_by_missing_share(cache: SchedulerCache, rows: Ints, demand: Usage) -> Sequence[int]:
+def _select_rows_with_cores(cache: SchedulerCache, rows: Ints, cores: int) -> Ints:
+    """Return the rows of the nodes that have this many cores, whether or not tasks may reserve all of them."""
+    counts = (_count_cores(cache.fleet.get_node(int(row))) for row in rows)
+    return rows[np.fromiter(counts, dtype=np.int64, count=len(rows)) >= cores]
+
+
+def _count_cores(node: Node) -> int:
+    """Return the number of cores of a node in total. A node reports them in up to three ways."""
+    resources = node.node_resources
+    if resources is None:
+        return 0
+    topology = resources.processors.topology
+    reported = topology.cores if topology is not None else None
+    return max(resources.cpu.total_cpu_cores, len(resources.cpu.reservable_cpu_cores or ()), len(reported or ()))
+
+
+def _order_by_missing_share(cache: SchedulerCache, rows: Ints, demand: Usage, cores: int) -> Sequence[int]:
     """Return the rows of the nodes whose total capacity is enough for the demand, at most `MAX_SCANNED_NODES`.
 
     Nodes that miss the smallest share of the demand come first. Of CPU, memory and disk the largest missing share
-    counts: a node that lacks 100 of 400 requested MHz and no memory or disk misses 0.25.
+    counts: a node that lacks 100 of 400 requested MHz and no memory or disk misses 0.25. The MHz of `cores` whole cores are
+    those of average cores of each node.
     """
     fleet = cache.fleet
+    cpu_demand: Ints = np.full(len(rows), demand.cpu, dtype=np.int64)
+    if cores:
+        core_counts = (max(1, _count_cores(fleet.get_node(int(row)))) for row in rows)
+        cpu_demand += cores * fleet.cpu[rows] // np.fromiter(core_counts, dtype=np.int64, count=len(rows))
     is_large_enough = (
-        (fleet.cpu[rows] >= demand.cpu)
+        (fleet.cpu[rows] >= cpu_demand)
         & (fleet.memory[rows] >= demand.memory_mb)
         & (fleet.disk[rows] >= demand.disk_mb)
     )
-    rows = rows[is_large_enough]
+    rows, cpu_demand = rows[is_large_enough], cpu_demand[is_large_enough]
     if not len(rows):
         return []
-    missing_share = np.zeros(len(rows), dtype=np.float64)
+    missing_cpu = fleet.cpu_used[rows] + cpu_demand - fleet.cpu[rows]
+    missing_share = np.maximum(0.0, missing_cpu / np.maximum(cpu_demand, 1))
+    missing_share[cpu_demand == 0] = 0.0
     for capacity, used, requested in (
-        (fleet.cpu, fleet.cpu_used, demand.cpu),
         (fleet.memory, fleet.memory_used, demand.memory_mb),
         (fleet.disk, fleet.disk_used, demand.disk_mb),
     ):
@@ -173,17 +208,36 @@ def _order_by_missing_share(cache: SchedulerCache, rows: Ints, demand: Usage) ->
     return [int(row) for row in rows[order]]
 
 
-def _can_become_free(snapshot: Replica, cache: SchedulerCache, row: int, demand: Usage) -> bool:
-    """Return whether the demand fits on the node in this row once all finite or stopping allocations there have ended."""
+def _can_become_free(
+    snapshot: Replica,
+    cache: SchedulerCache,
+    row: int,
+    demand: Usage,
+    cores: int,
+    devices: Sequence[RequestedDevice],
+) -> bool:
+    """Return whether the demand, this many whole cores and these devices are free on the node in this row once all finite
+    or stopping allocations there have ended.
+    """
     fleet = cache.fleet
     node = fleet.get_node(row)
-    remaining = Usage.sum_usages(
-        get_allocation_usage(allocation)
+    staying = [
+        allocation
         for allocation in snapshot.list_by_index(UNFINISHED_ALLOCATIONS_ON_NODE, node.id)
         if allocation.is_occupying
         and not allocation.is_server_terminal
         and not _will_end(snapshot, allocation.namespace, allocation.job_id)
-    )
+    ]
+    remaining = Usage.sum_usages(get_allocation_usage(allocation) for allocation in staying)
+    if cores or devices:
+        in_use = ExclusiveResources()
+        for allocation in staying:
+            if allocation.allocated_resources is not None:
+                in_use.add_resources(allocation.allocated_resources)
+        free = [core for core in list_usable_cores(node) if core not in in_use.cores][:cores]
+        if len(free) < cores or not has_free_devices(node, devices, in_use):
+            return False
+        demand += Usage(cpu=sum(get_core_mhz(node, core) for core in free))
     capacity = Usage(int(fleet.cpu[row]), int(fleet.memory[row]), int(fleet.disk[row]))
     return (remaining + demand).fits_in(capacity)
 

@@ -5,9 +5,11 @@ Which node to reserve is decided in `blocked.reservation_policy`.
 
 import msgspec
 
+from wharf.cluster.scheduling.resources.devices import list_device_requests
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.resource_usage import Usage, get_group_demand
 
 
@@ -25,7 +27,11 @@ class Reservation(msgspec.Struct, frozen=True):
     node_id: str
     """The reserved node."""
     demand: Usage
-    """What the largest waiting allocation of the job needs: this much is held on the node."""
+    """What the largest waiting allocation of the job needs, without its cores: this much is held on the node."""
+    cores: int = 0
+    """How many whole cores the allocation needs; they are held too."""
+    devices: tuple[RequestedDevice, ...] = ()
+    """The devices that the allocation needs; they are held too."""
 
 
 def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | None:
@@ -46,11 +52,13 @@ def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | 
         evaluation.priority,
         evaluation.reserved_node_id,
         get_group_demand(group),
+        count_requested_cores(group),
+        tuple(request for _, request in list_device_requests(group)),
     )
 
 
 def find_largest_waiting_group(job: Job, evaluation: Evaluation) -> TaskGroup | None:
-    """Return the group that could not be placed and whose allocations need the most memory, then the most CPU.
+    """Return the group that could not be placed and whose allocations need the most memory, then the most cores and CPU.
 
     The evaluation records which groups could not be placed. Those that wait for a lock are left out. Return `None` if the job
     has none of the others any more.
@@ -63,7 +71,12 @@ def find_largest_waiting_group(job: Job, evaluation: Evaluation) -> TaskGroup | 
     return max(groups, key=_get_demand_key, default=None)
 
 
-def _get_demand_key(group: TaskGroup) -> tuple[int, int, str]:
-    """Return the sort key of a group by what one allocation needs: memory, then CPU, then the group's name."""
+def count_requested_cores(group: TaskGroup) -> int:
+    """Return how many whole cores one allocation of the group reserves, all tasks together."""
+    return sum(task.resources.cores for task in group.tasks or () if task.resources is not None)
+
+
+def _get_demand_key(group: TaskGroup) -> tuple[int, int, int, str]:
+    """Return the sort key of a group by what one allocation needs: memory, cores, CPU, then the group's name."""
     demand = get_group_demand(group)
-    return demand.memory_mb, demand.cpu, group.name
+    return demand.memory_mb, count_requested_cores(group), demand.cpu, group.name

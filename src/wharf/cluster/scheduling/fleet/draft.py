@@ -4,12 +4,15 @@ Stops change nothing here, because an allocation uses its resources until its no
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.fleet.fleet import Fleet
+from wharf.cluster.scheduling.resources.assignment import get_core_mhz, list_usable_cores
+from wharf.cluster.scheduling.resources.devices import list_instances_to_hold
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources, has_exclusive_resources, iter_ports
 from wharf.contract.model.allocations.resources import AllocatedResources
+from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.resource_usage import Usage, get_resources_usage
 
 
@@ -75,11 +78,18 @@ class FleetDraft:
             self.get_exclusive_resources(row, is_for_update=True).add_resources(resources)
             self._port_changes.update((port, row) for _address, port in iter_ports(resources))
 
-    def reserve_capacity(self, row: int, usage: Usage) -> None:
+    def reserve_capacity(self, row: int, usage: Usage, cores: int = 0, devices: Sequence[RequestedDevice] = ()) -> None:
         """Count resources of the row as used, because they are reserved for an allocation of another job.
 
-        The row may then exceed the node's capacity, which excludes all placements on it.
+        The row may then exceed the node's capacity, which excludes all placements on it. Of `cores` whole cores and of
+        `devices`, those that are free now count as used. The MHz of all `cores` count as used.
         """
+        if cores or devices:
+            node, in_use = self.fleet.get_node(row), self.get_exclusive_resources(row, is_for_update=True)
+            usable = list_usable_cores(node)
+            usage += Usage(cpu=sum(get_core_mhz(node, core) for core in usable[:cores]))
+            in_use.cores.update([core for core in usable if core not in in_use.cores][:cores])
+            in_use.devices.update(list_instances_to_hold(node, devices, in_use))
         self._add(row, usage, 1)
 
     def remove_allocation(self, row: int, resources: AllocatedResources) -> None:

@@ -135,7 +135,7 @@ class Placer:
             row = fleet.row_by_node_id.get(reservation.node_id)
             is_for_this_job = (reservation.namespace, reservation.job_id) == (job.namespace, job.id)
             if row is not None and not is_for_this_job and job.priority <= reservation.priority:
-                self._draft.reserve_capacity(row, reservation.demand)
+                self._draft.reserve_capacity(row, reservation.demand, reservation.cores, reservation.devices)
 
     def find_victims(self, request: PlacementRequest) -> tuple[Allocation, ...]:
         """Return the allocations to preempt for this failed request (its victims).

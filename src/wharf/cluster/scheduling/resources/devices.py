@@ -89,7 +89,12 @@ def has_enough_devices(node: Node, requests: Sequence[RequestedDevice]) -> bool:
     It is the same search as that of `assign_devices`, so a node without used devices that passes is never refused later
     (ADR 72).
     """
-    return _choose_groups(node, requests, NOTHING_IN_USE).missing is None
+    return has_free_devices(node, requests, NOTHING_IN_USE)
+
+
+def has_free_devices(node: Node, requests: Sequence[RequestedDevice], in_use: ExclusiveResources) -> bool:
+    """Return whether the node's healthy device instances that are not in use satisfy all requests."""
+    return _choose_groups(node, requests, in_use).missing is None
 
 
 class DeviceShortage(Exception):
@@ -124,6 +129,22 @@ def assign_devices(
             AllocatedDevice(vendor=device.vendor, type=device.type, name=device.name, device_ids=tuple(ids))
         )
     return assigned
+
+
+def list_instances_to_hold(
+    node: Node, requests: Sequence[RequestedDevice], in_use: ExclusiveResources
+) -> list[tuple[DeviceKey, str]]:
+    """Return the free instances that are held on a reserved node for these requests, at most as many as they request.
+
+    They are of the device groups that the requests would be assigned on the node without allocations.
+    """
+    held: dict[tuple[DeviceKey, str], None] = {}
+    groups = _choose_groups(node, requests, NOTHING_IN_USE).groups
+    for request, device in zip(requests, groups, strict=False):  # Without groups, the node cannot take the allocation.
+        key = make_device_key(device)
+        free = [(key, each) for each in _list_free_instances(device, in_use) if (key, each) not in held]
+        held |= dict.fromkeys(free[: request.count])
+    return list(held)
 
 
 class _GroupChoice(NamedTuple):

@@ -130,6 +130,11 @@ def matches_state(job: "JobStub", state: str) -> bool:
     return shown in ENDED_STATES if state == JobState.DEAD else shown == state
 
 
+def get_listed_name(job_id: str, name: str) -> str:
+    """Return the name of a job for lists; empty if its ID begins with it, such as `train-370ed7` for `train`."""
+    return "" if job_id.startswith(name) else name
+
+
 def describe_children(job: "JobStub") -> str:
     """Return the numbers of a job's children, such as `2 running, 40 ended`; empty for a job that has no children."""
     children = job.job_summary.children if job.job_summary else None
