@@ -49,6 +49,8 @@ _MAX_RETRY_DELAY_S: Final = 1.0
 """The longest pause of a candidate while the log is unavailable."""
 _REWRITE_DELAY_S: Final = 1.0
 """How long to wait until a rewritten member record appears in the replica, before it is written again."""
+_MAX_UNREVOKED_LEASES: Final = 8
+"""Leases that are remembered to be revoked later. Each outage of the log leaves one; the oldest expires by itself."""
 
 
 class MemberIdInUse(Exception):
@@ -190,6 +192,8 @@ class Election:
         leader record."""
         self._offer: tuple[int, float] | None = None
         """Version of the record by which this member offered the leadership to another, and when the offer expires."""
+        self._unrevoked_leases: dict[int, Lease] = {}
+        """Released leases that the log could not revoke, because it could not be reached, by id."""
 
     async def campaign(self) -> Leadership:
         """Join the members and wait until this member is elected. Raises `MemberIdInUse`.
@@ -235,6 +239,8 @@ class Election:
                 await self._wait_until_id_is_free()
                 lease = await self._engine.grant_lease(self._ttl_s)
         self._lease = lease
+        # Not before: the record of this member would be deleted with its earlier lease.
+        await self._revoke_remaining_leases()
         return lease
 
     async def maintain_membership(self) -> None:
@@ -420,14 +426,29 @@ class Election:
             return
 
     async def release_lease(self, lease: Lease) -> None:
-        """Stop using a lease and revoke it. A lease that cannot be revoked now expires by itself."""
+        """Stop using a lease and revoke it. A lease that cannot be revoked now is revoked when this member has joined again."""
         if self._lease is lease:
             self._lease = None
         await self._revoke(lease)
 
     async def _revoke(self, lease: Lease) -> None:
-        """Revoke a lease; ignore a log that cannot be reached."""
+        """Revoke a lease. If the log cannot be reached, remember the lease."""
         try:
             await lease.revoke()
         except LogUnavailable:
-            return
+            if self._engine.is_single_server:
+                return  # Nobody else waits for the records of the lease.
+            self._unrevoked_leases.pop(lease.id, None)
+            if len(self._unrevoked_leases) >= _MAX_UNREVOKED_LEASES:
+                del self._unrevoked_leases[next(iter(self._unrevoked_leases))]
+            self._unrevoked_leases[lease.id] = lease
+        else:
+            self._unrevoked_leases.pop(lease.id, None)
+
+    async def _revoke_remaining_leases(self) -> None:
+        """Revoke the leases that could not be revoked when they were released, so that their records do not delay an election.
+
+        etcd without a quorum expires no lease. When it has a quorum again, each lease is valid for its whole time to live.
+        """
+        for lease in tuple(self._unrevoked_leases.values()):
+            await self._revoke(lease)
