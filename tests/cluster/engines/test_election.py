@@ -703,6 +703,26 @@ def test_a_member_joins_as_soon_as_the_log_accepts_writes_again() -> None:
     run_scenario(scenario)
 
 
+def test_a_log_that_rejects_the_election_is_logged_once_in_each_outage(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        for _ in range(2):
+            setup.log.full_reason = "the quota is used up"
+            setup.start_member(member)
+            await asyncio.sleep(3.0)
+            setup.log.full_reason = ""
+            await setup.wait_until(member.leads)
+            assert member.term is not None
+            await member.term.resign()
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+    assert [record.message for record in caplog.records] == [
+        "election failed, will retry reason=the quota is used up"
+    ] * 2
+
+
 def test_a_lease_without_a_member_record_is_renewed_until_it_would_be_unsafe() -> None:
     """Renewals go on while the log is full, so the attempts go on too; once they fail, the member gives up."""
 

@@ -16,6 +16,7 @@ knows. The log must have been written once before a member can campaign.
 
 import asyncio
 import contextlib
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -29,10 +30,13 @@ from wharf.cluster.engines.port import (
     LogEngine,
     LogUnavailable,
     WriteOutcomeUnknown,
+    WriteRejected,
 )
 from wharf.contract.model.log import Cause, CauseKind, Condition
 from wharf.world import World
 from wharf.world.backoff import Backoff
+
+log = logging.getLogger(__name__)
 
 LEADER_TABLE: Final = "leader"
 LEADER_KEY: Final = "leader"
@@ -194,6 +198,8 @@ class Election:
         """Version of the record by which this member offered the leadership to another, and when the offer expires."""
         self._unrevoked_leases: dict[int, Lease] = {}
         """Released leases that the log could not revoke, because it could not be reached, by id."""
+        self._problem = ""
+        """Why the log does not execute the writes of this member; empty if it does. Each problem is logged once."""
 
     async def campaign(self) -> Leadership:
         """Join the members and wait until this member is elected. Raises `MemberIdInUse`.
@@ -206,7 +212,8 @@ class Election:
             try:
                 lease = await self.join()
                 version = await self._try_become_leader(lease)
-            except (LogUnavailable, FollowerBehind):
+            except (LogUnavailable, FollowerBehind) as error:
+                self._record_problem(str(error))
                 await asyncio.sleep(backoff.next_delay_s())
                 continue
             backoff.reset()
@@ -388,7 +395,10 @@ class Election:
         write = EncodedWrite(self._world.new_id(), kind, cause, conditions, (change,), lease.id)
         outcome = await self._engine.commit(write)
         if isinstance(outcome, Committed):
+            self._problem = ""
             return outcome.index
+        if isinstance(outcome, WriteRejected):
+            self._record_problem(outcome.why)
         if not isinstance(outcome, WriteOutcomeUnknown):
             return None
         try:
@@ -398,6 +408,12 @@ class Election:
             # It is unknown whether the record was written. Without its lease it is deleted.
             await self.release_lease(lease)
             raise
+
+    def _record_problem(self, reason: str) -> None:
+        """Log why this member cannot join or lead, once for each outage: attempts are repeated every second."""
+        if not self._problem:
+            log.warning("election failed, will retry reason=%s", reason)
+        self._problem = reason or self._problem
 
     # --- time and change ---
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from wharf.cluster.engines.etcd import messages
 from wharf.cluster.engines.etcd.client import EtcdRefusal, EtcdRefusalReason
-from wharf.cluster.engines.etcd.commit import commit_write, compute_write_limits
+from wharf.cluster.engines.etcd.commit import NO_SPACE_REMEDY, NO_SPACE_TEXT, commit_write, compute_write_limits
 from wharf.cluster.engines.etcd.feed import EtcdFeed
 from wharf.cluster.engines.etcd.history import find_write, list_lease_endings
 from wharf.cluster.engines.etcd.keepalive import KeepaliveLease, LeaseKeepalive
@@ -213,13 +213,12 @@ class EtcdEngine:
         except (LogUnavailable, EtcdRefusal) as error:
             return LogHealth(writable=False, why=str(error), public_why="etcd cannot be used")
         is_full = any(messages.is_out_of_space(alarm) for alarm in alarms)
-        problem = "has used up its quota and accepts no writes (alarm NOSPACE)"
         return LogHealth(
             writable=not is_full,
-            why=f"{self._settings.describe()} {problem}" if is_full else "",
+            why=f"{self._settings.describe()} {NO_SPACE_TEXT}. {NO_SPACE_REMEDY}" if is_full else "",
             size_bytes=int(status.dbSize),
             quota_bytes=self._settings.quota_bytes,
-            public_why=f"etcd {problem}" if is_full else "",
+            public_why=f"etcd {NO_SPACE_TEXT}" if is_full else "",
         )
 
 
