@@ -293,7 +293,9 @@ class Brain:
         except (LogUnavailable, Refusal, TimeoutError):
             return self._build_outage_status()
         replica = self.follower.replica
-        return ServerLogStatus(replica.index, replica.epoch, round(took_s * SECOND), log_health.why)
+        # A log that is nearly full has a reason too, but it still works.
+        problem = "" if log_health.writable else log_health.why
+        return ServerLogStatus(replica.index, replica.epoch, round(took_s * SECOND), problem)
 
     def count_queued_evaluations(self, namespace: str) -> int:
         """Return how many evaluations of the namespace wait for the scheduler."""
