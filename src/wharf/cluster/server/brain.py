@@ -181,7 +181,7 @@ class Brain:
                     await self._lead(leadership)
             finally:
                 self.term.leadership = None
-            log.warning("no longer leader")
+            log.warning("no longer leader reason=%s", leadership.get_end_reason())
 
     async def _wait_for_election_record(self, leadership: Leadership) -> None:
         """Wait until the replica contains the leader record of this election, or the leadership is lost."""
