@@ -142,6 +142,27 @@ def test_the_health_of_a_server_warns_before_the_disk_of_its_log_is_full(tmp_pat
     assert written == 200
 
 
+@pytest.mark.needs("namespaces")
+def test_the_health_of_a_server_warns_that_records_of_its_audit_log_are_lost(tmp_path: Path, disk: Path) -> None:
+    config = SERVER_CONFIG.format(disk=tmp_path) + f'[audit]\nfile = "{disk}/audit.log"\n'
+    (tmp_path / "wharf.toml").write_text(config)
+    with running(tmp_path, "agent", "--config", "wharf.toml") as agent:
+        agent.wait_ready()
+        enough_space = wait_until(lambda: read_server_health(agent), what="the health check replies")
+        fill(disk / "filler")
+
+        def find_warning() -> str:
+            status, message = read_server_health(agent)
+            return message if status == 200 and message != "ok" else ""
+
+        warning = wait_until(find_warning, what="the health warns of the disk")
+
+    assert enough_space == (200, "ok")
+    assert warning == (
+        f"the disk of the audit log in {disk} is full: free some space; records of the audit log are lost until then"
+    )
+
+
 @pytest.mark.faults
 @pytest.mark.needs("namespaces")
 def test_an_agent_killed_on_a_full_disk_starts_for_reading_and_recovers(tmp_path: Path, disk: Path) -> None:

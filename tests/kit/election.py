@@ -20,6 +20,9 @@ class ControlledTerm(Leadership):
     def is_held(self) -> bool:
         return not self._lost_event.is_set()
 
+    def get_end_reason(self) -> str:
+        return "" if self.is_held() else "the test ended the term"
+
     def build_condition(self) -> Condition:
         return Condition(LEADER.name, LEADER.name, self._index)
 

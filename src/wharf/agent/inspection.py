@@ -138,6 +138,7 @@ class AgentInspection:
             node_servers=settings.client.servers,
             node_id=read_own_node_id(self._state_folder()) if settings.client.enabled else "",
             node_folders=(self._state_folder(), self._allocation_folder()) if settings.client.enabled else (),
+            audit_folder=get_audit_path(settings, self._folder).parent if settings.audit.enabled else None,
             enabled_schedulers=settings.server.enabled_schedulers,
             metric_filter=MetricFilter(
                 prefixes=settings.telemetry.prefix_filter,

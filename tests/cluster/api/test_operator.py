@@ -357,6 +357,19 @@ async def test_without_its_store_a_server_names_the_cause_and_no_leader() -> Non
 
 
 @in_virtual_time
+async def test_the_health_of_servers_says_why_the_store_accepts_no_writes() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server("m1")
+        cluster.log.full_reason = "the quota is used up"
+
+        health = await get(server, "/v1/operator/autopilot/health")
+
+        result = json.loads(health.body)
+        assert (health.status, result["FailureTolerance"]) == (429, 0)
+        assert [each["WhyUnhealthy"] for each in result["Servers"]] == ["the quota is used up"]
+
+
+@in_virtual_time
 async def test_the_health_of_a_server_without_its_store_says_since_when_and_why() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")

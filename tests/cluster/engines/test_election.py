@@ -34,6 +34,8 @@ from wharf.world import SimulatedWorld
 
 TTL_S = 9.0
 MARGIN_S = 2.0
+LONG_MARGIN_S = 4.0
+"""Of a leader that stops long before its lease expires, as the lease does after an outage of etcd."""
 
 
 class FollowedView:
@@ -116,7 +118,14 @@ class Member:
     """A server that takes part in elections."""
 
     def __init__(
-        self, name: str, log: MemoryLog, world: SimulatedWorld, *, single_server: bool = False, address: str = ""
+        self,
+        name: str,
+        log: MemoryLog,
+        world: SimulatedWorld,
+        *,
+        single_server: bool = False,
+        address: str = "",
+        margin_s: float = MARGIN_S,
     ) -> None:
         self.member_id = name
         self.address = address
@@ -124,7 +133,7 @@ class Member:
         self.faults = FaultInjector()
         self.engine = MemoryEngine(world, log, faults=self.faults, is_single_server=single_server, timeout_s=1.0)
         self.view = FollowedView(self.engine, name, self.build_member_record())
-        self.election = Election(world, self.engine, self, self.view, ttl_s=TTL_S, margin_s=MARGIN_S)
+        self.election = Election(world, self.engine, self, self.view, ttl_s=TTL_S, margin_s=margin_s)
         self.term: Leadership | None = None
         self.terms: list[Leadership] = []
 
@@ -162,9 +171,11 @@ class ElectionSetup:
         self.log = MemoryLog(self.world)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def add_member(self, name: str, *, single_server: bool = False, address: str = "") -> Member:
+    async def add_member(
+        self, name: str, *, single_server: bool = False, address: str = "", margin_s: float = MARGIN_S
+    ) -> Member:
         world = SimulatedWorld(1, self.loop.time, member=name + address)
-        member = Member(name, self.log, world, single_server=single_server, address=address)
+        member = Member(name, self.log, world, single_server=single_server, address=address, margin_s=margin_s)
         await member.engine.open()
         self._tasks.append(world.start_task(member.view.follow(), name=f"replica of {name}"))
         return member
@@ -692,6 +703,26 @@ def test_a_member_joins_as_soon_as_the_log_accepts_writes_again() -> None:
     run_scenario(scenario)
 
 
+def test_a_log_that_rejects_the_election_is_logged_once_in_each_outage(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        (member,) = await setup.bootstrap("one")
+        for _ in range(2):
+            setup.log.full_reason = "the quota is used up"
+            setup.start_member(member)
+            await asyncio.sleep(3.0)
+            setup.log.full_reason = ""
+            await setup.wait_until(member.leads)
+            assert member.term is not None
+            await member.term.resign()
+        await setup.close(member)
+
+    run_scenario(scenario)
+
+    assert [record.message for record in caplog.records] == [
+        "election failed, will retry reason=the quota is used up"
+    ] * 2
+
+
 def test_a_lease_without_a_member_record_is_renewed_until_it_would_be_unsafe() -> None:
     """Renewals go on while the log is full, so the attempts go on too; once they fail, the member gives up."""
 
@@ -750,6 +781,29 @@ def test_a_write_of_the_election_whose_outcome_stays_unknown_gives_up_the_lease(
         assert not term.is_held()
         await setup.wait_until(lambda: member.view.get_leader_version() == 0, within_s=1.0)
         await setup.close(member)
+
+    run_scenario(scenario)
+
+
+def test_a_former_leader_revokes_its_lease_as_soon_as_the_log_returns() -> None:
+    async def scenario(setup: ElectionSetup) -> None:
+        first, second = [await setup.add_member(name, margin_s=LONG_MARGIN_S) for name in ("one", "two")]
+        await commit(first.engine, put("founded"))
+        setup.start_member(first)
+        await setup.wait_until(first.leads)
+        setup.start_member(second)
+        await asyncio.sleep(1.0)
+        for member in (first, second):
+            member.faults.disconnect()
+        ended_s = await setup.wait_until(lambda: not first.leads())
+        await asyncio.sleep(1.5)  # The lease could not be revoked when the term ended.
+        for member in (first, second):
+            member.faults.reconnect()
+
+        led_s = await setup.wait_until(lambda: first.leads() or second.leads())
+
+        assert led_s - ended_s < LONG_MARGIN_S - 1.0
+        await setup.close(first, second)
 
     run_scenario(scenario)
 

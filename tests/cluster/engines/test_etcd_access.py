@@ -1,5 +1,6 @@
 """etcd with TLS, and etcd that requires a user and a password."""
 
+import asyncio
 import datetime
 import ipaddress
 import os
@@ -66,6 +67,15 @@ class Authority:
         return cert_file, key_file
 
 
+async def has_contact(engine: EtcdEngine) -> bool:
+    """Return whether etcd replies to the engine."""
+    try:
+        await engine.barrier()
+    except LogUnavailable:
+        return False
+    return True
+
+
 async def test_an_etcd_that_requires_certificates_accepts_only_the_configured_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert_file, key_file = authority.issue("server")
@@ -108,6 +118,36 @@ async def test_an_etcd_that_requires_certificates_accepts_only_the_configured_on
             settings = EtcdSettings(endpoints=etcd.endpoints, tls=wrong_tls, dial_timeout_s=0.5, request_timeout_s=0.5)
             with pytest.raises(expected, match=message):
                 await EtcdEngine(settings, RealWorld()).open()
+
+
+async def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert_file, key_file = authority.issue("server")
+    client_cert, client_key = authority.issue("wharf")
+    options = [
+        f"--cert-file={cert_file}",
+        f"--key-file={key_file}",
+        f"--trusted-ca-file={authority.ca_file}",
+        "--client-cert-auth",
+    ]
+    with running_etcd(tmp_path / "etcd", options=options) as etcd:
+        tls = EtcdTls(ca_file=authority.ca_file, cert_file=client_cert, key_file=client_key)
+        engine = EtcdEngine(EtcdSettings(endpoints=etcd.endpoints, tls=tls), RealWorld())
+        await engine.open()
+        await commit(engine, put("a"))
+        etcd.kill()
+        renewed = Authority(tmp_path)  # Replaces the files, so that etcd rejects the earlier certificate.
+        renewed.issue("server")
+        renewed.issue("wharf")
+        await asyncio.to_thread(etcd.start)
+
+        async with asyncio.timeout(30.0):
+            while not await has_contact(engine):  # Each attempt waits for the dial timeout.
+                pass
+        await commit(engine, put("b"))
+
+        assert await records(engine) == {("jobs", "a"): b"data", ("jobs", "b"): b"data"}
+        await engine.close()
 
 
 async def test_tls_to_an_etcd_without_tls_is_named_as_the_cause(tmp_path: Path) -> None:

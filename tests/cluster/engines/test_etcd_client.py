@@ -533,3 +533,14 @@ def test_the_validity_of_a_lease_counts_from_the_sending_of_its_renewal() -> Non
     assert (lease.get_valid_until_s(), lease.due_s) == (110.0, 106.0)
     lease.has_ended = True
     assert lease.get_valid_until_s() == float("-inf")
+
+
+async def test_renewals_that_fail_repeatedly_are_logged_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    async with members() as (member,), keepalive_of(member) as keepalive:
+        member.answers = [(Status.UNAVAILABLE, "no leader")] * 3
+        lease = make_lease(ttl_s=2.0)
+        keepalive.add(lease)
+        await wait_renewed(lease)
+
+        reasons = [record.message for record in caplog.records if record.message.startswith("lease not renewed")]
+        assert reasons == [f"lease not renewed, will retry reason=etcd at {member.endpoint} failed: no leader"]

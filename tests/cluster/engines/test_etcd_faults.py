@@ -1,6 +1,7 @@
 """Short fault tests of etcd: killed, compacted, restored and full. The long tests are in `tests/faults`."""
 
 import asyncio
+import re
 import signal
 import sys
 import time
@@ -50,14 +51,18 @@ def three_members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdClus
 
 
 @asynccontextmanager
-async def open_engines(cluster: EtcdCluster, count: int, *, prefix: str = "/wharf") -> AsyncIterator[list[EtcdEngine]]:
+async def open_engines(
+    cluster: EtcdCluster, count: int, *, prefix: str = "/wharf", quota_bytes: int = 2**31
+) -> AsyncIterator[list[EtcdEngine]]:
     """Open engines, each with a different preferred member."""
     opened: list[EtcdEngine] = []
     try:
         for number in range(count):
             offset = number % len(cluster.endpoints)
             endpoints = (*cluster.endpoints[offset:], *cluster.endpoints[:offset])
-            settings = EtcdSettings(endpoints=endpoints, prefix=prefix, request_timeout_s=3.0, dial_timeout_s=1.0)
+            settings = EtcdSettings(
+                endpoints=endpoints, prefix=prefix, request_timeout_s=3.0, dial_timeout_s=1.0, quota_bytes=quota_bytes
+            )
             engine = EtcdEngine(settings, RealWorld())
             await engine.open()
             opened.append(engine)
@@ -285,6 +290,24 @@ async def test_a_restored_etcd_is_detected_even_if_its_index_exceeds_that_of_the
         assert rows["jobs", "a"][1] == b"19"
         assert position.epoch == 1
         assert rows["jobs", "a"][0] > lost_index
+
+
+async def test_the_health_of_an_etcd_that_is_nearly_full_warns(tmp_path: Path) -> None:
+    quota_bytes = 4 * 1024 * 1024
+    with running_etcd(tmp_path / "etcd", options=[f"--quota-backend-bytes={quota_bytes}"]) as etcd:
+        async with open_engines(etcd, 1, quota_bytes=quota_bytes) as (engine,):
+            await commit(engine, put("a"))
+            empty = await engine.read_health()
+            nearly_full = empty
+            while not nearly_full.why:
+                await commit(engine, put("big", bytes(100_000)))
+                nearly_full = await engine.read_health()
+
+        assert (empty.writable, empty.why, empty.public_why) == (True, "", "")
+        assert nearly_full.writable
+        assert re.fullmatch(r"etcd has used [89]\d % of its quota of 4,194,304 bytes", nearly_full.public_why)
+        assert nearly_full.why.startswith(f"etcd at {etcd.endpoints[0]} has used ")
+        assert "Before it refuses writes, defragment it (etcdctl defrag), or raise " in nearly_full.why
 
 
 async def test_an_etcd_without_space_refuses_writes_and_serves_reads(tmp_path: Path) -> None:

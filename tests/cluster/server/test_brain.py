@@ -12,7 +12,14 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.settings import USUAL_HEARTBEATS
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
-from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, Fault, LoseReplyFault, RefuseFault
+from wharf.cluster.engines.memory.faults import (
+    DelayFault,
+    EngineOperation,
+    Fault,
+    LoseReplyFault,
+    LoseRequestFault,
+    RefuseFault,
+)
 from wharf.cluster.engines.memory.log import MemoryLogCopy
 from wharf.cluster.engines.port import WriteConflict, WriteLimits
 from wharf.cluster.operations.decision import Decision
@@ -22,6 +29,8 @@ from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.scheduler import plan_evaluation
 from wharf.cluster.server.leader import loop, planner
+from wharf.cluster.server.log.writer import LOST_LOG_CODES
+from wharf.cluster.server.rpc.socket import REPLY_TIMEOUT_S
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
@@ -950,6 +959,27 @@ async def test_a_report_of_a_batch_is_answered_after_a_log_outage() -> None:
         await asyncio.gather(*result)
 
         assert count_running(server) == 3
+
+
+@in_virtual_time
+async def test_writes_that_wait_for_the_leader_fail_together_if_the_log_does_not_reply() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        put = NAMESPACES.build_put(Namespace(name="other"))
+
+        def store_namespace(_: Replica, __: DecisionContext) -> Decision[int]:
+            return Decision(Write("stored", CAUSE, [put]), lambda index: index)
+
+        server.faults.choose_fault = lambda _: LoseRequestFault()
+        began_s = now_s()
+        writes = [server.world.start_task(server.brain.term.execute(store_namespace), name="write") for _ in range(20)]
+
+        results = await asyncio.gather(*writes, return_exceptions=True)
+
+        codes = [each.code for each in results if isinstance(each, Refusal)]
+        assert len(codes) == 20
+        assert set(codes) <= LOST_LOG_CODES
+        assert now_s() - began_s < REPLY_TIMEOUT_S
 
 
 @in_virtual_time

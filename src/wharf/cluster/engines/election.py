@@ -16,6 +16,7 @@ knows. The log must have been written once before a member can campaign.
 
 import asyncio
 import contextlib
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -29,10 +30,13 @@ from wharf.cluster.engines.port import (
     LogEngine,
     LogUnavailable,
     WriteOutcomeUnknown,
+    WriteRejected,
 )
 from wharf.contract.model.log import Cause, CauseKind, Condition
 from wharf.world import World
 from wharf.world.backoff import Backoff
+
+log = logging.getLogger(__name__)
 
 LEADER_TABLE: Final = "leader"
 LEADER_KEY: Final = "leader"
@@ -49,6 +53,8 @@ _MAX_RETRY_DELAY_S: Final = 1.0
 """The longest pause of a candidate while the log is unavailable."""
 _REWRITE_DELAY_S: Final = 1.0
 """How long to wait until a rewritten member record appears in the replica, before it is written again."""
+_MAX_UNREVOKED_LEASES: Final = 8
+"""Leases that are remembered to be revoked later. Each outage of the log leaves one; the oldest expires by itself."""
 
 
 class MemberIdInUse(Exception):
@@ -190,6 +196,10 @@ class Election:
         leader record."""
         self._offer: tuple[int, float] | None = None
         """Version of the record by which this member offered the leadership to another, and when the offer expires."""
+        self._unrevoked_leases: dict[int, Lease] = {}
+        """Released leases that the log could not revoke, because it could not be reached, by id."""
+        self._problem = ""
+        """Why the log does not execute the writes of this member; empty if it does. Each problem is logged once."""
 
     async def campaign(self) -> Leadership:
         """Join the members and wait until this member is elected. Raises `MemberIdInUse`.
@@ -202,7 +212,8 @@ class Election:
             try:
                 lease = await self.join()
                 version = await self._try_become_leader(lease)
-            except (LogUnavailable, FollowerBehind):
+            except (LogUnavailable, FollowerBehind) as error:
+                self._record_problem(str(error))
                 await asyncio.sleep(backoff.next_delay_s())
                 continue
             backoff.reset()
@@ -235,6 +246,8 @@ class Election:
                 await self._wait_until_id_is_free()
                 lease = await self._engine.grant_lease(self._ttl_s)
         self._lease = lease
+        # Not before: the record of this member would be deleted with its earlier lease.
+        await self._revoke_remaining_leases()
         return lease
 
     async def maintain_membership(self) -> None:
@@ -382,7 +395,10 @@ class Election:
         write = EncodedWrite(self._world.new_id(), kind, cause, conditions, (change,), lease.id)
         outcome = await self._engine.commit(write)
         if isinstance(outcome, Committed):
+            self._problem = ""
             return outcome.index
+        if isinstance(outcome, WriteRejected):
+            self._record_problem(outcome.why)
         if not isinstance(outcome, WriteOutcomeUnknown):
             return None
         try:
@@ -392,6 +408,12 @@ class Election:
             # It is unknown whether the record was written. Without its lease it is deleted.
             await self.release_lease(lease)
             raise
+
+    def _record_problem(self, reason: str) -> None:
+        """Log why this member cannot join or lead, once for each outage: attempts are repeated every second."""
+        if not self._problem:
+            log.warning("election failed, will retry reason=%s", reason)
+        self._problem = reason or self._problem
 
     # --- time and change ---
 
@@ -420,14 +442,29 @@ class Election:
             return
 
     async def release_lease(self, lease: Lease) -> None:
-        """Stop using a lease and revoke it. A lease that cannot be revoked now expires by itself."""
+        """Stop using a lease and revoke it. A lease that cannot be revoked now is revoked when this member has joined again."""
         if self._lease is lease:
             self._lease = None
         await self._revoke(lease)
 
     async def _revoke(self, lease: Lease) -> None:
-        """Revoke a lease; ignore a log that cannot be reached."""
+        """Revoke a lease. If the log cannot be reached, remember the lease."""
         try:
             await lease.revoke()
         except LogUnavailable:
-            return
+            if self._engine.is_single_server:
+                return  # Nobody else waits for the records of the lease.
+            self._unrevoked_leases.pop(lease.id, None)
+            if len(self._unrevoked_leases) >= _MAX_UNREVOKED_LEASES:
+                del self._unrevoked_leases[next(iter(self._unrevoked_leases))]
+            self._unrevoked_leases[lease.id] = lease
+        else:
+            self._unrevoked_leases.pop(lease.id, None)
+
+    async def _revoke_remaining_leases(self) -> None:
+        """Revoke the leases that could not be revoked when they were released, so that their records do not delay an election.
+
+        etcd without a quorum expires no lease. When it has a quorum again, each lease is valid for its whole time to live.
+        """
+        for lease in tuple(self._unrevoked_leases.values()):
+            await self._revoke(lease)

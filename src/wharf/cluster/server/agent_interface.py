@@ -46,6 +46,8 @@ class AgentInfo(msgspec.Struct, frozen=True):
     """The id of the agent's own node; empty if it has none or the id is not known yet."""
     node_folders: Sequence[Path] = ()
     """The folders of the agent's own node: its state and its allocations."""
+    audit_folder: Path | None = None
+    """The folder of the audit log; `None` if there is none."""
     enabled_schedulers: Sequence[str] = ()
     metric_filter: MetricFilter = MetricFilter()
 

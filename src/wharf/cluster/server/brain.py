@@ -82,6 +82,7 @@ class Brain:
     ) -> None:
         self.world = world
         self.follower = follower
+        self._engine = engine
         self.reader = Reader(world, engine, follower)
         """Measures the contact with the log, for the status of this server."""
         self._election = election
@@ -180,7 +181,7 @@ class Brain:
                     await self._lead(leadership)
             finally:
                 self.term.leadership = None
-            log.warning("no longer leader")
+            log.warning("no longer leader reason=%s", leadership.get_end_reason())
 
     async def _wait_for_election_record(self, leadership: Leadership) -> None:
         """Wait until the replica contains the leader record of this election, or the leadership is lost."""
@@ -277,7 +278,8 @@ class Brain:
     async def measure_status(self) -> ServerLogStatus:
         """Return this server's log position and how long the log took to reply.
 
-        If it does not reply in time: the time since the last contact, and since when and why it does not reply.
+        If it does not reply in time: the time since the last contact, and since when and why it does not reply. If it
+        accepts no writes: why not.
         """
         began_s = self.world.monotonic_s()
         try:
@@ -286,10 +288,14 @@ class Brain:
                 if index is None:
                     return self._build_outage_status()
                 await self.follower.wait_until_applied(index)
-        except (Refusal, TimeoutError):
+                took_s = self.world.monotonic_s() - began_s
+                log_health = await self._engine.read_health()
+        except (LogUnavailable, Refusal, TimeoutError):
             return self._build_outage_status()
-        took_s, replica = self.world.monotonic_s() - began_s, self.follower.replica
-        return ServerLogStatus(replica.index, replica.epoch, round(took_s * SECOND))
+        replica = self.follower.replica
+        # A log that is nearly full has a reason too, but it still works.
+        problem = "" if log_health.writable else log_health.why
+        return ServerLogStatus(replica.index, replica.epoch, round(took_s * SECOND), problem)
 
     def count_queued_evaluations(self, namespace: str) -> int:
         """Return how many evaluations of the namespace wait for the scheduler."""

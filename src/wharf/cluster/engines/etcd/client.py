@@ -8,7 +8,7 @@ import asyncio
 import enum
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import grpc  # type: ignore[import-untyped]  # gRPC carries no types; its errors and channels stay in this module.
 from aetcd.rpc import rpc_pb2_grpc as stubs  # type: ignore[import-untyped]  # Generated code without types.
@@ -124,8 +124,16 @@ _MAX_RETRY_DELAY_S: Final = 0.5
 REQUIRE_LEADER_METADATA: Final = ("hasleader", "true")
 
 
-def load_credentials(settings: EtcdSettings) -> ProtobufMessage | None:
-    """Read the TLS files and return the channel credentials; None without TLS. Raises `LogMisconfigured`."""
+class TlsFiles(NamedTuple):
+    """The content of the TLS files for etcd."""
+
+    ca: bytes | None
+    key: bytes | None
+    cert: bytes | None
+
+
+def read_tls_files(settings: EtcdSettings) -> TlsFiles | None:
+    """Read the TLS files; `None` without TLS. Raises `LogMisconfigured`."""
     if settings.tls is None:
         return None
 
@@ -137,15 +145,27 @@ def load_credentials(settings: EtcdSettings) -> ProtobufMessage | None:
         except OSError as error:
             raise LogMisconfigured(f"the TLS file {file} for etcd cannot be read: {error.strerror}") from error
 
-    return grpc.ssl_channel_credentials(
+    return TlsFiles(
         read_file(settings.tls.ca_file), read_file(settings.tls.key_file), read_file(settings.tls.cert_file)
     )
+
+
+def build_credentials(files: TlsFiles | None) -> ProtobufMessage | None:
+    """Return the channel credentials; `None` without TLS."""
+    return None if files is None else grpc.ssl_channel_credentials(files.ca, files.key, files.cert)
+
+
+def load_credentials(settings: EtcdSettings) -> ProtobufMessage | None:
+    """Read the TLS files and return the channel credentials; None without TLS. Raises `LogMisconfigured`."""
+    return build_credentials(read_tls_files(settings))
 
 
 class EtcdChannel:
     """The connection to one etcd member, with the calls that this package uses."""
 
-    def __init__(self, endpoint: str, credentials: ProtobufMessage | None, *, position: int = 0) -> None:
+    def __init__(self, endpoint: str, tls_files: TlsFiles | None, *, position: int = 0) -> None:
+        credentials = build_credentials(tls_files)
+        self.tls_files = tls_files
         self.position = position  # Among the configured endpoints.
         self.endpoint = endpoint
         self.raft_term = 0
@@ -188,9 +208,9 @@ class EtcdClient:
         self.is_closed = True
 
     def open(self) -> None:
-        credentials = load_credentials(self._settings)
+        tls_files = read_tls_files(self._settings)
         self._channels = [
-            EtcdChannel(endpoint, credentials, position=position)
+            EtcdChannel(endpoint, tls_files, position=position)
             for position, endpoint in enumerate(self._settings.endpoints)
         ]
         self._has_token = False
@@ -216,7 +236,10 @@ class EtcdClient:
             if self.is_closed:
                 break
             channel = self._channels[self._members.current]
-            if channel.is_ready() or await self._dial(channel):
+            is_connected = channel.is_ready() or await self._dial(channel)
+            if not is_connected and (renewed := await self._renew_channel(channel)) is not None:
+                channel, is_connected = renewed, await self._dial(renewed)
+            if is_connected:
                 if self._settings.user and not self._has_token:
                     await self._authenticate(channel)
                 return channel
@@ -228,6 +251,26 @@ class EtcdClient:
             kind = LogMisconfigured if self._tls_diagnosis.is_lasting else LogUnavailable
             raise kind(f"{self._settings.describe()} cannot be used: {tls_problem}")
         raise LogUnavailable(f"{self._settings.describe()} cannot be reached; is it running, and is the address right?")
+
+    async def _renew_channel(self, channel: EtcdChannel) -> EtcdChannel | None:
+        """Return a new channel to the same member if the TLS files were replaced since it was created, else `None`.
+
+        gRPC reads certificates once for each channel. Without a new one, renewed certificates would need a restart.
+        """
+        if channel.tls_files is None:
+            return None
+        try:
+            tls_files = await asyncio.to_thread(read_tls_files, self._settings)
+        except LogMisconfigured:
+            return None  # They are being replaced. `TlsDiagnosis` reports what stays wrong.
+        if self.is_closed or tls_files == channel.tls_files:
+            return None
+        current = self._channels[channel.position]
+        if current is not channel:
+            return current  # Another call has replaced it.
+        renewed = self._channels[channel.position] = EtcdChannel(channel.endpoint, tls_files, position=channel.position)
+        await channel.channel.close()
+        return renewed
 
     async def _dial(self, channel: EtcdChannel) -> bool:
         """Connect to a member. Returns False when it does not connect within the dial timeout."""

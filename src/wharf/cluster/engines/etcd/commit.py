@@ -38,6 +38,10 @@ from wharf.contract.model.log import Condition
 _OWN_OPS: Final = 16
 # Space for keys, conditions and marks besides the records' bytes.
 _OWN_BYTES: Final = 172_864
+NO_SPACE_TEXT: Final = "has used up its quota and accepts no writes (alarm NOSPACE)"
+NO_SPACE_REMEDY: Final = (
+    "Compact and defragment it or raise --quota-backend-bytes, then disarm the alarm: etcdctl alarm disarm"
+)
 _MAX_ATTEMPTS: Final = 10
 
 
@@ -164,10 +168,7 @@ def _describe_refusal(error: EtcdRefusal, settings: EtcdSettings) -> str:
     """Return the refusal as a sentence for operators."""
     match error.reason:
         case EtcdRefusalReason.NO_SPACE:
-            return (
-                f"{settings.describe()} has used up its quota and accepts no writes (alarm NOSPACE); reads still work. "
-                "Compact and defragment it or raise --quota-backend-bytes, then disarm the alarm: etcdctl alarm disarm"
-            )
+            return f"{settings.describe()} {NO_SPACE_TEXT}; reads still work. {NO_SPACE_REMEDY}"
         case EtcdRefusalReason.LEASE_ENDED:
             return "the lease of this write has ended"
         case _:

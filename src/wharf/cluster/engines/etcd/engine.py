@@ -11,7 +11,7 @@ from typing import Final
 
 from wharf.cluster.engines.etcd import messages
 from wharf.cluster.engines.etcd.client import EtcdRefusal, EtcdRefusalReason
-from wharf.cluster.engines.etcd.commit import commit_write, compute_write_limits
+from wharf.cluster.engines.etcd.commit import NO_SPACE_REMEDY, NO_SPACE_TEXT, commit_write, compute_write_limits
 from wharf.cluster.engines.etcd.feed import EtcdFeed
 from wharf.cluster.engines.etcd.history import find_write, list_lease_endings
 from wharf.cluster.engines.etcd.keepalive import KeepaliveLease, LeaseKeepalive
@@ -34,6 +34,11 @@ from wharf.cluster.engines.port import (
 from wharf.world import World
 from wharf.world.tasks import cancel_tasks
 
+NEARLY_FULL_SHARE: Final = 0.8
+"""From this share of its quota on, the health of a server warns. etcd counts the size of its file, which only grows."""
+NEARLY_FULL_REMEDY: Final = (
+    "Before it refuses writes, defragment it (etcdctl defrag), or raise --quota-backend-bytes and state.etcd.quota"
+)
 _CONTACT_INTERVAL_S: Final = 1.0
 """How often an idle engine checks that the log can be reached."""
 
@@ -213,14 +218,23 @@ class EtcdEngine:
         except (LogUnavailable, EtcdRefusal) as error:
             return LogHealth(writable=False, why=str(error), public_why="etcd cannot be used")
         is_full = any(messages.is_out_of_space(alarm) for alarm in alarms)
-        problem = "has used up its quota and accepts no writes (alarm NOSPACE)"
+        size_bytes, quota_bytes = int(status.dbSize), self._settings.quota_bytes
+        problem = NO_SPACE_TEXT if is_full else _describe_used_quota(size_bytes, quota_bytes)
+        remedy = NO_SPACE_REMEDY if is_full else NEARLY_FULL_REMEDY
         return LogHealth(
             writable=not is_full,
-            why=f"{self._settings.describe()} {problem}" if is_full else "",
-            size_bytes=int(status.dbSize),
-            quota_bytes=self._settings.quota_bytes,
-            public_why=f"etcd {problem}" if is_full else "",
+            why=f"{self._settings.describe()} {problem}. {remedy}" if problem else "",
+            size_bytes=size_bytes,
+            quota_bytes=quota_bytes,
+            public_why=f"etcd {problem}" if problem else "",
         )
+
+
+def _describe_used_quota(size_bytes: int, quota_bytes: int) -> str:
+    """Return how much of the quota etcd has used, if it is nearly used up; else an empty text."""
+    if size_bytes < quota_bytes * NEARLY_FULL_SHARE:
+        return ""
+    return f"has used {size_bytes * 100 // quota_bytes} % of its quota of {quota_bytes:,} bytes"
 
 
 class EtcdLease:

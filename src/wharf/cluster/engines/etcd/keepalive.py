@@ -4,6 +4,7 @@ The thread never waits for the event loop, because a long computation on the loo
 thread knows leases and clocks only; it never reads or writes records.
 """
 
+import logging
 import threading
 from typing import Final
 
@@ -21,11 +22,16 @@ from wharf.cluster.engines.etcd.messages import ProtobufMessage
 from wharf.cluster.engines.etcd.settings import EtcdSettings
 from wharf.world import World
 
+log = logging.getLogger(__name__)
+
 EXPIRED_FOREVER_S: Final = float("-inf")
 """The validity end of a lease that has ended, in monotonic seconds: earlier than any time."""
 
 RENEWAL_SHARE: Final = 1 / 3
 """A lease is renewed after this share of its time to live, so that two more attempts fit before it expires."""
+
+FAILURES_UNTIL_LOGGED: Final = 2
+"""A single failure is usual when a member ends: the next attempt is at another member."""
 
 
 class KeepaliveLease:
@@ -58,6 +64,8 @@ class LeaseKeepalive:
         self._changed = threading.Event()
         self._stopped = False
         self._current = 0
+        self._failures = 0
+        """Failed attempts since the last renewal."""
         self._channel: ProtobufMessage | None = None
         self._metadata: tuple[tuple[str, str], ...] | None = None
         self._thread: threading.Thread | None = None
@@ -106,13 +114,22 @@ class LeaseKeepalive:
             reply = next(call)
             call.cancel()
         except (grpc.RpcError, StopIteration) as error:
+            self._log_failure(error)
             self._on_failure(error)
             lease.due_s = self._world.monotonic_s() + lease.ttl_s / 10
             return
+        self._failures = 0
         if reply.TTL > 0:
             lease.record_renewal(sent_s=sent_s, ttl_s=float(reply.TTL))
         else:
             lease.has_ended = True
+
+    def _log_failure(self, error: Exception) -> None:
+        """Log why leases are not renewed, once until a renewal succeeds."""
+        self._failures += 1
+        if self._failures == FAILURES_UNTIL_LOGGED:
+            details = error.details() if isinstance(error, grpc.RpcError) else "the member ended the call"
+            log.warning("lease not renewed, will retry reason=%s", f"{self._settings.describe()} failed: {details}")
 
     def _connect(self, timeout_s: float) -> ProtobufMessage:
         """Return a channel to the current member, logged in if a user is configured."""

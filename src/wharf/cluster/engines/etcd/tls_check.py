@@ -27,6 +27,8 @@ _CLIENT_CERTIFICATE_REASONS: Final = (
     "CERTIFICATE_EXPIRED",
 )
 """OpenSSL's reasons for a client certificate that the server rejected."""
+_VALIDITY_ERRORS: Final = (9, 10)
+"""OpenSSL's numbers for a certificate that is not valid yet, or has ended."""
 _ALERT: Final = "ALERT"
 """A part of OpenSSL's reasons for alerts, which only a program with TLS sends."""
 
@@ -93,11 +95,16 @@ async def _find_wrong_tls(endpoint: str, tls: EtcdTls) -> str:
     try:
         await _shake_hands(endpoint, context)
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _VALIDITY_ERRORS:
+            return f"its certificate is not accepted ({error.verify_message}): renew the certificate of etcd"
         return f"its certificate is not accepted ({error.verify_message}): check state.etcd.tls.ca_file and the address"
     except (ssl.SSLError, ConnectionError) as error:
         reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
         if any(mark in reason for mark in _CLIENT_CERTIFICATE_REASONS):
-            return "it does not accept our certificate: check state.etcd.tls.cert_file and key_file"
+            return (
+                "it does not accept our certificate: check state.etcd.tls.cert_file and key_file, "
+                "and whether the certificate has ended"
+            )
         if _ALERT not in reason and await _speaks_without_tls(endpoint):
             return "it has no TLS: remove the table state.etcd.tls, or start etcd with a certificate"
     return ""

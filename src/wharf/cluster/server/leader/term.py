@@ -6,7 +6,7 @@ Every write of the leader goes through `LeaderTerm`. It adds a condition on the 
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -16,11 +16,11 @@ from wharf.cluster.engines.port import Committed, WriteConflict, WriteLimits
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.derived_state import add_derived_changes
 from wharf.cluster.server.log.follower import Follower
-from wharf.cluster.server.log.writer import Writer
+from wharf.cluster.server.log.writer import LOST_LOG_CODES, NOTHING_WRITTEN_TEXT, Writer
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import LEADER
 from wharf.contract.model.log import Write
-from wharf.contract.model.refusal import Refusal, no_leader
+from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
 from wharf.contract.model.state_machines.machine import InvalidTransition
 from wharf.contract.model.times import DecisionContext
 
@@ -44,6 +44,8 @@ class LeaderTerm:
         self.write_lock = asyncio.Lock()
         """Held while a write is decided and committed. The leader's writes change the same statuses and summaries, so
         concurrent ones would only conflict with each other."""
+        self._newest_failure: Refusal | None = None
+        """Why the log did not execute the newest write that failed, for the writes that waited for it."""
         self._limits = limits
         self._follower = follower
         self._writer = writer
@@ -86,21 +88,25 @@ class LeaderTerm:
         `build_leader_write`.
         """
         assert self.write_lock.locked(), "the caller must hold write_lock"
-        outcome = await self._writer.commit(self.build_leader_write(write, is_derived=is_derived), meanwhile=meanwhile)
-        if isinstance(outcome, Committed):
-            await self._follower.wait_until_applied(outcome.index)
-        else:
-            await self._writer.catch_up()
-        return outcome
+        with self._recording_failures():
+            outcome = await self._writer.commit(
+                self.build_leader_write(write, is_derived=is_derived), meanwhile=meanwhile
+            )
+            if isinstance(outcome, Committed):
+                await self._follower.wait_until_applied(outcome.index)
+            else:
+                await self._writer.catch_up()
+            return outcome
 
     async def execute(
         self, operation: Callable[[Replica, DecisionContext], Decision[T]], *, is_long: bool = False
     ) -> T:
         """Run an operation, commit its decision as leader with the derived changes, and return its reply.
 
-        Holds the write lock meanwhile. `is_long`: see `execute_if_due`. Raises `Refusal` if this server does not lead.
+        Holds the write lock meanwhile. `is_long`: see `execute_if_due`. Raises `Refusal` if this server does not lead, or
+        if the log did not reply to a write for which this one has waited.
         """
-        async with self.write_lock:
+        async with self._hold_write_lock():
             first_decision: Decision[T] | None = None
             if is_long and self.is_leading:
                 # A refusal counts only after a barrier. `Writer.execute` decides again after one.
@@ -129,7 +135,7 @@ class LeaderTerm:
         the duty again. `is_long`: the operation runs on the thread for long computations, while the replica does not
         change. Like any other, its decision has conditions on the records that it relies on.
         """
-        async with self.write_lock:
+        async with self._hold_write_lock():
             current_decision: Decision[T] | None = None
             try:
                 if is_long:
@@ -154,3 +160,29 @@ class LeaderTerm:
                 )
 
             return await self._writer.execute(as_leader)
+
+    @contextlib.asynccontextmanager
+    async def _hold_write_lock(self) -> AsyncIterator[None]:
+        """Hold the write lock.
+
+        Raises `Refusal` if the log did not execute a write for which this one has waited: all that wait find that out
+        together. One after the other, each would wait for the log, and a caller would get no reply in time.
+        """
+        earlier_failure = self._newest_failure
+        async with self.write_lock:
+            if self._newest_failure is not None and self._newest_failure is not earlier_failure:
+                raise Refusal(self._newest_failure.code, self._newest_failure.text)
+            with self._recording_failures():
+                yield
+
+    @contextlib.contextmanager
+    def _recording_failures(self) -> Iterator[None]:
+        """Record why the log did not execute a write, for the writes that wait."""
+        try:
+            yield
+        except Refusal as refusal:
+            if refusal.code in LOST_LOG_CODES:
+                is_known = refusal.code is RefusalCode.UNAVAILABLE and refusal.text.startswith(NOTHING_WRITTEN_TEXT)
+                text = refusal.text if is_known else f"{NOTHING_WRITTEN_TEXT}the log did not reply to an earlier write"
+                self._newest_failure = Refusal(RefusalCode.UNAVAILABLE, text)
+            raise

@@ -57,7 +57,7 @@ class ServerLogStatus(msgspec.Struct, frozen=True):
     index: int = 0  # The last log index that it has read.
     epoch: int = 0  # The epoch of the log: raised when the log is replaced by an older copy.
     last_contact_ns: int | None = None  # Time since its last contact with the log; `None`: no contact yet.
-    outage: str = ""  # Since when and why the log does not reply; empty if it replied just now.
+    outage: str = ""  # Why the log does not reply, and since when, or why it accepts no writes; empty if it works.
 
 
 class ServerHealth(msgspec.Struct, frozen=True):

@@ -55,6 +55,26 @@ async def find_disk_problem(folders: Sequence[Path]) -> tuple[bool, str]:
     return False, problem
 
 
+async def find_audit_problem(folder: Path | None) -> str:
+    """Return a warning if the disk of the audit log is full or nearly full, or does not answer; empty otherwise.
+
+    Requests are carried out all the same.
+    """
+    if folder is None:
+        return ""
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            space = await asyncio.get_running_loop().run_in_executor(None, measure_disk_space, folder)
+    except (OSError, TimeoutError) as error:
+        return f"the disk of the audit log in {folder} cannot be used: {error or 'it does not answer'}"
+    if space.is_full:
+        return f"the disk of the audit log in {folder} is full: free some space; records of the audit log are lost until then"
+    if space.is_nearly_full:
+        shortage = space.describe_shortage()
+        return f"the disk of the audit log in {folder} {shortage}: free some space before records are lost"
+    return ""
+
+
 async def find_node_problem(folders: Sequence[Path]) -> str:
     """Return the problem that the node agent has stored in one of its folders, or ""."""
     loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ import msgspec
 
 from wharf.cluster.api.handlers.agents.health import (
     check_engine_health,
+    find_audit_problem,
     find_brain_problem,
     find_disk_problem,
     find_node_problem,
@@ -158,20 +159,24 @@ class AgentActions:
 
         Return the report, and the report without the addresses of the store.
         """
-        health, brain_problem = await asyncio.gather(
-            check_engine_health(self._server), find_brain_problem(self._server)
+        health, brain_problem, audit_problem = await asyncio.gather(
+            check_engine_health(self._server),
+            find_brain_problem(self._server),
+            find_audit_problem(self._server.agent.info.audit_folder),
         )
         return (
-            self._build_server_report(health, health.why, brain_problem),
-            self._build_server_report(health, health.public_why or health.why, brain_problem),
+            self._build_server_report(health, health.why, brain_problem, audit_problem),
+            self._build_server_report(health, health.public_why or health.why, brain_problem, audit_problem),
         )
 
-    def _build_server_report(self, health: LogHealth, why: str, brain_problem: str) -> agents_wire.HealthReport:
+    def _build_server_report(
+        self, health: LogHealth, why: str, brain_problem: str, audit_problem: str
+    ) -> agents_wire.HealthReport:
         """Return the report of this server. `why`: why the log is not writable, or what it warns of."""
         problem = why or "the log is not writable" if not health.writable else brain_problem
         if not problem and not self._server.reader.has_leader():
             problem = "no leader"
-        warning = why or self._server.agent.find_certificate_problem()
+        warning = why or audit_problem or self._server.agent.find_certificate_problem()
         return agents_wire.HealthReport(not problem, problem or warning or "ok")
 
     # -- servers ---------------------------------------------------------------------------------------------------
