@@ -34,9 +34,9 @@ def test_two_seeds_hold_every_invariant(two_seeds: subprocess.CompletedProcess[s
 def test_a_seed_is_the_same_run_in_every_process_and_is_long_enough(
     two_seeds: subprocess.CompletedProcess[str],
 ) -> None:
-    alone = simulate("--seed", "2").stdout
+    alone = simulate("--seed", "1").stdout  # The shorter one.
 
-    counts = re.match(r"seed 2: (\d+) events, (\d+) faults, no violations\nfingerprint .+\n\Z", alone)
+    counts = re.match(r"seed 1: (\d+) events, (\d+) faults, no violations\nfingerprint .+\n\Z", alone)
     assert counts is not None, alone
     assert alone in two_seeds.stdout
     assert int(counts[1]) >= 2_000

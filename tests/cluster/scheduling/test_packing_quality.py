@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # It ships no types.
 
 from tests.builders import a_batch_job, a_group, a_task, some_resources
 from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
@@ -49,6 +48,9 @@ def count_used_nodes(nodes: int, job: Job) -> tuple[int, int]:
 
 def find_min_nodes(nodes: int, groups: list[tuple[int, int, int]]) -> int:
     """Return the lowest possible number of nodes, by an integer program."""
+    # Imported here: each process of `make test` loads this module, and one of them runs it.
+    from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]  # It ships no types.
+
     kinds = len(groups)
     width = nodes * (kinds + 1)
     cost = np.zeros(width)

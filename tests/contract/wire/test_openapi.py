@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import msgspec
-from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.refusal import RefusalCode
@@ -42,6 +41,9 @@ def list_references(value: Any) -> set[str]:
 
 
 def test_the_document_is_valid_openapi_3_1() -> None:
+    # Imported here: each process of `make test` loads this module, and one of them runs it.
+    from openapi_spec_validator import OpenAPIV31SpecValidator
+
     errors = [
         f"{list(error.absolute_path)}: {error.message}" for error in OpenAPIV31SpecValidator(document()).iter_errors()
     ]

@@ -46,10 +46,17 @@ def iterate_record_types(field_type: Any) -> Iterator[type[msgspec.Struct]]:  # 
         yield from iterate_record_types(argument)
 
 
-def list_field_types(record_type: type[msgspec.Struct]) -> dict[str, Any]:
+@cache
+def list_fields(record_type: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a record. msgspec evaluates all annotations of the class at each call, which takes a millisecond."""
+    return msgspec.structs.fields(record_type)
+
+
+@cache
+def list_field_types(record_type: type[msgspec.Struct]) -> Mapping[str, Any]:
     """Return the type of each field that a submission of this record may have, by wire name."""
-    fields: dict[str, Any] = {field.encode_name: field.type for field in msgspec.structs.fields(record_type)}
-    return fields | dict(getattr(record_type, "only_when_submitted", {}))
+    fields: dict[str, Any] = {field.encode_name: field.type for field in list_fields(record_type)}
+    return types.MappingProxyType(fields | dict(getattr(record_type, "only_when_submitted", {})))
 
 
 def build_sample(record_type: type[msgspec.Struct]) -> dict[str, Any]:
@@ -88,8 +95,8 @@ def find_defaults(record_type: type[msgspec.Struct]) -> dict[str, dict[str, Any]
     for job_type in JOB_TYPES_BY_POLICY.get(record_type, JOB_TYPES):
         record = next(_iterate_records(_get_sample_job(job_type), record_type), None)
         if record is None:
-            return {field.encode_name: {"": _get_class_default(field)} for field in msgspec.structs.fields(record_type)}
-        for field in msgspec.structs.fields(record_type):
+            return {field.encode_name: {"": _get_class_default(field)} for field in list_fields(record_type)}
+        for field in list_fields(record_type):
             found.setdefault(field.encode_name, {})[job_type] = getattr(record, field.name)
     return found
 

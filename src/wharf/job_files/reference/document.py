@@ -26,6 +26,7 @@ from wharf.job_files.reference.defaults import (
     find_defaults,
     iterate_record_types,
     list_field_types,
+    list_fields,
 )
 from wharf.job_files.reference.docstrings import FieldText, read_field_texts
 from wharf.job_files.reference.spellings import Spelling, find_spellings, iterate_block_places
@@ -106,7 +107,7 @@ def _is_options_type(record_type: type[msgspec.Struct]) -> bool:
 def build_definition(record_type: type[msgspec.Struct]) -> JsonObject:
     """Return the schema of a record: all fields, without any other."""
     texts = read_field_texts(record_type)
-    python_names = {field.encode_name: field.name for field in msgspec.structs.fields(record_type)}
+    python_names = {field.encode_name: field.name for field in list_fields(record_type)}
     properties: JsonObject = {}
     for name, field_type in list_field_types(record_type).items():
         text = texts.get(python_names.get(name, "")) or _FILE_ONLY_TEXTS.get((record_type.__name__, name))
@@ -170,7 +171,7 @@ def _match_any_case(name: str, *, has_blanks: bool = False) -> str:
 
 def _get_python_name(record_type: type[msgspec.Struct], name: str) -> str:
     """Return the Python name of a field, such as `task_groups`."""
-    names = {field.encode_name: field.name for field in msgspec.structs.fields(record_type)}
+    names = {field.encode_name: field.name for field in list_fields(record_type)}
     return names.get(name, name.lower())
 
 
@@ -372,7 +373,7 @@ def _refuse_empty_values(entry: JsonObject) -> None:
 
 def _is_always_set(record_type: type[msgspec.Struct], name: str) -> bool:
     """Return whether a record has a block even if a file lacks it, such as the resources of a task."""
-    fields = {field.encode_name: field.default for field in msgspec.structs.fields(record_type)}
+    fields = {field.encode_name: field.default for field in list_fields(record_type)}
     return isinstance(fields.get(name), msgspec.Struct)
 
 
