@@ -1,7 +1,5 @@
 """What users do with a run: cancel it, and answer the gate of a step (record 0308)."""
 
-from typing import Final
-
 import msgspec
 from msgspec.structs import replace
 
@@ -19,12 +17,9 @@ from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_states import StepCause, StepCauseKind, StepPhase, limit_detail_bytes
+from wharf.contract.model.jobs.steps import suggest_step
 from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
-from wharf.languages.suggestions import find_nearest_name
-
-MAX_NAMED_STEPS: Final = 10
-"""Limits the length of an error text: a run may have a thousand steps."""
 
 
 class RunCancellation(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,10 +106,7 @@ def cancel_run(
 
 def make_unknown_step_refusal(job: Job, name: str) -> Refusal:
     """Return the refusal of a step that a run does not have, with a similar name, or the names of its first steps."""
-    names = [group.name for group in job.groups]
-    nearest = find_nearest_name(name, names)
-    more = ", …" if len(names) > MAX_NAMED_STEPS else ""
-    hint = f'did you mean "{nearest}"?' if nearest else f"its steps are {', '.join(names[:MAX_NAMED_STEPS])}{more}"
+    hint = suggest_step([group.name for group in job.groups], name)
     return not_found(f'run "{job.id}" has no step "{name}"; {hint}')
 
 

@@ -4,11 +4,13 @@ A job with such a group is a run: all of its groups are steps. A step is an arra
 What a step may do at a certain time is decided in `wharf.cluster.scheduling.steps`.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
 from wharf.contract.model.record import Record
 from wharf.contract.model.times import DurationNs
+from wharf.languages.suggestions import find_nearest_name
 
 MAX_STEPS: Final = 500
 """Groups of a job with steps. The states of all steps lie in one record, which each change of a step writes."""
@@ -17,6 +19,8 @@ MAX_NEEDS: Final = 100
 MAX_ALL_NEEDS: Final = 1_000
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 """UTF-8 bytes of all text outputs of one step. They are stored in the log."""
+MAX_NAMED_STEPS: Final = 10
+"""Steps that an error text names."""
 
 
 class NeedWhen(StrEnum):
@@ -233,3 +237,12 @@ class Flow(Record):
     Default: none; runs do not wait for each other, and `Periodic.ProhibitOverlap` decides about scheduled ones
     Example: queue
     """
+
+
+def suggest_step(names: Sequence[str], unknown: str) -> str:
+    """Return which step of a run may be meant by an unknown name, or the names of its first steps."""
+    nearest = find_nearest_name(unknown, names)
+    if nearest is not None:
+        return f'did you mean "{nearest}"?'
+    more = ", …" if len(names) > MAX_NAMED_STEPS else ""
+    return f"its steps are {', '.join(names[:MAX_NAMED_STEPS])}{more}"
