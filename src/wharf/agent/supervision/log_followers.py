@@ -44,7 +44,7 @@ class LogFollowers:
         self.level = 0
 
     def add(self, connection: socket.socket, level: int) -> None:
-        """Send log lines of this level and above to the connection from now on, and first a message without lines."""
+        """Send a message without lines to the connection, and from now on the log lines of this level and above."""
         connection.setblocking(False)
         follower = _Follower(connection, level)
         self._followers.append(follower)

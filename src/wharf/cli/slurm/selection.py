@@ -34,7 +34,7 @@ _CLOCK_FORMATS: Final = ("%H:%M:%S", "%H:%M")
 
 
 class JobSelector(NamedTuple):
-    """A job, or elements of it, as a user names them. `indexes` is None for all elements."""
+    """A job, or elements of it, by the name that a user enters. `indexes` is None for all elements."""
 
     job_id: str
     """Of elements of a step that are not resolved yet, also `_` and the name of the step."""

@@ -47,7 +47,7 @@ class AgentInfo(msgspec.Struct, frozen=True):
     node_folders: Sequence[Path] = ()
     """The folders of the agent's own node: its state and its allocations."""
     audit_folder: Path | None = None
-    """The folder of the audit log; `None` if there is none."""
+    """The folder of the audit log; `None` if the agent writes no audit log."""
     enabled_schedulers: Sequence[str] = ()
     metric_filter: MetricFilter = MetricFilter()
 

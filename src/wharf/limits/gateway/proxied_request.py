@@ -148,22 +148,20 @@ def _build_incoming(head: RequestHead, peer: str, carriers: CarrierSettings | No
 
 def _has_coded_body(head: RequestHead) -> bool:
     """Return whether the body is compressed or not in UTF-8, as the headers say."""
-    types: list[str] = []
-    encodings: list[str] = []
-    for line in head.lines:
-        if line[:13].lower() == b"content-type:":
-            types.append(line[13:].decode("ascii").strip())
-        elif line[:17].lower() == b"content-encoding:":
-            encodings.append(line[17:].decode("ascii").strip())
-    return bool(types or encodings) and is_body_coded(types, encodings)
+    return is_body_coded(_find_values(head, b"content-type:"), _find_values(head, b"content-encoding:"))
 
 
 def find_content_types(head: RequestHead) -> tuple[str, ...]:
     """Return the types of the body of a POST, of which one is empty if it names none; empty for other methods."""
     if head.method != b"POST":
         return ()
-    types = [line.partition(b":")[2] for line in head.lines if line[:13].lower() == b"content-type:"]
-    return tuple([value.decode("ascii") for value in types]) or ("",)
+    return tuple(_find_values(head, b"content-type:")) or ("",)
+
+
+def _find_values(head: RequestHead, start: bytes) -> list[str]:
+    """Return the values of the header lines that begin with a name in small letters and its colon."""
+    length = len(start)
+    return [line[length:].decode("ascii").strip() for line in head.lines if line[:length].lower() == start]
 
 
 def find_carried_lines(head: RequestHead, carriers: CarrierSettings) -> tuple[tuple[str, str], ...]:

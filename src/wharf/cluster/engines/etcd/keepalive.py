@@ -31,7 +31,7 @@ RENEWAL_SHARE: Final = 1 / 3
 """A lease is renewed after this share of its time to live, so that two more attempts fit before it expires."""
 
 FAILURES_UNTIL_LOGGED: Final = 2
-"""A single failure is usual when a member ends: the next attempt is at another member."""
+"""When a member ends, one attempt usually fails, and the next one calls another member."""
 
 
 class KeepaliveLease:

@@ -58,7 +58,7 @@ async def find_disk_problem(folders: Sequence[Path]) -> tuple[bool, str]:
 async def find_audit_problem(folder: Path | None) -> str:
     """Return a warning if the disk of the audit log is full or nearly full, or does not answer; empty otherwise.
 
-    Requests are carried out all the same.
+    A problem does not stop the server from executing requests.
     """
     if folder is None:
         return ""
