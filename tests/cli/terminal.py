@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,15 +50,27 @@ class CommandResult:
         return [line for line in self.err.splitlines() if not line.startswith("   ")]
 
 
+def _do_nothing(path: str) -> None:
+    """The default of `before_request`."""
+
+
 class _SyncTransport:
     """A synchronous transport that runs the event loop until each request is complete."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, exchange: InMemoryTransport, token: str) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        exchange: InMemoryTransport,
+        token: str,
+        before_request: Callable[[str], None] = _do_nothing,
+    ) -> None:
         self._loop = loop
         self._exchange = exchange
         self._headers = {"x-cluster-token": token} if token else {}
+        self._before_request = before_request
 
     def send(self, request: ClientRequest) -> ClientReply:
+        self._before_request(request.path)
         return self._loop.run_until_complete(self._exchange.send(self._add_headers(request)))
 
     def _add_headers(self, request: ClientRequest) -> ClientRequest:
@@ -105,6 +117,8 @@ class Terminal:
         self.opened_pages: list[str] = []
         self.lost_path = ""
         """A write to a path that begins with this text makes the server unreachable, for connections made later."""
+        self.before_request: Callable[[str], None] = _do_nothing
+        """Called with the path of each request before it is sent; may let time pass, so that records change meanwhile."""
         self._exchanges: list[InMemoryTransport] = []
 
     def set_away(self, is_away: bool) -> None:
@@ -122,7 +136,7 @@ class Terminal:
         exchange = InMemoryTransport(self.server.api)
         exchange.is_away, exchange.lost_path = self._is_away, self.lost_path
         self._exchanges.append(exchange)
-        transport = _SyncTransport(self.loop, exchange, settings.token)
+        transport = _SyncTransport(self.loop, exchange, settings.token, lambda path: self.before_request(path))
         defaults = ClientDefaults(settings.namespace, settings.region, settings.stale)
         return SyncClient(self.world, [transport], defaults=defaults, retry_policy=COMMAND_RETRIES)
 

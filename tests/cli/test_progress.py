@@ -82,6 +82,35 @@ def test_a_version_replaced_by_a_newer_one_is_not_a_success(capsys: pytest.Captu
     assert (end.exit, end.text) == (ExitCode.FAILED, "deployment canceled: Cancelled due to newer version of job")
 
 
+@pytest.mark.parametrize("request_number", range(1, 6))
+def test_an_update_that_is_rolled_back_between_two_requests_names_no_way_back(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, request_number: int
+) -> None:
+    deadlines = "AutoRevert: true, ProgressDeadline: 20s, HealthyDeadline: 15s, MinHealthyTime"
+    stable = WEB.replace("MinHealthyTime", deadlines)
+    broken = stable.replace("Driver: mock", "Driver: mock, Config: {start_error: broken}")
+    with open_terminal(capsys, nodes=2) as terminal:
+        terminal.run_ok("job", "run", "--follow", write_file(tmp_path, stable))
+        terminal.run_ok("job", "run", "--detach", write_file(tmp_path, broken))
+        session = Session(terminal, read_settings({}), is_json=False, template="", is_verbose=False)
+        paths: list[str] = []
+
+        def roll_back_before_one_request(path: str) -> None:
+            paths.append(path)
+            if len(paths) == request_number:
+                terminal.before_request = lambda _path: None
+                terminal.wait(60)
+
+        terminal.before_request = roll_back_before_one_request
+        first = find_outcome(fetch_progress(session, "web", "default", 1))
+        outcome = find_outcome(fetch_progress(session, "web", "default", 1))
+
+    assert outcome is not None
+    assert "rolling back to job version 0" in outcome.text
+    assert "wharf job revert" not in outcome.text
+    assert first in (None, outcome)
+
+
 def test_an_update_that_fails_names_the_way_back_if_there_is_one() -> None:
     assert describe_way_back(make_progress(version=0)) == ""
     assert describe_way_back(make_progress(version=1)) == "; `wharf job revert web` returns to the last stable version"

@@ -143,10 +143,11 @@ def fetch_progress(
     from wharf.cli.common.failures import fetch_explanations
 
     client = session.client
-    job = client.jobs.read(job_id, namespace=namespace).value
+    # Each reply is at least as new as the one before. A record is therefore read before the records that its end changes: a
+    # failed deployment is never shown with the job from before its rollback, nor a finished one with older allocations.
     evaluations = client.jobs.evaluations(job_id, namespace=namespace).value
     deployments = client.jobs.deployments(job_id, namespace=namespace).value
-    # Allocations are read last, so that a finished deployment is never shown with older allocations.
+    job = client.jobs.read(job_id, namespace=namespace).value
     allocations = client.jobs.allocations(job_id, newest=_get_newest(job), namespace=namespace)
     arrays = client.jobs.arrays(job_id, namespace=namespace).value.arrays if job.has_arrays else ()
     has_outputs = any(group.outputs is not None and group.outputs.text for group in job.groups)
