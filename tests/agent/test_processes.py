@@ -117,7 +117,8 @@ def test_a_signal_stops_all_processes(tmp_path: Path, number: signal.Signals) ->
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
         children = agent.children()
-        roles = sorted(map(role_of, children))
+        # Some time after its start, the agent adopts the supervisor of tasks.
+        roles = sorted(role_of(pid) for pid in children if not is_task_supervisor(pid))
         agent.signal(number)
 
         assert agent.wait_end() == 0, agent.out + agent.err
@@ -127,22 +128,33 @@ def test_a_signal_stops_all_processes(tmp_path: Path, number: signal.Signals) ->
         assert "Traceback" not in agent.err
 
 
-def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    with running(tmp_path / "a", *DEV) as agent:
+def is_task_supervisor(pid: int) -> bool:
+    return b"wharf.node.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """An agent whose parent process was killed. Its children are in `known_children`."""
+    with running(tmp_path_factory.mktemp("killed") / "a", *DEV) as agent:
         agent.wait_ready()
-        children = agent.children()
+        agent.children()
         agent.signal(signal.SIGKILL)
         agent.wait_end()
+        yield agent
 
-        wait_until(lambda: not any(map(is_alive, children)), what="the children have ended")
+
+def wait_for_ended_children(agent: RunningAgent) -> None:
+    wait_until(lambda: not any(map(is_alive, agent.known_children)), what="the children have ended")
 
 
-def test_data_survives_a_killed_parent_process(tmp_path: Path) -> None:
-    with running(tmp_path / "a", *DEV) as agent:
-        agent.wait_ready()
-        agent.signal(signal.SIGKILL)
-        agent.wait_end()
-    with running(tmp_path / "a", *DEV) as agent:
+def test_children_end_when_their_parent_is_killed(killed: RunningAgent) -> None:
+    assert len(killed.known_children) >= 5
+    wait_for_ended_children(killed)
+
+
+def test_data_survives_a_killed_parent_process(killed: RunningAgent) -> None:
+    wait_for_ended_children(killed)
+    with running(killed.folder, *DEV) as agent:
         agent.wait_ready()
 
         assert "bootstrapped cluster" not in agent.err
@@ -256,16 +268,26 @@ def test_a_hanging_process_is_killed_when_the_agent_stops(tmp_path: Path) -> Non
         assert not is_alive(pid)
 
 
-def test_data_survives_a_restart_and_is_deleted_with_reset_data(tmp_path: Path) -> None:
-    bootstraps: list[bool] = []
-    for arguments in ((), (), ("--reset-data",)):
-        with running(tmp_path / "a", *DEV, *arguments) as agent:
-            agent.wait_ready()
-            bootstraps.append("bootstrapped cluster" in agent.err)
-            agent.signal(signal.SIGINT)
-            agent.wait_end()
+def run_once(folder: Path, *arguments: str) -> bool:
+    """Start an agent and stop it as soon as it is ready. Return whether it has begun a cluster."""
+    with running(folder, *DEV, *arguments) as agent:
+        agent.wait_ready()
+        has_begun = "bootstrapped cluster" in agent.err
+        agent.signal(signal.SIGINT)
+        agent.wait_end()
+        return has_begun
 
-    assert bootstraps == [True, False, True]
+
+@pytest.fixture(scope="module")
+def stopped_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an agent that has begun a cluster and was stopped. Tests leave no agent running in it."""
+    folder = tmp_path_factory.mktemp("stopped") / "a"
+    assert run_once(folder)
+    return folder
+
+
+def test_data_survives_a_restart_and_is_deleted_with_reset_data(stopped_folder: Path) -> None:
+    assert [run_once(stopped_folder), run_once(stopped_folder, "--reset-data")] == [False, True]
 
 
 def test_reset_data_deletes_nothing_in_a_folder_of_another_program(tmp_path: Path) -> None:
@@ -392,29 +414,34 @@ def write_agent_config(folder: Path, text: str = "") -> Path:
     return file
 
 
-def test_a_reload_applies_live_settings_and_names_settings_that_need_a_restart(tmp_path: Path) -> None:
-    file = write_agent_config(tmp_path / "a")
-    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """An agent with a configuration file. One test reloads it with changed settings, and one with an error."""
+    folder = tmp_path_factory.mktemp("configured") / "a"
+    with running(folder, "agent", "--config", str(write_agent_config(folder))) as agent:
         agent.wait_ready()
-        write_agent_config(tmp_path / "a", 'log_level = "debug"\ndatacenter = "dc2"')
-        agent.signal(signal.SIGHUP)
-
-        wait_until(lambda: "configuration reloaded" in agent.err, what="the reload is logged")
-        (line,) = [line for line in lines(agent.err) if "configuration reloaded" in line]
-        assert 'applied=["log_level"]' in line
-        assert 'needs_restart=["datacenter"]' in line
+        yield agent
 
 
-def test_a_reload_with_an_error_changes_nothing_and_is_logged(tmp_path: Path) -> None:
-    file = write_agent_config(tmp_path / "a")
-    with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
-        agent.wait_ready()
-        write_agent_config(tmp_path / "a", "log_levle = 3")
-        agent.signal(signal.SIGHUP)
+def test_a_reload_applies_live_settings_and_names_settings_that_need_a_restart(configured: RunningAgent) -> None:
+    write_agent_config(configured.folder, 'log_level = "debug"\ndatacenter = "dc2"')
+    configured.signal(signal.SIGHUP)
 
-        wait_until(lambda: "the configuration was not reloaded" in agent.err, what="the rejected reload is logged")
-        assert "did you mean log_level?" in agent.err
-        assert len([pid for pid in agent.children() if role_of(pid)]) == 4
+    wait_until(lambda: "configuration reloaded" in configured.err, what="the reload is logged")
+    (line,) = [line for line in lines(configured.err) if "configuration reloaded" in line]
+    assert 'applied=["log_level"]' in line
+    assert 'needs_restart=["datacenter"]' in line
+
+
+def test_a_reload_with_an_error_changes_nothing_and_is_logged(configured: RunningAgent) -> None:
+    reload_count = configured.err.count("configuration reloaded")
+    write_agent_config(configured.folder, "log_levle = 3")
+    configured.signal(signal.SIGHUP)
+
+    wait_until(lambda: "the configuration was not reloaded" in configured.err, what="the rejected reload is logged")
+    assert "did you mean log_level?" in configured.err
+    assert configured.err.count("configuration reloaded") == reload_count
+    assert len([pid for pid in configured.children() if role_of(pid)]) == 4
 
 
 def test_a_state_in_memory_is_lost_with_the_agent(tmp_path: Path) -> None:
@@ -438,28 +465,38 @@ def test_several_api_processes_share_one_port(tmp_path: Path) -> None:
         assert isinstance(agent.get("/v1/nodes"), list)
 
 
-def test_settings_of_the_environment_are_not_passed_to_child_processes(tmp_path: Path) -> None:
-    environment = {"WHARF_CONFIG__CLIENT__INTRO_TOKEN": "s.secret-of-the-node"}
-    with running(tmp_path / "a", *DEV, environment=environment) as agent:
+SECRET_OF_NODE = "s.secret-of-the-node"
+
+
+@pytest.fixture(scope="module")
+def with_secrets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """An agent with secrets in its environment."""
+    environment = {
+        "WHARF_CONFIG__CLIENT__INTRO_TOKEN": SECRET_OF_NODE,
+        "WHARF_CONFIG__STATE__ETCD__PASSWORD": "pw-of-etcd",
+    }
+    with running(tmp_path_factory.mktemp("secrets") / "a", *DEV, environment=environment) as agent:
         agent.wait_ready()
-
-        for pid in agent.children():
-            assert b"s.secret-of-the-node" not in Path(f"/proc/{pid}/environ").read_bytes()
-            assert b"s.secret-of-the-node" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        yield agent
 
 
-def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_secret(tmp_path: Path) -> None:
-    secret = "s.secret-of-the-node"
-    environment = {"WHARF_CONFIG__CLIENT__INTRO_TOKEN": secret, "WHARF_CONFIG__STATE__ETCD__PASSWORD": "pw-of-etcd"}
-    with running(tmp_path / "a", *DEV, environment=environment) as agent:
-        agent.wait_ready()
-        with (agent.folder / ".wharf" / "logs" / "wharf.log").open("a") as log:
-            log.write(f"X-Cluster-Token: 8f3-{secret}\n")
+def test_settings_of_the_environment_are_not_passed_to_child_processes(with_secrets: RunningAgent) -> None:
+    children = with_secrets.children()
 
-        process = run(agent.folder, "operator", "debug", "--output", "d.tar.gz")
+    assert len(children) >= 5
+    for pid in children:
+        assert SECRET_OF_NODE.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert SECRET_OF_NODE.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_secret(with_secrets: RunningAgent) -> None:
+    with (with_secrets.folder / ".wharf" / "logs" / "wharf.log").open("a") as log:
+        log.write(f"X-Cluster-Token: 8f3-{SECRET_OF_NODE}\n")
+
+    process = run(with_secrets.folder, "operator", "debug", "--output", "d.tar.gz")
 
     assert process.returncode == 0, process.stderr
-    archive = tmp_path / "a" / "d.tar.gz"
+    archive = with_secrets.folder / "d.tar.gz"
     assert archive.stat().st_mode & 0o777 == 0o600
     with tarfile.open(archive) as opened:
         files = {member.name.removeprefix("d/"): opened.extractfile(member) for member in opened.getmembers()}
@@ -472,7 +509,7 @@ def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_sec
     assert "bootstrapped cluster" in texts["logs/wharf.log"]
     assert "<redacted>" in texts["configuration.json"]
     all_text = "".join(texts.values())
-    assert secret not in all_text
+    assert SECRET_OF_NODE not in all_text
     assert "pw-of-etcd" not in all_text
 
 
@@ -487,13 +524,8 @@ def test_a_debug_archive_contains_the_other_processes_if_one_is_stuck(dev: Runni
     assert "No reply in time from: brain." in process.stdout
 
 
-def test_without_an_agent_a_debug_archive_reports_that_none_runs(tmp_path: Path) -> None:
-    with running(tmp_path / "a", *DEV) as agent:
-        agent.wait_ready()
-        agent.signal(signal.SIGINT)
-        agent.wait_end()
-
-    process = run(tmp_path / "a", "operator", "debug", "--output", "d.tar.gz")
+def test_without_an_agent_a_debug_archive_reports_that_none_runs(stopped_folder: Path) -> None:
+    process = run(stopped_folder, "operator", "debug", "--output", "d.tar.gz")
 
     assert process.returncode == 0
     assert "No agent is running" in process.stdout

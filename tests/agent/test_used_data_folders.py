@@ -163,13 +163,28 @@ def test_servers_whose_etcd_is_emptied_while_they_run_wait_for_a_restored_snapsh
             assert "bootstrapped cluster" not in two.err
 
 
+@pytest.fixture(scope="module")
+def other_snapshot(tmp_path_factory: pytest.TempPathFactory, etcd: EtcdCluster) -> Path:
+    """Return the snapshot of a cluster. The keyring file that it needs is in the same folder."""
+    folder = tmp_path_factory.mktemp("other")
+    file, snapshot = configure(folder / "other", etcd, "sqlite"), folder / "other.snap"
+    assert start_once(file) == "ready"
+    assert run(folder, "operator", "snapshot", "save", "--config", str(file), str(snapshot)).returncode == 0
+    return snapshot
+
+
+def start_once_with_keyring_of(snapshot: Path, folder: Path, etcd: EtcdCluster) -> Path:
+    """Start a server with a cluster of its own and stop it. It has the keyring file of the snapshot. Return its configuration."""
+    shutil.copy(snapshot.parent / "keyring.key", folder.parent)
+    file = configure(folder, etcd, "sqlite")
+    assert start_once(file) == "ready"
+    return file
+
+
 def test_a_restored_snapshot_of_another_cluster_is_accepted_at_the_next_start(
-    tmp_path: Path, etcd: EtcdCluster
+    tmp_path: Path, etcd: EtcdCluster, other_snapshot: Path
 ) -> None:
-    other, own = configure(tmp_path / "other", etcd, "sqlite"), configure(tmp_path / "own", etcd, "sqlite")
-    assert [start_once(other), start_once(own)] == ["ready", "ready"]
-    snapshot = tmp_path / "other.snap"
-    assert run(tmp_path, "operator", "snapshot", "save", "--config", str(other), str(snapshot)).returncode == 0
+    own, snapshot = start_once_with_keyring_of(other_snapshot, tmp_path / "own", etcd), other_snapshot
 
     restored = run(tmp_path, "operator", "snapshot", "restore", "--yes", "--config", str(own), str(snapshot))
 
@@ -178,12 +193,9 @@ def test_a_restored_snapshot_of_another_cluster_is_accepted_at_the_next_start(
 
 
 def test_a_snapshot_of_another_cluster_that_a_running_server_restores_is_accepted_at_the_next_start(
-    tmp_path: Path, etcd: EtcdCluster
+    tmp_path: Path, etcd: EtcdCluster, other_snapshot: Path
 ) -> None:
-    other, own = configure(tmp_path / "other", etcd, "sqlite"), configure(tmp_path / "own", etcd, "sqlite")
-    assert [start_once(other), start_once(own)] == ["ready", "ready"]
-    snapshot = tmp_path / "other.snap"
-    assert run(tmp_path, "operator", "snapshot", "save", "--config", str(other), str(snapshot)).returncode == 0
+    own, snapshot = start_once_with_keyring_of(other_snapshot, tmp_path / "own", etcd), other_snapshot
     marker = tmp_path / "own" / "data" / "cluster"
     with running(tmp_path / "own", "agent", "--config", str(own)) as agent:
         agent.wait_ready()

@@ -18,7 +18,6 @@ from tests.waiting import wait_on_loop_until
 from wharf.agent.forked_worker import ForkedWorker
 from wharf.agent.http.server import HttpServer
 from wharf.agent.sockets import listen_tcp
-from wharf.cluster.api.handlers.agents import documents
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.engines.memory.engine import MemoryEngine
 from wharf.cluster.engines.port import Batch
@@ -160,7 +159,6 @@ async def open_target(
     )
     log = Log()
     logging.getLogger().addHandler(log)
-    documents.prepare_documents()  # As an agent does when it starts, on a thread.
     stopping = asyncio.Event()
     await http.open()
     tasks.append(cluster.start(http.serve(stopping), name="http"))

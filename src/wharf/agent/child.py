@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -23,6 +22,7 @@ import uvloop
 from wharf.agent.errors import StartupError
 from wharf.agent.process_context import ProcessContext
 from wharf.world.descriptors import allow_many_open_files, close_on_exec
+from wharf.world.process_exit import exit_process
 
 MODULE: Final = "wharf.agent.child"
 MAX_OPEN_FILES: Final = 1_048_576
@@ -51,11 +51,24 @@ ROLE_MODULE_BY_NAME: Final[Mapping[str, str]] = {
     "node": "wharf.agent.roles.node",
     "snapshot": "wharf.agent.roles.snapshot",
 }
-"""The module of each role. Its `async def run(context: ProcessContext) -> None` returns when the process should end."""
+"""The module of each role. Its `async def run(context: ProcessContext) -> None` returns when the process should end.
+
+Its optional `def prepare() -> None` creates what no process changes, such as decoders. The fork server calls it, so that
+all copies share these objects.
+"""
 
 RunRole = Callable[[ProcessContext], Awaitable[None]]
 
 log = logging.getLogger(__name__)
+
+
+def load_role(name: str) -> RunRole:
+    """Import the module of a role and prepare it. Return its `run`."""
+    module = importlib.import_module(ROLE_MODULE_BY_NAME[name])
+    if hasattr(module, "prepare"):
+        module.prepare()
+    run: RunRole = module.run
+    return run
 
 
 def main() -> int:
@@ -74,7 +87,7 @@ def main() -> int:
     else:
         raise_open_file_limit()
     gc.disable()  # Imported modules stay: collecting garbage took a sixth of the start time.
-    role: RunRole = importlib.import_module(ROLE_MODULE_BY_NAME[context.order.role]).run
+    role = load_role(context.order.role)
     gc.freeze()  # The collector need not scan them later either.
     gc.enable()
     try:
@@ -117,4 +130,4 @@ async def _run(context: ProcessContext, role: RunRole) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

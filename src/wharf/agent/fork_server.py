@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib
 import os
 import signal
 import socket
@@ -28,6 +27,7 @@ from wharf.agent.supervision.fork_protocol import (
     decode_request,
     encode_message,
 )
+from wharf.world.process_exit import exit_process
 
 ROLES_LOADED_LATER: Final = frozenset({"snapshot"})
 """Roles of short-lived processes. Each copy loads their modules itself, so that the copies of other roles do not hold them."""
@@ -69,8 +69,8 @@ def _serve(connection: socket.socket) -> Order | None:
         order = Order(decode_request(data), descriptors)
         role = order.request.role
         if role not in ROLES_LOADED_LATER:
-            importlib.import_module(child.ROLE_MODULE_BY_NAME[role])
-            gc.freeze()  # The collector of a copy need not scan them, which would also copy their memory.
+            child.load_role(role)
+            gc.freeze()  # The collector of a copy need not scan what was loaded, which would also copy its memory.
         pid = _fork_for_supervisor()
         if pid is None:
             return order
@@ -149,4 +149,4 @@ def _close_all_but(needed: set[int]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

@@ -161,7 +161,7 @@ add_help_option(root)
 
 
 def main(arguments: Sequence[str] | None = None, environment: object = None, program: str = "") -> None:
-    """Run a command and exit the process. `arguments` default to those of the process.
+    """Run a command and exit the process. `arguments` default to those of the process; then this function never returns.
 
     `environment` is the `CommandEnvironment` of commands that call a server; tests pass their own. `program` is the name
     by which the process was called. If it is `nomad`, the arguments are those of Nomad's command line. If it is the name of
@@ -187,6 +187,10 @@ def main(arguments: Sequence[str] | None = None, environment: object = None, pro
         verb = "write" if error.filename is None or error.errno == errno.ENOSPC else "use"
         _print_error(f"cannot {verb} {file}: {error.strerror or error}", words)
         exit_code = EXIT_FAILED
+    if arguments is None:
+        from wharf.world.process_exit import exit_process
+
+        exit_process(exit_code)
     if exit_code:
         sys.exit(exit_code)
 

@@ -17,7 +17,7 @@ from wharf.agent.http.server import HttpServer
 from wharf.agent.inspection import AgentInspection
 from wharf.agent.logs.audit import open_audit_log
 from wharf.agent.process_context import ProcessContext
-from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
+from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log, prepare_server
 from wharf.agent.server_records import RecordsNotSent, ServerRecords
 from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
 from wharf.cluster.api.admission import LargeHeadPacer
@@ -26,9 +26,9 @@ from wharf.cluster.api.asgi import App, Receive, Scope, Send
 from wharf.cluster.api.browser_gate import BrowserGate, BrowserRules, get_host_name
 from wharf.cluster.api.connection_senders import SenderFinder
 from wharf.cluster.api.handlers.acl.sessions import SessionFinder
-from wharf.cluster.api.handlers.agents import documents
 from wharf.cluster.api.relay.members import find_member_secret
 from wharf.cluster.api.relay.regions import RegionRelay
+from wharf.cluster.api.routing.router import get_api_router
 from wharf.cluster.server.metrics import RequestMeter
 from wharf.cluster.server.node_channels.directory import HeldNodesReporter, ProcessAddress
 from wharf.cluster.server.relay import RequestRelay
@@ -85,6 +85,12 @@ class PageGate:
 def get_socket_name(process: str) -> str:
     """Return the name of the socket, in the data folder, on which an api process listens for the others of its server."""
     return f"{process}.sock"
+
+
+def prepare() -> None:
+    """Create what all copies of this process share."""
+    prepare_server()
+    get_api_router()
 
 
 async def run(context: ProcessContext) -> None:
@@ -263,14 +269,12 @@ async def _serve(context: ProcessContext, server: Server, port: HttpServer, limi
     await port.open()
     context.report_ready(address=context.order.address)
     pulses = context.world.start_task(pulse_sender.run(), name="pulses")
-    preparing = context.world.start_task(asyncio.to_thread(documents.prepare_documents), name="documents")
     try:
         await port.serve(context.stopping)
     finally:
         pulses.cancel()
         if limits is not None:
             await limits.close()
-    await asyncio.wait([preparing])
 
 
 async def _probe_own_process(socket_path: Path) -> None:

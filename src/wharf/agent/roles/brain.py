@@ -16,7 +16,7 @@ from wharf.agent.forks import disable_grpc_fork_support
 from wharf.agent.identity import compute_folder_id
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.roles.election import build_election, build_farewell
-from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
+from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log, prepare_server
 from wharf.agent.tls.contexts import build_client_tls_context, get_server_scheme, reload_client_tls
 from wharf.agent.tls.validity import start_certificate_watch
 from wharf.cluster.controllers.collection import CollectionSettings
@@ -110,6 +110,11 @@ def build_collection_settings(settings: AgentSettings) -> CollectionSettings:
         deployment_retention_ns=server.deployment_gc_threshold.ns,
         node_retention_ns=server.node_gc_threshold.ns,
     )
+
+
+def prepare() -> None:
+    """Create what all copies of this process share."""
+    prepare_server()
 
 
 async def run(context: ProcessContext) -> None:

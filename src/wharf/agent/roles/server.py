@@ -6,6 +6,7 @@ little, because records hold no cycles. So it scans young objects often and old 
 
 import gc
 import logging
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,8 @@ from wharf.cluster.engines.port import LogEngine, LogMisconfigured, LogUnavailab
 from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.cpu_budget import ReadLimits
 from wharf.cluster.server.server import Server, ServerIdentity
-from wharf.cluster.state.codec import DamagedRecord, NewerFormat
+from wharf.cluster.state.codec import DamagedRecord, NewerFormat, get_decoder
+from wharf.cluster.state.tables import ALL_TABLES
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
@@ -61,6 +63,13 @@ REOPEN_DELAY_S: Final = 2.0
 BRAIN_SOCKET: Final = "brain.sock"
 
 log = logging.getLogger(__name__)
+
+
+@cache
+def prepare_server() -> None:
+    """Create the decoders of all tables, which takes 50 ms. Brain and api processes share them as copies of one process."""
+    for table in ALL_TABLES:
+        get_decoder(table)
 
 
 def get_brain_socket(context: ProcessContext) -> Path:

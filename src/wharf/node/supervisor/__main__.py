@@ -16,6 +16,7 @@ from wharf.node.supervisor.process_tracker import MarkTracker, choose_tracker
 from wharf.node.supervisor.supervisor_log import StandardErrorHandler
 from wharf.node.supervisor.task_supervisor import MAX_FOLDER_ABSENCE_S, SupervisorRunning, TaskSupervisor
 from wharf.world.descriptors import close_on_exec
+from wharf.world.process_exit import exit_process
 
 
 def main() -> int:
@@ -50,4 +51,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

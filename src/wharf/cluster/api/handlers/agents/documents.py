@@ -1,12 +1,12 @@
 """Endpoints that describe this API: the OpenAPI document, the documentation page, and the schema of job files.
 
-The first two are built once from the endpoint table: by `prepare_documents`, or at the first request. The schema is a file of the
-package.
+Each is built at the first request for it, on the thread for long computations, because few servers get such a request. The
+first two are built from the endpoint table. The schema is a file of the package.
 """
 
 import functools
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,8 @@ from wharf.cluster.server.server import Server
 from wharf.contract.wire.endpoint_table import ENDPOINTS
 from wharf.contract.wire.openapi import Document, build_openapi_document
 from wharf.job_files import schema
+
+T = TypeVar("T")
 
 HTML_CONTENT_TYPE: Final = "text/html; charset=utf-8"
 JOB_SCHEMA_MAX_AGE_S: Final = 3600
@@ -44,40 +46,28 @@ def _render_page() -> bytes:
     return render_documentation_page(ENDPOINTS, _build_document()).encode()
 
 
-def prepare_documents() -> None:
-    """Build the OpenAPI document and the documentation page, which takes a few tenths of a second, read the schema, and cache all.
-
-    Safe to call in another thread, so that the event loop is not blocked.
-    """
-    _encode_document()
-    _render_page()
-    _read_job_schema()
-
-
-async def _ensure_documents(server: Server) -> None:
-    """Build the documents off the event loop, unless that was done before."""
-    if not _encode_document.cache_info().currsize or not _render_page.cache_info().currsize:
-        await server.off_loop.run(prepare_documents)
+async def _get_built(server: Server, build: "functools._lru_cache_wrapper[T]") -> T:
+    """Return what a cached function returns. The first call takes up to a few tenths of a second, so it runs off the event loop."""
+    if not build.cache_info().currsize:
+        return await server.off_loop.run(build)
+    return build()
 
 
 async def read_openapi_document(server: Server, request: Request) -> ActionResult:
-    await _ensure_documents(server)
     if request.query.get("pretty", "0") != "0":
-        return ActionResult(_build_document())
-    return ActionResult(EncodedBody(_encode_document(), "application/json"))
+        return ActionResult(await _get_built(server, _build_document))
+    return ActionResult(EncodedBody(await _get_built(server, _encode_document), "application/json"))
 
 
 async def read_documentation_page(server: Server, _request: Request) -> ActionResult:
-    await _ensure_documents(server)
-    return ActionResult(EncodedBody(_render_page(), HTML_CONTENT_TYPE))
+    return ActionResult(EncodedBody(await _get_built(server, _render_page), HTML_CONTENT_TYPE))
 
 
 async def read_job_schema(server: Server, request: Request) -> ActionResult:
-    await _ensure_documents(server)
     if request.query.get("pretty", "0") != "0":
-        return ActionResult(schema.load_schema())
+        return ActionResult(await _get_built(server, schema.load_schema))
     headers = ((b"cache-control", f"max-age={JOB_SCHEMA_MAX_AGE_S}".encode()),)
-    return ActionResult(EncodedBody(_read_job_schema(), "application/json"), headers=headers)
+    return ActionResult(EncodedBody(await _get_built(server, _read_job_schema), "application/json"), headers=headers)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
