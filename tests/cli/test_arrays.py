@@ -49,6 +49,17 @@ def test_an_array_is_followed_until_all_elements_have_ended(terminal: Terminal, 
     assert arrays.splitlines()[2].split() == ["train", "5", "0", "0", "5", "0", "2"]
 
 
+def test_every_command_counts_all_elements_that_wait(terminal: Terminal, tmp_path: Path) -> None:
+    file = SWEEP.replace("Size: 5, MaxRunning: 2", "Size: 2500").replace("CPU: 100", "CPU: 1000000")
+    terminal.run("job", "run", "--detach", write_file(tmp_path, file))
+    terminal.wait(1)
+
+    assert terminal.run_ok("job", "status").splitlines()[-1].split()[4] == "0/2500"
+    assert "train: 2500 elements wait\n" in terminal.run_ok("job", "status", "sweep")
+    assert "train has 2500 waiting elements" in terminal.run_ok("job", "explain", "sweep")
+    assert "2,500 elements" in terminal.run_ok("top", "--once")
+
+
 def test_the_display_of_a_followed_array_names_the_element_of_each_allocation(
     terminal: Terminal, tmp_path: Path
 ) -> None:

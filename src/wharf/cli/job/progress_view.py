@@ -143,7 +143,7 @@ class LineProgressView:
                 self._printed_failures.add(failure.reason)
                 for text in failure.render(self._log_ends):
                     self._session.print_text(f"{'':>6}  {text}")
-        reasons = render_unplaced_groups(progress.unplaced, progress.explanations)
+        reasons = render_unplaced_groups(progress.unplaced, progress.explanations, progress.arrays)
         reasons += [explanation] if explanation else []
         if reasons and reasons != self._last_reasons and elapsed_ns >= self._next_reasons_ns:
             self._last_reasons = reasons
@@ -228,7 +228,9 @@ def render_progress(
         ]
     if progress.unplaced:
         parts.append(style(f"{describe_unplaced(progress.unplaced)}:", fg="yellow"))
-        parts += [f"  {line}" for line in render_unplaced_groups(progress.unplaced, progress.explanations)]
+        parts += [
+            f"  {line}" for line in render_unplaced_groups(progress.unplaced, progress.explanations, progress.arrays)
+        ]
     if progress.is_awaiting_promotion and progress.deployment is not None:
         parts.append(
             style("The canaries are healthy.", fg="green")

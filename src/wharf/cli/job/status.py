@@ -337,7 +337,7 @@ def _render_job(
         parts.append(
             render_section(
                 describe_unplaced(progress.unplaced),
-                "\n".join(render_unplaced_groups(progress.unplaced, progress.explanations)),
+                "\n".join(render_unplaced_groups(progress.unplaced, progress.explanations, progress.arrays)),
             )
         )
     if shortage:

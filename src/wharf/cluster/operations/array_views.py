@@ -89,7 +89,7 @@ def build_array_progress(snapshot: Replica, job: Job) -> ElementProgress:
     groups = summary.summary if summary is not None else {}
     return ElementProgress(
         elements=add_counts(
-            _count_elements(snapshot, job, group)
+            count_elements(snapshot, job, group)
             if group.array is not None
             else _count_allocations(groups.get(group.name, GroupSummary()))
             for group in job.groups
@@ -97,7 +97,8 @@ def build_array_progress(snapshot: Replica, job: Job) -> ElementProgress:
     )
 
 
-def _count_elements(snapshot: Replica, job: Job, group: TaskGroup) -> ArrayCounts:
+def count_elements(snapshot: Replica, job: Job, group: TaskGroup) -> ArrayCounts:
+    """Return how many elements of an array have each state now."""
     states = read_element_states(snapshot, job, group.name).states
     return count_states(show_running(states, list_elements(snapshot, job, group.name, ElementPhase.ALIVE)))
 
