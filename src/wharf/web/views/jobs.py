@@ -134,7 +134,7 @@ class JobView(msgspec.Struct, frozen=True):
     """If it is a flow."""
 
 
-MORE_REASONS: Final = re.compile(r" \(and for [0-9]+ more reasons?\)$")
+MORE_REASONS: Final = re.compile(r" \(\S+ also waits for [^()]*\)")
 EVERY_NODE_TYPES: Final = ("system", "sysbatch")
 """The types of jobs whose number of allocations depends on the nodes."""
 MAX_ALLOCATIONS = 100
@@ -197,7 +197,7 @@ def build_job_view(
     if _is_complete(stub):
         summary = {name: replace(counts, failed=0, lost=0) for name, counts in summary.items()}
     has_ended = _has_ended(stub)
-    # What the last parentheses count is listed below the sentence.
+    # What these parentheses name is listed below the sentence.
     text = MORE_REASONS.sub("", explanation.text) if explanation else ""
     sentence, *clauses = split_clauses(text) or ("",)
     further = _list_further_waits(explanation) if explanation else ()
