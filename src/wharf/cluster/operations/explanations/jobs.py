@@ -40,6 +40,7 @@ from wharf.cluster.state.tables import (
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.failure_reasons import describe_task_failure, summarize_failures
+from wharf.contract.model.allocations.placement_reasons import NEVER_TEXT
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import ELEMENT_TRIGGERS, Evaluation, EvaluationTrigger
 from wharf.contract.model.explanations import (
@@ -347,8 +348,14 @@ class JobExplainer:
                 eval_id=evaluation.id,
             )
         if evaluation.quota_limit_reached:
-            text = f'waits for capacity in the quota "{evaluation.quota_limit_reached}": {describe_quota_shortage(evaluation)}'
-            return WaitCondition(waits_for=WaitReason.QUOTA, text=text, eval_id=evaluation.id)
+            quota, shortage = evaluation.quota_limit_reached, describe_quota_shortage(evaluation)
+            text, advice = f'waits for capacity in the quota "{quota}": {shortage}', ""
+            if NEVER_TEXT in shortage:
+                advice = f"request less, or raise the quota {quota}"
+                text = f'cannot run with the quota "{quota}": {shortage}; {advice}'
+            return WaitCondition(
+                waits_for=WaitReason.QUOTA, text=text, eval_id=evaluation.id, advice=(advice,) if advice else ()
+            )
         unplaced_groups = [each for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text]
         if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not unplaced_groups:
             text = "had too many conflicts with other changes during placement, and is retried within a minute"
