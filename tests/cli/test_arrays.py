@@ -127,6 +127,12 @@ def test_the_indexes_of_elements_are_shown_as_ranges() -> None:
     assert describe_results([array]) == "3 of 500 elements succeeded, 2 failed"
 
 
+def test_results_count_skipped_elements_apart_from_canceled_ones() -> None:
+    text = describe_results([an_array("2s3c4x", succeeded=2, canceled=3, skipped=4)])
+
+    assert text == "2 of 500 elements succeeded, 3 were canceled, 4 were skipped"
+
+
 def test_elements_that_start_are_not_listed_as_running() -> None:
     array = an_array("3r2p495.", waiting=495, starting=2, running=3)
 

@@ -7,7 +7,9 @@ import pytest
 from tests.attempts import limited_cpu
 from tests.builders import a_batch_job, a_group
 from tests.kit.state import SECOND_NS, AState
+from wharf.cluster.operations.array_views import build_array_view
 from wharf.cluster.operations.run_views import (
+    build_run_progress,
     build_run_stub,
     build_run_view,
     find_layers,
@@ -248,6 +250,19 @@ def test_an_array_is_folded_to_counts() -> None:
         2,
     )
     assert step.text == "3 of 5 elements have ended, 0 run"
+
+
+def test_the_elements_of_a_skipped_step_count_as_skipped_not_as_canceled() -> None:
+    run = ARun(a_step("build"), a_step("test", "build", array=GroupArray(size=4))).attempt(
+        {"build": ready(began=1, ended=2), "test": skipped("build", StepOutcome.FAILED)}, {"build": LOST}
+    )
+    group = run.run.groups[1]
+    array = build_array_view(run.replica, run.run, group)
+
+    for counts in (run.step("test").counts, array.counts, array.attempts[0].counts):
+        assert (counts.skipped, counts.canceled) == (4, 0)
+    assert array.states == "4x"
+    assert build_run_progress(run.replica, run.run).elements.skipped == 4
 
 
 def test_a_failed_step_that_may_fail_is_shown_as_failed_while_its_successors_see_success() -> None:

@@ -186,7 +186,7 @@ def format_summary(progress: "JobProgress") -> str:
 
 def _format_elements(progress: "JobProgress") -> str:
     """Return how many elements of the arrays of a job have each state, as one line."""
-    states = ("succeeded", "running", "starting", "waiting", "failed", "canceled")
+    states = ("succeeded", "running", "starting", "waiting", "failed", "canceled", "skipped")
     counts = {state: sum(getattr(each.counts, state) for each in progress.arrays) for state in states}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "nothing placed yet"
 
@@ -349,6 +349,7 @@ def _count_elements(array: "ArrayView") -> dict[str, Any]:
         "Old": 0,
         "Not placed": counts.waiting,
         "Canceled": counts.canceled,
+        "Skipped": counts.skipped,
     }
 
 

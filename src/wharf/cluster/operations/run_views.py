@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from wharf.cluster.operations.array_views import add_counts, count_states, show_running
+from wharf.cluster.operations.array_views import add_counts, count_states, show_running, show_skipped
 from wharf.cluster.operations.jobs.overlap import RunQueues, waits_in_queue
 from wharf.cluster.operations.run_texts import describe_end, describe_progress, describe_run, describe_waiting
 from wharf.cluster.operations.step_waits import StepFailures, StepWaits, describe_restart
@@ -84,7 +84,7 @@ def _read_all(snapshot: Replica, job: Job, run: RunFacts) -> dict[str, _Step]:
     for name, facts in run.get_facts().items():
         alive = list_elements(snapshot, job, name, ElementPhase.ALIVE) if facts.alive else ()
         states = show_running(facts.elements, alive) if alive else facts.elements
-        outcome, counts = judge_step(facts), count_states(states)
+        outcome, counts = judge_step(facts), count_states(show_skipped(states, facts.state))
         own = [each for each in run.attempts if name in each.groups]
         restart = describe_restart(alive) if counts.starting else ""
         status, first = _find_status(facts, counts, outcome), run.steps[name].states.first_attempt
@@ -269,7 +269,7 @@ def _build_earlier_step(
     elements = ElementStates(name, layers, lambda *chunk: snapshot.get(ARRAY_RESULTS, *key, *chunk))
     stored = StepFacts(group, attempt.groups[name].step or StepState(phase=StepPhase.READY), elements.states)
     facts = add_cancel_reason(stored, attempt)
-    outcome, counts = judge_step(facts), count_states(facts.elements)
+    outcome, counts = judge_step(facts), count_states(show_skipped(facts.elements, facts.state))
     own = [each for each in run.attempts[: position + 1] if name in each.groups]
     step = _Step(facts, counts, _find_status(facts, counts, outcome), outcome, own, elements.first_attempt, "")
     has_ended = outcome is not StepOutcome.OPEN

@@ -42,6 +42,7 @@ SHOWN_STATES: Final = (
     (RunState.FAILED.value, "failed"),
     (RunState.SUCCEEDED.value, "succeeded"),
     (RunState.CANCELED.value, "canceled"),
+    (RunState.SKIPPED.value, "skipped"),
 )
 """The states by which people select runs. The address accepts all others of the API too."""
 
