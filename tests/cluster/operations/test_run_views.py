@@ -327,6 +327,19 @@ def test_a_run_that_is_canceled_while_a_final_step_runs_is_being_canceled() -> N
     assert run.view.text == "is being canceled"
 
 
+def test_a_run_begins_with_its_first_step_and_a_retry_does_not_change_that() -> None:
+    waiting = ARun(a_step("build")).attempt({"build": StepState()})
+    assert (waiting.view.created_at, waiting.view.began_at) == (at(0), 0)
+
+    run = ARun(a_step("build"), a_step("test", "build")).attempt(
+        {"build": ready(began=100, ended=104), "test": ready(began=105, ended=109)}, {"build": DONE, "test": LOST}
+    )
+    assert (run.view.created_at, run.view.began_at, run.view.ended_at) == (at(0), at(100), at(109))
+    run.attempt({"test": ready(began=200, ended=203)}, {"test": DONE}, number=2, reason=AttemptReason.RETRY)
+    assert (run.view.began_at, run.view.ended_at) == (at(100), at(203))
+    assert build_run_stub(run.replica, run.run).began_at == at(100)
+
+
 def test_a_canceled_run_names_who_canceled_it() -> None:
     canceled = StepState(phase=StepPhase.CANCELED, cause=StepCause(kind=StepCauseKind.CANCEL, actor="bob"), since=at(2))
     run = ARun(a_step("build"), a_step("test", "build")).attempt({"build": canceled, "test": canceled})

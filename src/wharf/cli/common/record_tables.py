@@ -64,7 +64,7 @@ def render_jobs(
         row: list[object] = [job.id, kind, job.priority, state, running, *numbers]
         row += [describe_children(job) or "-"] if has_parents else []
         row += [_format_meta(job)] if shows_meta else []
-        rows.append([*row, session.format_time(job.submit_time)])
+        rows.append([*row, session.format_time(job.submitted_ns)])
     names = [get_listed_name(job.id, job.name) for job in jobs]
     if any(names):
         titles.insert(1, "Name")

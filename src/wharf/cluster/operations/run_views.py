@@ -202,6 +202,7 @@ def build_run_view(
         text=describe_run(status, views, run_ahead, has_failures=has_failures, canceled=canceled, stopped=stopped),
         waits_for_run=run_ahead,
         created_at=find_run_creation(job, run.attempts),
+        began_at=find_run_begin(run.attempts),
         ended_at=max((each.ended_at for each in steps.values()), default=0) if status.has_ended else 0,
         deadline=newest.deadline if newest is not None else 0,
         layer_count=max(layers.values(), default=-1) + 1,
@@ -297,6 +298,16 @@ def find_run_creation(job: Job, attempts: Sequence[ArrayAttempt]) -> int:
     submitted = [each.create_time for each in attempts if each.reason is AttemptReason.REGISTERED]
     oldest = [each.create_time for each in attempts[:1]]
     return next(iter(submitted[-1:] or oldest), 0) or job.submit_time
+
+
+def find_run_begin(attempts: Sequence[ArrayAttempt]) -> int:
+    """Return when the first step of a run began; 0 if none did. `attempts` are those of the run, oldest first.
+
+    A retry does not change it. A submission of a new version makes a new run.
+    """
+    newest = max((at for at, each in enumerate(attempts) if each.reason is AttemptReason.REGISTERED), default=0)
+    steps = (part.step for attempt in attempts[newest:] for part in attempt.groups.values())
+    return min((step.began_at for step in steps if step is not None and step.began_at), default=0)
 
 
 def has_open_gate(attempts: Sequence[ArrayAttempt]) -> bool:
@@ -436,6 +447,7 @@ def build_run_stub(snapshot: Replica, job: Job, queues: RunQueues | None = None)
             canceled=counts[StepStatus.CANCELED],
         ),
         created_at=view.created_at,
+        began_at=view.began_at,
         ended_at=view.ended_at,
         create_index=job.create_index,
         modify_index=job.modify_index,

@@ -158,8 +158,8 @@ def build_job_row(job: JobStub, now_ns: int) -> JobRow:
         children=describe_children(job),
         elements=describe_counts(progress.elements, size) if (size := sum(astuple(progress.elements))) else "",
         priority=job.priority,
-        age=format_age(job.submit_time, now_ns),
-        submitted_ns=job.submit_time,
+        age=format_age(job.submitted_ns, now_ns),
+        submitted_ns=job.submitted_ns,
     )
 
 
@@ -239,8 +239,8 @@ def build_job_view(
         arrays=arrays,
         repetition=find_repetition(job, describe_job_state(stub)),
         is_ended=job.status is JobStatus.DEAD,
-        age=format_age(job.submit_time, now_ns),
-        submitted_ns=job.submit_time,
+        age=format_age(stub.submitted_ns, now_ns),
+        submitted_ns=stub.submitted_ns,
         runs_url=build_link("jobs", filter=f"ParentID == {quote_for_filter(job.id)}", namespace=job.namespace)
         if job.is_periodic or job.is_parameterized
         else "",
