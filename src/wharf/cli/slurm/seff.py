@@ -24,7 +24,7 @@ NOT_BEGUN: Final = "unknown: it has not begun"
 NOT_MEASURED: Final = "unknown: its node measures nothing now"
 
 
-class Measurement(NamedTuple):
+class RunMeasurement(NamedTuple):
     """What a run has used in the last minutes, as its node measures it."""
 
     cpu_percent: float
@@ -58,7 +58,7 @@ def seff(session: Session, job: str) -> None:
     session.print_result(document, lambda: "\n\n".join(render_run(row, measured, now_ns) for row, measured in shown))
 
 
-def _measure(session: Session, row: "Row") -> Measurement | None:
+def _measure(session: Session, row: "Row") -> RunMeasurement | None:
     """Return what a run uses; `None` if it does not run, or if its node does not say."""
     from wharf.contract.client import Unreachable
     from wharf.contract.model.refusal import Refusal
@@ -74,29 +74,29 @@ def _measure(session: Session, row: "Row") -> Measurement | None:
     return read_measurement(stats, row.start_ns)
 
 
-def read_measurement(stats: "Any", start_ns: int) -> Measurement | None:
+def read_measurement(stats: "Any", start_ns: int) -> RunMeasurement | None:
     """Return what a run has used since its begin, of the measurements of its node; `None` if there are none."""
     samples = [each for each in stats.get("History") or () if each["Timestamp"] >= start_ns]
     if not samples:  # The first one is stored after some seconds.
         return _read_current(stats)
     times = [each["Timestamp"] for each in samples]
-    return Measurement(
+    return RunMeasurement(
         sum(each["Percent"] for each in samples) / len(samples),
         max(each["Memory"] for each in samples) / BYTES_PER_MB,
         max(times) - min(times),
     )
 
 
-def _read_current(stats: "Any") -> Measurement | None:
+def _read_current(stats: "Any") -> RunMeasurement | None:
     """Return what a run uses now; `None` if its driver measures nothing."""
     if not stats.get("Tasks"):
         return None
     usage = stats["ResourceUsage"]
     memory = usage["MemoryStats"]
-    return Measurement(usage["CpuStats"]["Percent"], (memory["Usage"] or memory["RSS"]) / BYTES_PER_MB, 0)
+    return RunMeasurement(usage["CpuStats"]["Percent"], (memory["Usage"] or memory["RSS"]) / BYTES_PER_MB, 0)
 
 
-def build_document(row: "Row", measured: Measurement | None, now_ns: int) -> dict[str, Any]:
+def build_document(row: "Row", measured: RunMeasurement | None, now_ns: int) -> dict[str, Any]:
     """Return what is known about a run, for programs. What is not known is null."""
     elapsed_s = row.get_elapsed_ns(now_ns) / 1e9
     return {
@@ -114,11 +114,11 @@ def build_document(row: "Row", measured: Measurement | None, now_ns: int) -> dic
     }
 
 
-def _get_memory_percent(row: "Row", measured: Measurement | None) -> float | None:
+def _get_memory_percent(row: "Row", measured: RunMeasurement | None) -> float | None:
     return round(100 * measured.memory_mb / row.memory_mb, 2) if measured and row.memory_mb else None
 
 
-def render_run(row: "Row", measured: Measurement | None, now_ns: int) -> str:
+def render_run(row: "Row", measured: RunMeasurement | None, now_ns: int) -> str:
     """Return the lines of a run, in the order of Slurm's `seff`."""
     from wharf.cli.slurm.formats import format_whole_elapsed
 
@@ -137,7 +137,7 @@ def render_run(row: "Row", measured: Measurement | None, now_ns: int) -> str:
     return "\n".join(lines)
 
 
-def _render_cpu(row: "Row", measured: Measurement | None, elapsed_ns: int) -> "Sequence[str]":
+def _render_cpu(row: "Row", measured: RunMeasurement | None, elapsed_ns: int) -> "Sequence[str]":
     from wharf.cli.slurm.formats import format_whole_elapsed
     from wharf.contract.model.times import format_rounded_duration
 
@@ -151,7 +151,7 @@ def _render_cpu(row: "Row", measured: Measurement | None, elapsed_ns: int) -> "S
     )
 
 
-def _render_memory(row: "Row", measured: Measurement | None) -> "Sequence[str]":
+def _render_memory(row: "Row", measured: RunMeasurement | None) -> "Sequence[str]":
     requested = f"{row.memory_mb:,} MB"
     if measured is None:
         return (f"Memory Utilized: {_explain_unknown(row)}", f"Memory Efficiency: unknown of {requested}")

@@ -126,8 +126,8 @@ def settle_steps(builder: DerivedWriteBuilder, job: Job, now_ns: int) -> bool:
     `Each` skips.
     """
     run = read_stored_run(builder, job)
-    begun = _find_begun(builder, job)
-    facts = {name: _store_begin(record, begun, now_ns) for name, record in run.steps.items()}
+    run_times = _measure_begun(builder, job)
+    facts = {name: _store_begin(record, run_times, now_ns) for name, record in run.steps.items()}
     is_ready = False
     run_ahead = read_run_ahead(builder, job, run)
     waiting = replace(job, depends=None) if has_attempt_begun(run.newest_attempt) else job
@@ -153,15 +153,15 @@ def read_run_ahead(builder: DerivedWriteBuilder, job: Job, run: RunFacts) -> str
     return find_run_ahead(list_unfinished_after(builder, job.namespace, job.parent_id), job)
 
 
-def _find_begun(builder: DerivedWriteBuilder, job: Job) -> dict[tuple[str, int], int]:
+def _measure_begun(builder: DerivedWriteBuilder, job: Job) -> dict[tuple[str, int], int]:
     """Return the groups and attempts of which the write changes an allocation that has begun, each with the ns for which
     one of them has run at least."""
-    begun: dict[tuple[str, int], int] = {}
+    run_times: dict[tuple[str, int], int] = {}
     for allocation in builder.list_stored(ALLOCATIONS, ALLOCATIONS_OF_JOB, (job.namespace, job.id)):
         if _has_begun(allocation):
             key = (allocation.task_group, allocation.array_attempt)
-            begun[key] = max(begun.get(key, 0), _measure_run_time(allocation))
-    return begun
+            run_times[key] = max(run_times.get(key, 0), _measure_run_time(allocation))
+    return run_times
 
 
 def _measure_run_time(allocation: Allocation) -> int:
@@ -184,13 +184,13 @@ def _has_begun(allocation: Allocation) -> bool:
     return allocation.client_status not in (ClientStatus.PENDING, ClientStatus.LOST)
 
 
-def _store_begin(record: StepRecord, begun: Mapping[tuple[str, int], int], now_ns: int) -> StepFacts:
+def _store_begin(record: StepRecord, run_times: Mapping[tuple[str, int], int], now_ns: int) -> StepFacts:
     """Return the facts about a step with the time at which its first allocation began.
 
     A node can report the begin and the end of an allocation at once. Then it began before the report.
     """
     facts, attempt = record.facts, record.attempt
-    run_time_ns = begun.get((facts.group.name, attempt.attempt)) if attempt is not None else None
+    run_time_ns = run_times.get((facts.group.name, attempt.attempt)) if attempt is not None else None
     if facts.state.began_at or run_time_ns is None:
         return facts
     began_ns = now_ns - run_time_ns
