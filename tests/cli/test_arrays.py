@@ -60,6 +60,16 @@ def test_every_command_counts_all_elements_that_wait(terminal: Terminal, tmp_pat
     assert "2,500 elements" in terminal.run_ok("top", "--once")
 
 
+def test_a_plan_counts_all_elements_that_would_wait(terminal: Terminal, tmp_path: Path) -> None:
+    file = SWEEP.replace("Size: 5, MaxRunning: 2", "Size: 2500").replace("CPU: 100,", "CPU: 1500,")
+
+    plan = terminal.run("job", "plan", write_file(tmp_path, file)).out
+
+    placed = int(plan.partition("train: ")[2].partition(" of 2500 can be placed")[0])
+    assert 0 < placed < 10
+    assert f"train: {2500 - placed} elements wait\n" in plan
+
+
 def test_the_display_of_a_followed_array_names_the_element_of_each_allocation(
     terminal: Terminal, tmp_path: Path
 ) -> None:
