@@ -49,6 +49,27 @@ def test_an_array_is_followed_until_all_elements_have_ended(terminal: Terminal, 
     assert arrays.splitlines()[2].split() == ["train", "5", "0", "0", "5", "0", "2"]
 
 
+def test_every_command_counts_all_elements_that_wait(terminal: Terminal, tmp_path: Path) -> None:
+    file = SWEEP.replace("Size: 5, MaxRunning: 2", "Size: 2500").replace("CPU: 100", "CPU: 1000000")
+    terminal.run("job", "run", "--detach", write_file(tmp_path, file))
+    terminal.wait(1)
+
+    assert terminal.run_ok("job", "status").splitlines()[-1].split()[4] == "0/2500"
+    assert "train: 2500 elements wait\n" in terminal.run_ok("job", "status", "sweep")
+    assert "train has 2500 waiting elements" in terminal.run_ok("job", "explain", "sweep")
+    assert "2,500 elements" in terminal.run_ok("top", "--once")
+
+
+def test_a_plan_counts_all_elements_that_would_wait(terminal: Terminal, tmp_path: Path) -> None:
+    file = SWEEP.replace("Size: 5, MaxRunning: 2", "Size: 2500").replace("CPU: 100,", "CPU: 1500,")
+
+    plan = terminal.run("job", "plan", write_file(tmp_path, file)).out
+
+    placed = int(plan.partition("train: ")[2].partition(" of 2500 can be placed")[0])
+    assert 0 < placed < 10
+    assert f"train: {2500 - placed} elements wait\n" in plan
+
+
 def test_the_display_of_a_followed_array_names_the_element_of_each_allocation(
     terminal: Terminal, tmp_path: Path
 ) -> None:
@@ -114,6 +135,12 @@ def test_the_indexes_of_elements_are_shown_as_ranges() -> None:
     assert list_indexes(array, "f") == "3-4"
     assert "failed: 3-4\nrunning: 5" in render_arrays([array])
     assert describe_results([array]) == "3 of 500 elements succeeded, 2 failed"
+
+
+def test_results_count_skipped_elements_apart_from_canceled_ones() -> None:
+    text = describe_results([an_array("2s3c4x", succeeded=2, canceled=3, skipped=4)])
+
+    assert text == "2 of 500 elements succeeded, 3 were canceled, 4 were skipped"
 
 
 def test_elements_that_start_are_not_listed_as_running() -> None:

@@ -195,7 +195,7 @@ def test_the_list_of_jobs_names_a_run_that_waits_for_a_person_and_counts_element
     for command in (("job", "status"), ("status",)):
         listed = terminal.run_ok(*command)
         words = next(line for line in listed.splitlines() if line.startswith("release")).split()
-        assert words[1:7] == ["batch", "45", "gated", "-", "5", "0"]
+        assert words[1:7] == ["batch", "45", "gated", "0/1", "5", "0"]
 
 
 def test_a_rejected_gate_fails_its_step(terminal: Terminal, tmp_path: Path) -> None:

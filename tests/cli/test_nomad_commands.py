@@ -251,7 +251,10 @@ def test_links_of_slurm_run_the_commands_of_their_names(tmp_path: Path) -> None:
         env={"PATH": "/nowhere", "PYTHONPATH": ":".join(sys.path)},
     )
 
-    assert (made.returncode, sorted(os.listdir(tmp_path / "bin"))) == (0, ["sacct", "sbatch", "scancel", "squeue"])
+    assert (made.returncode, sorted(os.listdir(tmp_path / "bin"))) == (
+        0,
+        ["sacct", "sbatch", "scancel", "seff", "squeue"],
+    )
     assert called.returncode == 1
     assert "--hold: not supported" in called.stderr
 

@@ -519,6 +519,17 @@ def test_each_submission_is_a_job_of_its_own_that_waits_runs_and_can_be_stopped(
     assert terminal.run_ok("scancel", first) == f"job {first} has ended already\n"
 
 
+def test_a_stop_does_not_change_when_a_job_was_submitted(terminal: Terminal) -> None:
+    job = terminal.run_ok("submit", "--cores", "0", "-t", "{{.JobID}}", "--", "sleep", "600").strip()
+    terminal.wait(3_600)
+    terminal.run_ok("job", "stop", "--detach", job)
+    terminal.wait(60)
+
+    assert "Submitted    1h1m ago\n" in terminal.run_ok("job", "status", job)
+    assert terminal.run_ok("job", "status").splitlines()[1].endswith("1h1m ago")
+    assert terminal.run_ok("sacct", "-nP", "-j", job, "--format=Submit") == "2026-01-01T00:00:00\n"
+
+
 def test_sacct_shows_when_a_canceled_job_was_submitted_and_when_it_was_stopped(
     terminal: Terminal, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus, JobSummary
 from wharf.contract.model.jobs.lock_waits import LockWait
 from wharf.contract.model.log import WRITE_INDEX
-from wharf.contract.model.waiting_queue import QueueReason, QueueReasonKind, QueueReasons
+from wharf.contract.model.waiting_queue import QueueEntry, QueueReason, QueueReasonKind, QueueReasons
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.limits import LimiterStatus
 from wharf.web.views.overview import MAX_RECORDS, build_overview
@@ -194,3 +194,14 @@ def test_a_job_that_waits_for_a_lock_or_a_sibling_does_not_wait_for_capacity() -
         "deploy waits for the lock production",
         "deploy waits for a running child of nightly to end",
     ]
+
+
+def test_a_waiting_job_counts_its_elements_as_the_queue_does() -> None:
+    waiting = replace(an_evaluation(a_job("sweep")), status=EvaluationStatus.BLOCKED)
+    entry = QueueEntry(place=1, eval_id=waiting.id, job_id="sweep", namespace="default", unplaced=1998, elements=1998)
+
+    view = build_overview(
+        [waiting], [], [], [], [], "leader", LimiterStatus(is_enabled=False), (), 0, has_ready_nodes=True, queue=[entry]
+    )
+
+    assert view.troubles[0].text == "sweep waits for capacity for 1,998 elements"

@@ -11,7 +11,7 @@ NOT_SUPPORTED_BY_NODES: Final = "nodes do not support this yet"
 NOMAD_PROGRAM: Final = "nomad"
 """The name of the program if it was called by the link that `wharf compat install-nomad` makes."""
 
-SLURM_PROGRAMS: Final = ("sbatch", "squeue", "scancel", "sacct")
+SLURM_PROGRAMS: Final = ("sbatch", "squeue", "scancel", "sacct", "seff")
 """The names of the links that `wharf compat install-slurm` makes; each is also a command of `wharf`."""
 
 

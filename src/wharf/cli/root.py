@@ -74,6 +74,7 @@ COMMANDS: Final = {
     "sacct": CommandEntry(
         "wharf.cli.slurm.sacct", "sacct", "List batch jobs that run or have ended, with Slurm's columns."
     ),
+    "seff": CommandEntry("wharf.cli.slurm.seff", "seff", "Show how much of its cores and memory a batch job uses."),
     "tls": CommandEntry("wharf.cli.tls", "tls", "Create TLS certificates."),
     "gateway": CommandEntry("wharf.cli.limits.gateway", "gateway", "Run a rate limiting proxy for an HTTP service."),
     "limits": CommandEntry("wharf.cli.limits.group", "limits", "Write rate limit rules and operate a rate limiter."),
@@ -126,7 +127,6 @@ UNAVAILABLE_SLURM_COMMANDS: Final = {
     "`wharf node drain --enable NODE` for `update nodename`, and `wharf job rerun JOB` for `requeue` of an array",
     "sacctmgr": "use `wharf namespace` for accounts, and `wharf quota` for their limits",
     "sstat": "use `wharf top`, or `wharf alloc stats ALLOC`",
-    "seff": "servers do not store what an ended job used; use `wharf alloc stats ALLOC` while it runs",
     "sprio": "use `wharf job explain JOB`, which shows the place of a job in the queue",
     "sshare": "the page /ui/queue shows the shares of namespaces; `wharf ui` opens the pages",
     "sreport": "servers do not store what ended jobs used; use `wharf sacct --format=JobID,User,Account,CPUTime`",

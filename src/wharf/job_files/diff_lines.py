@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.explanations import GroupExplanation
 from wharf.contract.model.jobs.plan import (
     DesiredUpdates,
     DiffType,
@@ -87,6 +90,18 @@ def _iterate_needs(objects: tuple[ObjectDiff, ...] | None) -> Iterator[str]:
     for part in objects or ():
         if part.name == "Depends" and part.type != DELETED:
             yield from (field.new for field in part.fields or () if field.name == "On")
+
+
+def count_failed(
+    update: DesiredUpdates, metric: AllocMetric | None, explanation: GroupExplanation | None
+) -> tuple[DesiredUpdates, int]:
+    """Return the updates of a group, and how many of its allocations no node can take.
+
+    Of an array, all elements that have not begun are to be placed: the scheduler plans only a part of them.
+    """
+    if explanation is not None and explanation.is_array and explanation.wanted > 1:
+        return replace(update, place=explanation.wanted - explanation.running), explanation.unplaced
+    return update, metric.coalesced_failures + 1 if metric is not None else 0
 
 
 def describe_updates(update: DesiredUpdates, failed: int, *, is_replaced: bool, needs: Sequence[str] = ()) -> str:

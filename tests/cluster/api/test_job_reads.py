@@ -85,6 +85,21 @@ async def test_meta_is_listed_on_request_if_the_job_has_any() -> None:
 
 
 @in_virtual_time
+async def test_a_stopped_job_has_the_time_of_its_submission_if_progress_is_requested() -> None:
+    async with ACluster() as cluster:
+        _, client = await with_jobs(cluster, a_job("a"), a_job("b"))
+        (before, _) = await client.get("/v1/jobs")
+        await pass_time(60)
+        await client.delete("/v1/job/a")
+
+        stopped, running = await client.get("/v1/jobs", progress="true")
+
+        assert stopped["SubmissionTime"] == before["SubmitTime"] < stopped["SubmitTime"]
+        assert "SubmissionTime" not in running
+        assert "SubmissionTime" not in (await client.get("/v1/jobs"))[0]
+
+
+@in_virtual_time
 async def test_jobs_are_listed_by_namespace_and_id_and_tokens_name_the_next_job() -> None:
     async with ACluster() as cluster:
         server, client = await with_jobs(cluster, a_job("b"), a_job("a.x"), a_job("c"))

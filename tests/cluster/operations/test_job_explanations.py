@@ -22,6 +22,7 @@ from wharf.cluster.operations.evaluations import reserve_node
 from wharf.cluster.operations.explanations.jobs import explain_job, list_unexplained_jobs
 from wharf.cluster.operations.explanations.text import format_time
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest, dispatch_job
+from wharf.cluster.scheduling.capacity.quotas import RemainingQuota
 from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.state.tables import (
@@ -56,6 +57,7 @@ from wharf.contract.model.nodes.node import (
 )
 from wharf.contract.model.nodes.resources import DeviceInstance, NodeCpu, NodeDevice
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
+from wharf.contract.model.quotas import RegionLimit
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.times import to_datetime
 
@@ -468,25 +470,56 @@ def test_a_shortage_of_cores_and_memory_is_explained_with_a_request_that_lowers_
     state = add_reservable_cores(make_fleet(1_000), 4)
 
     assert get_web_group(explain_registered_job(state, make_core_job(64, memory_mb=5_000))).smallest_change == (
-        "lower Cores of web/server from 64 to 4 and MemoryMB of web/server from 5000 to 1000"
+        "lower Cores of web/server from 64 to 4 and MemoryMB of web/server from 5000 to 1000, or add a node with at "
+        "least 64 cores and 5000 MB of memory"
     )
 
 
 def test_cores_whose_speed_is_used_by_other_tasks_are_not_suggested() -> None:
     state = add_reservable_cores(make_fleet(1_000), 4)
     explain_registered_job(state, replace(make_sized_job(cpu=50), id="other"))
+    explain_registered_job(state, replace(make_core_job(1, memory_mb=10), id="third"))
 
-    assert get_web_group(explain_registered_job(state, make_core_job(64, memory_mb=10))).smallest_change == (
-        "lower Cores of web/server from 64 to 3"
+    assert get_web_group(explain_registered_job(state, make_core_job(4, memory_mb=10))).smallest_change == (
+        "lower Cores of web/server from 4 to 2, or free 1 core on node-1"
     )
 
 
-def test_a_larger_node_is_suggested_if_fewer_cores_do_not_help() -> None:
+@pytest.mark.parametrize("used_cpu", [0, 1_500, 2_000])
+def test_more_cores_than_any_node_has_get_the_same_advice_on_empty_and_busy_nodes(used_cpu: int) -> None:
     state = add_reservable_cores(make_fleet(1_000), 2)
-    explain_registered_job(state, replace(make_sized_job(cpu=1_500), id="other"))
+    if used_cpu:
+        explain_registered_job(state, replace(make_sized_job(cpu=used_cpu), id="other"))
 
     assert get_web_group(explain_registered_job(state, make_core_job(64, memory_mb=10))).smallest_change == (
-        "add a node with at least 64 cores and 10 MB of memory"
+        "lower Cores of web/server from 64 to 2, or add a node with at least 64 cores and 10 MB of memory"
+    )
+
+
+@pytest.mark.parametrize("used_mb", [0, 900])
+def test_more_memory_than_any_node_has_gets_the_same_advice_on_empty_and_busy_nodes(used_mb: int) -> None:
+    state = make_fleet(1_000)
+    if used_mb:
+        explain_registered_job(state, replace(make_sized_job(memory_mb=used_mb), id="other"))
+
+    assert get_web_group(explain_registered_job(state, make_sized_job(memory_mb=5_000))).smallest_change == (
+        "lower MemoryMB of web/server from 5000 to 1000, or add a node with at least 5000 MB of memory"
+    )
+
+
+def test_a_job_that_needs_more_than_its_whole_quota_can_never_run() -> None:
+    state = make_fleet(1_000)
+    (reason,) = RemainingQuota("small", RegionLimit(memory_mb=50), {}).list_exceeded_limits({"memory_mb": 100})
+    state.register(make_sized_job())
+    state.end_evaluations(
+        status=EvaluationStatus.BLOCKED,
+        quota_limit_reached="small",
+        failed_tg_allocs={"web": AllocMetric(quota_exhausted=(reason,))},
+    )
+
+    assert explain_job(state.replica, "default", "shop").text == (
+        'shop cannot run with the quota "small": web: memory exhausted (100 needed > 50 limit: can never run, more than '
+        "the whole quota); request less, or raise the quota small"
     )
 
 

@@ -10,7 +10,7 @@ from tests.builders import a_batch_job, a_group, a_task
 from tests.cluster.scheduling.test_job_needs import IMPORT, Cluster, needing
 from tests.cluster.scheduling.test_runs import Run, a_step
 from tests.kit.state import SETTINGS
-from wharf.cluster.operations.explanations.jobs import explain_job
+from wharf.cluster.operations.explanations.jobs import REASON_NAMES, explain_job
 from wharf.cluster.operations.jobs.arrays import make_attempt
 from wharf.cluster.operations.jobs.registration import evaluate_job
 from wharf.cluster.operations.run_views import build_run_view
@@ -52,6 +52,8 @@ def test_a_step_that_waits_for_capacity_is_the_end_of_the_chain() -> None:
     )
     assert explanation.waits[0].waits_for is WaitReason.STEP
     assert explanation.is_explained
+    assert explanation.text.endswith(" (shop also waits for resources)")
+    assert set(REASON_NAMES) == set(WaitReason)  # A summary names every reason.
 
 
 def test_a_step_that_runs_is_the_end_of_the_chain() -> None:

@@ -7,7 +7,9 @@ import pytest
 from tests.attempts import limited_cpu
 from tests.builders import a_batch_job, a_group
 from tests.kit.state import SECOND_NS, AState
+from wharf.cluster.operations.array_views import build_array_view
 from wharf.cluster.operations.run_views import (
+    build_run_progress,
     build_run_stub,
     build_run_view,
     find_layers,
@@ -250,6 +252,19 @@ def test_an_array_is_folded_to_counts() -> None:
     assert step.text == "3 of 5 elements have ended, 0 run"
 
 
+def test_the_elements_of_a_skipped_step_count_as_skipped_not_as_canceled() -> None:
+    run = ARun(a_step("build"), a_step("test", "build", array=GroupArray(size=4))).attempt(
+        {"build": ready(began=1, ended=2), "test": skipped("build", StepOutcome.FAILED)}, {"build": LOST}
+    )
+    group = run.run.groups[1]
+    array = build_array_view(run.replica, run.run, group)
+
+    for counts in (run.step("test").counts, array.counts, array.attempts[0].counts):
+        assert (counts.skipped, counts.canceled) == (4, 0)
+    assert array.states == "4x"
+    assert build_run_progress(run.replica, run.run).elements.skipped == 4
+
+
 def test_a_failed_step_that_may_fail_is_shown_as_failed_while_its_successors_see_success() -> None:
     run = ARun(a_step("lint", may_fail=True)).attempt({"lint": ready(began=1)}, {"lint": LOST})
 
@@ -310,6 +325,19 @@ def test_a_run_that_is_canceled_while_a_final_step_runs_is_being_canceled() -> N
 
     assert run.view.status is RunStatus.CANCELING
     assert run.view.text == "is being canceled"
+
+
+def test_a_run_begins_with_its_first_step_and_a_retry_does_not_change_that() -> None:
+    waiting = ARun(a_step("build")).attempt({"build": StepState()})
+    assert (waiting.view.created_at, waiting.view.began_at) == (at(0), 0)
+
+    run = ARun(a_step("build"), a_step("test", "build")).attempt(
+        {"build": ready(began=100, ended=104), "test": ready(began=105, ended=109)}, {"build": DONE, "test": LOST}
+    )
+    assert (run.view.created_at, run.view.began_at, run.view.ended_at) == (at(0), at(100), at(109))
+    run.attempt({"test": ready(began=200, ended=203)}, {"test": DONE}, number=2, reason=AttemptReason.RETRY)
+    assert (run.view.began_at, run.view.ended_at) == (at(100), at(203))
+    assert build_run_stub(run.replica, run.run).began_at == at(100)
 
 
 def test_a_canceled_run_names_who_canceled_it() -> None:

@@ -4,13 +4,23 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from tests.builders import a_batch_job
 from tests.cluster.operations.test_job_explanations import make_fleet, make_sized_job, process_evaluations
 from tests.kit.state import AState
+from wharf.cluster.operations.explanations.jobs import explain_job
 from wharf.cluster.operations.usage import MAX_ENTRIES, report_usage
+from wharf.cluster.operations.waiting_queue import PlacedEntry, build_queue_entry
+from wharf.cluster.scheduling.blocked.retry_order import build_blocked_entry
 from wharf.cluster.scheduling.fleet.fleet import Fleet
-from wharf.cluster.state.tables import NODES
+from wharf.cluster.state.formats import NEWEST_FORMAT
+from wharf.cluster.state.tables import CLUSTER_FORMAT, EVALUATIONS, NODES
+from wharf.contract.model.cluster import RecordFormat
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.nodes.node import NodeStatus
+from wharf.contract.model.resource_usage import Usage
 from wharf.contract.model.usage import ClusterUsage, UsageOrder
+from wharf.contract.model.waiting_queue import QueueEntry
 
 
 def report(
@@ -89,3 +99,35 @@ def test_a_node_that_is_down_has_no_capacity() -> None:
 
 def test_an_empty_cluster_is_reported() -> None:
     assert report(AState()) == ClusterUsage()
+
+
+def test_all_elements_of_an_array_that_wait_are_counted_also_those_that_were_not_tried() -> None:
+    state = make_fleet(1_000)
+    group = replace(make_sized_job(memory_mb=600).groups[0], array=GroupArray(size=3_000))
+    state.put(CLUSTER_FORMAT.build_put(RecordFormat(version=NEWEST_FORMAT)))
+    state.register(a_batch_job("sweep", group))
+    process_evaluations(state, "sweep")
+
+    (waiting,) = report(state).waiting
+    entry = list_queue(state)[0]
+    text = explain_job(state.replica, "default", "sweep").text
+
+    assert (waiting.unplaced, waiting.elements) == (2_999, 2_999)
+    assert (entry.unplaced, entry.elements) == (2_999, 2_999)
+    assert "web has 2999 waiting elements: the only node cannot run one" in text
+
+
+def test_a_group_without_an_array_waits_with_its_allocations() -> None:
+    state = make_fleet(1_000)
+    run_job(state, memory_mb=2_000, count=2)
+
+    entry = list_queue(state)[0]
+
+    assert (entry.unplaced, entry.elements) == (2, 0)
+
+
+def list_queue(state: AState) -> list[QueueEntry]:
+    """Return the queue of waiting jobs."""
+    blocked = [each for each in state.replica.iter_all(EVALUATIONS) if each.status is EvaluationStatus.BLOCKED]
+    placed = [PlacedEntry(1, build_blocked_entry(state.replica, each, Usage())) for each in blocked]
+    return [entry for each in placed if (entry := build_queue_entry(state.replica, each, shows_nodes=True))]

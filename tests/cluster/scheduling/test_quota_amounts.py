@@ -98,7 +98,10 @@ def test_a_dimension_that_is_over_its_limit_refuses_only_what_requests_more_of_i
     )
 
 
-@pytest.mark.parametrize(("limit", "texts"), [(0, ()), (-1, ("cpu exhausted (1 needed > 0 limit)",))])
+@pytest.mark.parametrize(
+    ("limit", "texts"),
+    [(0, ()), (-1, ("cpu exhausted (1 needed > 0 limit: can never run, more than the whole quota)",))],
+)
 def test_a_limit_of_zero_is_no_limit_and_a_negative_limit_allows_nothing(limit: int, texts: tuple[str, ...]) -> None:
     assert RemainingQuota("tight", RegionLimit(cpu=limit), {}).list_exceeded_limits({"cpu": 1}) == texts
 
@@ -178,7 +181,7 @@ def test_namespaces_with_a_quota_for_the_region_or_a_missing_quota_are_limited()
     assert remaining[0] is not None
     assert (remaining[0].quota, remaining[0].list_exceeded_limits({"cpu": 11})) == (
         "tight",
-        ("cpu exhausted (11 needed > 10 limit)",),
+        ("cpu exhausted (11 needed > 10 limit: can never run, more than the whole quota)",),
     )
 
 
@@ -407,7 +410,9 @@ def test_a_group_that_was_admitted_last_was_not_refused_and_keeps_the_first_reas
     assert admission.try_admit(small) is False
     metric = admission.build_refusal_metric(job, small)
     assert metric is not None
-    assert metric.quota_exhausted == ("cpu exhausted (100 needed > 90 limit)",)
+    assert metric.quota_exhausted == (
+        "cpu exhausted (100 needed > 90 limit: can never run, more than the whole quota)",
+    )
 
 
 def test_without_quota_and_child_limit_everything_is_admitted() -> None:

@@ -21,12 +21,14 @@ from wharf.cluster.operations.jobs.runs import (
     answer_gate,
     cancel_run,
 )
+from wharf.cluster.operations.nodes.reports import AllocationReport, apply_reports
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.scheduling.steps.decider import judge_step
 from wharf.cluster.scheduling.steps.facts import read_snapshot_run
 from wharf.cluster.state.formats import NEWEST_FORMAT
 from wharf.cluster.state.tables import ARRAY_ATTEMPTS, ARRAY_RESULTS, CLUSTER_FORMAT, JOB_SUMMARIES, JOBS
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.allocations.task_states import TaskState, TaskStatus
 from wharf.contract.model.cluster import RecordFormat
 from wharf.contract.model.jobs.arrays import GroupArray
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
@@ -37,7 +39,7 @@ from wharf.contract.model.jobs.step_states import StepOutcome
 from wharf.contract.model.jobs.steps import Flow, Gate, Need
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.refusal import Refusal
-from wharf.contract.model.times import SECOND
+from wharf.contract.model.times import SECOND, to_datetime
 
 NO_RETRY = ReschedulePolicy(unlimited=False)
 
@@ -127,6 +129,30 @@ class Run(SimulatedCluster):
         result = self.do(answer_gate(self.replica, request, self.moment))
         self.process_pending()
         return result
+
+
+@pytest.mark.parametrize(
+    ("node_offset_s", "run_s", "expected_s"),
+    [
+        (0, 3, 3),
+        (-500, 3, 3),  # The clock of the node is behind that of the servers.
+        (0, 90, 60),  # It cannot have begun before its step was ready.
+    ],
+)
+def test_a_step_that_begins_and_ends_in_one_report_took_as_long_as_its_node_says(
+    node_offset_s: int, run_s: int, expected_s: int
+) -> None:
+    run = Run(a_step("build"), a_step("test", "build"))
+    run.pass_time(60)
+    ended = to_datetime(run.now_ns + node_offset_s * SECOND)
+    began = to_datetime(run.now_ns + (node_offset_s - run_s) * SECOND)
+    state = TaskState(state=TaskStatus.DEAD, started_at=began, finished_at=ended)
+
+    report = AllocationReport(run.alive["build[0]"].id, ClientStatus.COMPLETE, task_states={"server": state})
+    run.lead(apply_reports(run.replica, "node-0", [report], run.moment, is_complete=False, max_evaluations=100))
+
+    step = run.facts["build"].state
+    assert (step.ended_at - step.began_at) / SECOND == expected_s
 
 
 def test_a_stopped_version_of_a_run_that_has_not_ended_may_not_change_its_steps() -> None:

@@ -113,8 +113,8 @@ def _render_group(group: "GroupExplanation", summary: str) -> str:
     ):
         counts.append(f"{count} {label}" if count else "")
     # No nodes were considered if nothing waits for capacity: the missing allocations ended and are not replaced yet.
-    # Of an array they have not begun.
-    missing_label = "not placed" if group.nodes or group.text else "waiting" if group.is_array else "not replaced"
+    # Elements of an array wait, whether for capacity or for others.
+    missing_label = "waiting" if group.is_array else "not placed" if group.nodes or group.text else "not replaced"
     counts.append(f"{group.unplaced} {missing_label}" if group.unplaced else "")
     lines = [", ".join(count for count in counts if count)]
     lines += [group.text] if group.text not in summary else []

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from wharf.contract.model.allocations.metrics import AllocMetric
     from wharf.contract.model.evaluations import Evaluation
     from wharf.contract.model.explanations import GroupExplanation, JobExplanation
+    from wharf.contract.model.jobs.array_views import ArrayView
     from wharf.contract.wire.allocations.messages import AllocationView
 
 SIGNAL_EXIT_CODE_BASE: Final = 128
@@ -56,10 +57,13 @@ def describe_unplaced(unplaced: "Mapping[str, AllocMetric]") -> str:
 
 
 def render_unplaced_groups(
-    unplaced: "Mapping[str, AllocMetric]", explanations: "Mapping[str, GroupExplanation] | None" = None
+    unplaced: "Mapping[str, AllocMetric]",
+    explanations: "Mapping[str, GroupExplanation] | None" = None,
+    arrays: "Iterable[ArrayView]" = (),
 ) -> list[str]:
-    """Return lines with the number of unplaced allocations of each group, and the reasons.
+    """Return lines with the number of unplaced allocations of each group, or of waiting elements, and the reasons.
 
+    `arrays`: those of the job, if they were read. Without them, elements are counted as the explanations have them.
     The reasons are those of the explanations, so that all commands give the same ones. A group without an explanation, or
     that a quota stops, has the reasons of its failed placement.
     """
@@ -67,9 +71,10 @@ def render_unplaced_groups(
     from wharf.contract.model.allocations.placement_reasons import is_lock_refusal, list_placement_failures
 
     lines: list[str] = []
+    waiting_elements = {each.group: each.counts.waiting for each in arrays if each.size > 1}
     for group, metric in sorted(unplaced.items()):
-        lines.append(f"{group}: {metric.coalesced_failures + 1} not placed")
         explanation = (explanations or {}).get(group)
+        lines.append(f"{group}: {_describe_count(metric, explanation, waiting_elements.get(group))}")
         if explanation is not None and is_lock_refusal(metric) and explanation.text:
             lines.append(f"  {style_dim('·')} {explanation.text}")
             continue
@@ -80,6 +85,18 @@ def render_unplaced_groups(
         lines += [f"  {style_dim('·')} {reason}" for reason in reasons or ["no node can run it"]]
         lines += [f"  {explanation.smallest_change}"] if explanation.smallest_change else []
     return lines
+
+
+def _describe_count(metric: "AllocMetric", explanation: "GroupExplanation | None", elements: int | None) -> str:
+    """Return how many allocations of a group are not placed, or how many elements of its array wait."""
+    if elements is None and explanation is not None and explanation.is_array and explanation.wanted > 1:
+        elements = explanation.unplaced
+    return f"{metric.coalesced_failures + 1} not placed" if elements is None else describe_waiting_elements(elements)
+
+
+def describe_waiting_elements(count: int) -> str:
+    """Return how many elements of arrays wait, as a sentence."""
+    return "1 element waits" if count == 1 else f"{count} elements wait"
 
 
 def _has_reasons(group: "GroupExplanation") -> bool:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
     from wharf.contract.model.deployments import Deployment
     from wharf.contract.wire.jobs.messages import JobStub
-    from wharf.contract.wire.jobs.states import AllocationCounts
     from wharf.contract.wire.nodes.messages import NodeListStub
 
 GATED_STATE: Final = "gated"
@@ -55,14 +54,17 @@ def render_jobs(
         elements = progress.elements
         if job.status == "running" and counts.queued + counts.starting + counts.running < counts.requested:
             short_jobs.append(job.id)
-        # Of an array, elements as they are now: an element that ran again also has the allocations before.
+        # Of an array, elements as they are now: an element that ran again also has the allocations before. The servers
+        # create the allocations of a large array in parts, so the summary does not count all elements that wait.
+        running = _format_running(counts.running, counts.requested)
         numbers = (counts.complete, counts.failed, counts.lost)
         if any(astuple(elements)):
+            running = _format_running(elements.running, elements.waiting + elements.starting + elements.running)
             numbers = (elements.succeeded, elements.failed, 0)
-        row: list[object] = [job.id, kind, job.priority, state, _format_running(counts), *numbers]
+        row: list[object] = [job.id, kind, job.priority, state, running, *numbers]
         row += [describe_children(job) or "-"] if has_parents else []
         row += [_format_meta(job)] if shows_meta else []
-        rows.append([*row, session.format_time(job.submit_time)])
+        rows.append([*row, session.format_time(job.submitted_ns)])
     names = [get_listed_name(job.id, job.name) for job in jobs]
     if any(names):
         titles.insert(1, "Name")
@@ -81,9 +83,12 @@ def render_jobs(
     return f"{table}\n{_describe_short_jobs(short_jobs)}" if short_jobs else table
 
 
-def _format_running(counts: "AllocationCounts") -> str:
-    """Return `running/requested`; `-` if no allocation is requested, such as of a job that has ended."""
-    return f"{counts.running}/{counts.requested}" if counts.running or counts.requested else "-"
+def _format_running(running: int, requested: int) -> str:
+    """Return `running/requested`; `-` if nothing is requested, such as of a job that has ended.
+
+    Of an array, the requested elements are those that run, start or wait.
+    """
+    return f"{running}/{requested}" if running or requested else "-"
 
 
 def _format_meta(job: "JobStub") -> str:

@@ -36,14 +36,14 @@ SORTS: Final = {"newest": "newest", "changed": "changed", "name": ""}
     "--sort",
     type=click.Choice(tuple(SORTS)),
     default="newest",
-    help="newest (default): the run that began last first; changed: the run that changed last first; name: by ID.",
+    help="newest (default): the run that was launched last first; changed: the run that changed last first; name: by ID.",
 )
 @click.option("--filter", "expression", default="", help="Only runs whose job matches this expression.")
 def list_(session: Session, flow_id: str | None, is_all: bool, state: str | None, sort: str, expression: str) -> None:
-    """List flows, and the newest runs: those that began last, or as --sort has it. With FLOW, list the runs of this flow.
+    """List flows, and the newest runs: those that were launched last, or as --sort has it. With FLOW, list the runs of this flow.
 
     A flow is a periodic or parameterized job with steps. Each launch of it is a run; so is each other job with steps.
-    A retry does not change when a run began.
+    A run begins with its first step; until then it may wait in a queue. A retry does not change when a run began.
 
     wharf flow list nightly
 
@@ -123,7 +123,7 @@ def render_runs(session: Session, runs: "Sequence[RunStub]", *, has_more: bool) 
     if not runs:
         return ""
     rows = [
-        (run.job_id, run.status, _format_steps(run), session.format_time(run.created_at), _format_duration(session, run), _format_message(run))
+        (run.job_id, run.status, _format_steps(run), session.format_time(run.began_at) if run.began_at else "-", _format_duration(session, run), _format_message(run))
         for run in runs
     ]  # fmt: skip
     table = render_table(
@@ -145,7 +145,7 @@ def _format_duration(session: Session, run: "RunStub") -> str:
     from wharf.contract.model.times import format_rounded_duration
 
     end = run.ended_at if run.status.has_ended else session.now_ns()
-    return format_rounded_duration(max(0, end - run.created_at)) if run.created_at and end else "-"
+    return format_rounded_duration(max(0, end - run.began_at)) if run.began_at and end else "-"
 
 
 def _format_message(run: "RunStub") -> str:

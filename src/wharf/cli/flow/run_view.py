@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from wharf.cli.common.rendering import render_pairs, render_table, style_dim
 from wharf.cli.common.terminal import style
-from wharf.contract.model.times import format_rounded_duration
+from wharf.contract.model.times import SECOND, format_rounded_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,9 @@ MIN_STEP_ROWS: Final = 5
 """Steps that are shown even on a low terminal."""
 MAX_STATUS_STEPS: Final = 50
 """Steps in the status of a job."""
-SURROUNDING_LINES: Final = 10
+LAUNCH_SHOWN_AFTER_NS: Final = 10 * SECOND
+"""A run that begins later than this after its launch shows both times: it has waited in a queue, for other jobs or for nodes."""
+SURROUNDING_LINES: Final = 11
 """Lines of the display besides the steps."""
 _ENDED_STATUSES: Final = frozenset({"succeeded", "skipped", "canceled"})
 _ENDED_PHRASES: Final = {
@@ -58,13 +60,15 @@ def _list_pairs(session: "Session", run: "RunView") -> list[tuple[str, object]]:
         if run.text and not run.text.startswith(str(run.status))
         else run.text.removeprefix(str(run.status))
     )
+    has_waited = not run.began_at or run.began_at - run.created_at >= LAUNCH_SHOWN_AFTER_NS
     attempt = f"{run.attempts[-1].attempt}, {_describe_attempt(run)}" if len(run.attempts) > 1 else ""
     return [
         ("Run", run.job_id),
         ("Flow", run.flow),
         ("State", f"{run.status}{message}"),
-        ("Begun", session.format_time(run.created_at)),
-        ("Took" if run.status.has_ended else "Takes", _format_span(run.created_at, end)),
+        ("Launched", session.format_time(run.created_at) if has_waited else ""),
+        ("Begun", session.format_time(run.began_at) if run.began_at else "-"),
+        ("Took" if run.status.has_ended else "Takes", _format_span(run.began_at, end) if run.began_at else "-"),
         ("Deadline", session.format_time(run.deadline) if run.deadline and not run.status.has_ended else ""),
         ("Attempt", attempt),
     ]

@@ -101,6 +101,8 @@ def describe_results(arrays: "Sequence[ArrayView]") -> str:
         text += f", {failed} failed"
     if canceled := sum(each.counts.canceled for each in arrays):
         text += f", {canceled} were canceled"
+    if skipped := sum(each.counts.skipped for each in arrays):
+        text += f", {skipped} were skipped"
     return text
 
 

@@ -103,13 +103,19 @@ class Standstill:
             self._began_counting_s = now_s
         if not self._limit_s or now_s - self._began_counting_s < self._limit_s:
             return None
+        from wharf.cli.common.failures import describe_waiting_elements
         from wharf.cli.job.progress import describe_way_back
 
-        missing = sum(metric.coalesced_failures + 1 for metric in progress.unplaced.values())
+        array_names = {each.group for each in progress.arrays}
+        missing = sum(
+            metric.coalesced_failures + 1 for name, metric in progress.unplaced.items() if name not in array_names
+        )
+        elements = sum(each.counts.waiting for each in progress.arrays if each.group in progress.unplaced)
         duration = format_rounded_duration(round(self._limit_s * NS_PER_SECOND))
         counts = f"; {missing} not placed" if missing else ""
+        counts += f"; {describe_waiting_elements(elements)}" if elements else ""
         return JobOutcome(
-            ExitCode.NOT_PLACED if missing else ExitCode.NO_PROGRESS,
+            ExitCode.NOT_PLACED if missing or elements else ExitCode.NO_PROGRESS,
             f"no progress for {duration}{counts}; stopped watching; the job stays submitted: "
             f"`wharf job explain {self._job_id}` shows what it waits for, `wharf job stop {self._job_id}` stops it"
             f"{describe_way_back(progress)}",

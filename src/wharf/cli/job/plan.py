@@ -118,7 +118,7 @@ def render_plan(
     """
     from wharf.cli.common.rendering import render_heading
     from wharf.cli.job.changes import render_launches
-    from wharf.job_files.diff_lines import describe_updates, list_added_needs, list_replaced_groups
+    from wharf.job_files.diff_lines import count_failed, describe_updates, list_added_needs, list_replaced_groups
 
     if response.diff is not None:
         yield from render_job_diff(response.diff, is_full=session.is_verbose)
@@ -128,10 +128,11 @@ def render_plan(
     if not updates:
         yield "  none"
     unplaced = response.failed_tg_allocs or {}
+    explanations = response.explanations if isinstance(response.explanations, dict) else {}
     replaced, needs = list_replaced_groups(response.diff), list_added_needs(response.diff)
     for group, update in sorted(updates.items()):
-        failed = unplaced[group].coalesced_failures + 1 if group in unplaced else 0
-        yield f"  {group}: {describe_updates(update, failed, is_replaced=group in replaced, needs=needs.get(group, ()))}"
+        counts, failed = count_failed(update, unplaced.get(group), explanations.get(group))
+        yield f"  {group}: {describe_updates(counts, failed, is_replaced=group in replaced, needs=needs.get(group, ()))}"
     if response.annotations is not None and response.annotations.preempted_allocs:
         yield ""
         yield render_heading("Allocations to preempt")

@@ -143,7 +143,7 @@ class LineProgressView:
                 self._printed_failures.add(failure.reason)
                 for text in failure.render(self._log_ends):
                     self._session.print_text(f"{'':>6}  {text}")
-        reasons = render_unplaced_groups(progress.unplaced, progress.explanations)
+        reasons = render_unplaced_groups(progress.unplaced, progress.explanations, progress.arrays)
         reasons += [explanation] if explanation else []
         if reasons and reasons != self._last_reasons and elapsed_ns >= self._next_reasons_ns:
             self._last_reasons = reasons
@@ -186,7 +186,7 @@ def format_summary(progress: "JobProgress") -> str:
 
 def _format_elements(progress: "JobProgress") -> str:
     """Return how many elements of the arrays of a job have each state, as one line."""
-    states = ("succeeded", "running", "starting", "waiting", "failed", "canceled")
+    states = ("succeeded", "running", "starting", "waiting", "failed", "canceled", "skipped")
     counts = {state: sum(getattr(each.counts, state) for each in progress.arrays) for state in states}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "nothing placed yet"
 
@@ -228,7 +228,9 @@ def render_progress(
         ]
     if progress.unplaced:
         parts.append(style(f"{describe_unplaced(progress.unplaced)}:", fg="yellow"))
-        parts += [f"  {line}" for line in render_unplaced_groups(progress.unplaced, progress.explanations)]
+        parts += [
+            f"  {line}" for line in render_unplaced_groups(progress.unplaced, progress.explanations, progress.arrays)
+        ]
     if progress.is_awaiting_promotion and progress.deployment is not None:
         parts.append(
             style("The canaries are healthy.", fg="green")
@@ -347,6 +349,7 @@ def _count_elements(array: "ArrayView") -> dict[str, Any]:
         "Old": 0,
         "Not placed": counts.waiting,
         "Canceled": counts.canceled,
+        "Skipped": counts.skipped,
     }
 
 

@@ -110,7 +110,7 @@ def _list_jobs(
     found = [job for job in jobs if not state or matches_state(job, state)]
     if limit is None:
         return found
-    newest = sorted(found, key=lambda job: -job.submit_time)[:limit]
+    newest = sorted(found, key=lambda job: -job.submitted_ns)[:limit]
     if len(found) > limit:
         print_notice(f"the newest {limit} of {len(found)} jobs")
     return newest
@@ -155,6 +155,9 @@ def _render_current_job(
     from wharf.cli.job.progress import fetch_progress
 
     found = find_job(session, job_id)
+    if found.stop:  # Only an item with progress has the time before the stop.
+        listed = session.client.jobs.list(prefix=found.id, namespace=found.namespace, progress=True, per_page=1).value
+        found = next((each for each in listed if each.id == found.id), found)
     job = session.client.jobs.read(found.id, namespace=found.namespace).value
     progress = fetch_progress(session, found.id, found.namespace, job.version)
     children = _list_children(session, progress.job)
@@ -211,7 +214,7 @@ def _list_children(session: Session, job: "Job") -> "list[JobStub]":
     launch_kind = "periodic" if job.is_periodic else "dispatch"
     prefix = f"{job.id}/{launch_kind}-"
     children = session.client.jobs.list(prefix=prefix, meta=True, progress=True, namespace=job.namespace).value
-    return sorted(children, key=lambda child: -child.submit_time)
+    return sorted(children, key=lambda child: -child.submitted_ns)
 
 
 def _render_schedule(session: Session, job: "Job", periodic: "Periodic") -> str:
@@ -288,7 +291,7 @@ def _render_job(
                 ("Namespace", job.namespace),
                 ("Node pool", job.node_pool),
                 ("Datacenters", ", ".join(job.datacenters or ())),
-                ("Submitted", session.format_time(job.submit_time)),
+                ("Submitted", session.format_time(stub.submitted_ns)),
                 ("Description", job.status_description),
             ]
         )
@@ -337,7 +340,7 @@ def _render_job(
         parts.append(
             render_section(
                 describe_unplaced(progress.unplaced),
-                "\n".join(render_unplaced_groups(progress.unplaced, progress.explanations)),
+                "\n".join(render_unplaced_groups(progress.unplaced, progress.explanations, progress.arrays)),
             )
         )
     if shortage:

@@ -53,7 +53,7 @@ def install_nomad(folder: str) -> None:
 @click.command("install-slurm")
 @click.argument("folder", metavar="DIR")
 def install_slurm(folder: str) -> None:
-    """Make links with names of Slurm's commands in a folder: `sbatch`, `squeue`, `scancel` and `sacct`.
+    """Make links with names of Slurm's commands in a folder: `sbatch`, `squeue`, `scancel`, `sacct`, `seff`.
 
     Called by one of these names, the program runs the command of this name, such as `wharf sbatch`.
 

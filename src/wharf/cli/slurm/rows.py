@@ -84,6 +84,7 @@ class Row(NamedTuple):
     start_ns: int = 0
     end_ns: int = 0
     namespace: str = ""
+    region: str = ""
     alloc_id: str = ""
 
     @property
@@ -180,6 +181,7 @@ def _build_base(job: "Job", group: "TaskGroup") -> Row:
         work_folder=str(config.get("work_dir") or ""),
         submit_ns=job.submit_time,
         namespace=job.namespace,
+        region=job.region or "global",
     )
 
 

@@ -20,6 +20,7 @@ SACCT_OPTIONS: Final = (
     SlurmOption("endtime", "E", help="only runs that began before this time"),
     SlurmOption("format", "o", help="columns, such as JobID,State%20,Elapsed"),
     SlurmOption("helpformat", "e", _FLAG, help="print the names of the columns"),
+    SlurmOption("json", "", OptionValue.OPTIONAL, help="print the fields of Slurm's JSON"),
     SlurmOption("jobs", "j", help="only these jobs, such as 4711,4712_3"),
     SlurmOption("me", "", _FLAG, help="only your jobs"),
     SlurmOption("name", "", help="only jobs with these names"),
@@ -49,6 +50,7 @@ def sacct(session: Session, occurrences: tuple[Occurrence, ...]) -> None:
 
     wharf sacct -j 4711 --format=JobID,State,ExitCode,Elapsed
     """
+    from wharf.cli.slurm.documents import build_sacct_document
     from wharf.cli.slurm.formats import (
         NOT_STORED,
         SACCT_BRIEF_FORMAT,
@@ -60,7 +62,7 @@ def sacct(session: Session, occurrences: tuple[Occurrence, ...]) -> None:
         render_parsable,
     )
     from wharf.cli.slurm.selection import MAX_JOBS, list_batch_jobs, parse_time_ns, read_rows, resolve_names
-    from wharf.cli.slurm.squeue import build_filter
+    from wharf.cli.slurm.squeue import build_filter, print_document
 
     values = get_last_values(occurrences)
     if "helpformat" in values:
@@ -79,8 +81,10 @@ def sacct(session: Session, occurrences: tuple[Occurrence, ...]) -> None:
     start_ns = parse_time_ns(start, now_ns) if start else 0
     end_ns = parse_time_ns(values["endtime"], now_ns) if "endtime" in values else now_ns
     stubs = list_batch_jobs(session, filter, only_live=False)
-    if len(stubs) > MAX_JOBS:
-        print_notice(f"note: the newest {MAX_JOBS} of {len(stubs)} jobs; select others with -j, --name or -u")
+    note = f"the newest {MAX_JOBS} of {len(stubs)} jobs; select others with -j, --name or -u"
+    warnings = [note] if len(stubs) > MAX_JOBS else []
+    for text in warnings:
+        print_notice(f"note: {text}")
     filter = resolve_names(filter, stubs)
     rows = [
         row
@@ -88,6 +92,9 @@ def sacct(session: Session, occurrences: tuple[Occurrence, ...]) -> None:
         if filter.matches(row) and (row.end_ns or now_ns) >= start_ns and (row.start_ns or row.submit_ns) <= end_ns
     ]
     rows.sort(key=lambda row: row.submit_ns)
+    if "json" in values:
+        print_document(build_sacct_document, "sacct", rows, now_ns, warnings)
+        return
     has_header = "noheader" not in values
     if "parsable" in values or "parsable2" in values:
         lines = render_parsable(

@@ -11,7 +11,6 @@ from wharf.contract.client.batch.array_indexes import ArrayError, parse_array
 
 if TYPE_CHECKING:
     from wharf.cli.common.server_commands import Session
-    from wharf.contract.model.jobs.job import Job
     from wharf.contract.wire.jobs.messages import JobStub
 
 MAX_JOBS: Final = 500
@@ -180,7 +179,9 @@ def list_batch_jobs(session: "Session", filter: RowFilter, *, only_live: bool) -
     """Return the batch jobs that may have lines of the filter, the newest first. Raises CliError for unknown names."""
     found = [
         stub
-        for stub in session.client.jobs.list.iterate(per_page=1_000, filter=BATCH_FILTER, meta=True)
+        for stub in session.client.jobs.list.iterate(
+            per_page=1_000, filter=BATCH_FILTER, meta=True, progress=not only_live
+        )
         if not stub.periodic and not stub.parameterized_job
     ]
     if not found:
@@ -199,7 +200,7 @@ def list_batch_jobs(session: "Session", filter: RowFilter, *, only_live: bool) -
             and (not filter.job_names or stub.name in filter.job_names)
             and (not filter.users or (stub.meta or {}).get("submit_user", "") in filter.users)
         ),
-        key=lambda stub: (stub.submit_time, stub.id),
+        key=lambda stub: (stub.submitted_ns, stub.id),
         reverse=True,
     )
 
@@ -212,7 +213,6 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
         try:
             job = session.client.jobs.read(stub.id, namespace=stub.namespace).value
             run = session.client.flows.read_run(stub.id, namespace=stub.namespace).value if job.is_run else None
-            submit_ns = _find_submit_time(session, job)
         except NotFound:
             continue
         has_arrays = any(group.array is not None for group in job.groups)
@@ -222,15 +222,7 @@ def read_rows(session: "Session", stubs: "Sequence[JobStub]") -> Iterator[Row]:
             stub.id, namespace=stub.namespace, newest=MAX_ALLOCATIONS if has_arrays else None
         ).value
         steps = {each.name: each for each in run.steps} if run is not None else None
-        yield from build_rows(job, allocations, arrays, steps, submit_ns)
-
-
-def _find_submit_time(session: "Session", job: "Job") -> int:
-    """Return when a job was submitted; of a stopped one, the version before the stop has this time."""
-    if not job.stop or not job.version:
-        return job.submit_time
-    versions = session.client.jobs.versions(job.id, namespace=job.namespace).value.versions
-    return max((each.submit_time for each in versions if not each.stop), default=job.submit_time)
+        yield from build_rows(job, allocations, arrays, steps, stub.submitted_ns)
 
 
 def resolve_names(filter: RowFilter, stubs: "Sequence[JobStub]") -> RowFilter:

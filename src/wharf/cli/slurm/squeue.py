@@ -1,6 +1,6 @@
 """`wharf squeue`: the jobs that wait and run, with Slurm's columns."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,7 +12,7 @@ from wharf.cli.slurm.option_parser import Occurrence, OptionValue, SlurmOption
 from wharf.cli.slurm.rows import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from wharf.cli.slurm.selection import RowFilter
 
@@ -23,6 +23,7 @@ SQUEUE_OPTIONS: Final = (
     SlurmOption("array", "r", _FLAG, help="a line for each run of an array that has not begun"),
     SlurmOption("format", "o", help='columns, such as "%.18i %j %T"'),
     SlurmOption("Format", "O", help="columns by name, such as JobID,State%20"),
+    SlurmOption("json", "", OptionValue.OPTIONAL, help="print the fields of Slurm's JSON"),
     SlurmOption("jobs", "j", OptionValue.REQUIRED, help="only these jobs, such as 4711,4712_3"),
     SlurmOption("long", "l", _FLAG, help="more columns"),
     SlurmOption("me", "", _FLAG, help="only your jobs"),
@@ -51,6 +52,7 @@ def squeue(session: Session, occurrences: tuple[Occurrence, ...]) -> None:
 
     wharf squeue -u $USER
     """
+    from wharf.cli.slurm.documents import build_squeue_document
     from wharf.cli.slurm.formats import (
         SACCT_FIELDS,
         SQUEUE_FORMAT,
@@ -76,13 +78,31 @@ def squeue(session: Session, occurrences: tuple[Occurrence, ...]) -> None:
     except FormatError as error:
         raise CliError(f"--{'Format' if 'Format' in values else 'format'}: {error}") from error
     stubs = list_batch_jobs(session, filter, only_live=not filter.states)
-    if len(stubs) > MAX_JOBS:
-        print_notice(f"note: the newest {MAX_JOBS} of {len(stubs)} jobs; select others with -j, -n or -u")
+    note = f"the newest {MAX_JOBS} of {len(stubs)} jobs; select others with -j, -n or -u"
+    warnings = [note] if len(stubs) > MAX_JOBS else []
+    for text in warnings:
+        print_notice(f"note: {text}")
     filter = resolve_names(filter, stubs)
     rows = [row for row in read_rows(session, stubs) if filter.matches(row) and (filter.states or is_live(row))]
     rows = _add_reasons(session, expand_rows(rows) if "array" in values else rows)
+    if "json" in values:
+        print_document(build_squeue_document, "squeue", rows, session.now_ns(), warnings)
+        return
     for line in render_columns(columns, rows, session.now_ns(), has_header="noheader" not in values):
         click.echo(line)
+
+
+def print_document(
+    build: "Callable[..., dict[str, Any]]", command: str, rows: "Sequence[Row]", now_ns: int, warnings: "Sequence[str]"
+) -> None:
+    """Print the lines of `squeue` or `sacct` as Slurm's JSON."""
+    import json
+
+    from wharf import __version__
+    from wharf.contract.client.batch.submission import get_user_name
+
+    client = {"user": get_user_name(), "command": command}
+    click.echo(json.dumps(build(rows, now_ns, client=client, release=__version__, warnings=warnings), indent=2))
 
 
 def build_filter(values: dict[str, str]) -> "RowFilter":

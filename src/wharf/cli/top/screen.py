@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wharf.cli.top.measurements import MeasuredNodes
-    from wharf.contract.model.usage import ClusterUsage, NodeUsage
+    from wharf.contract.model.usage import ClusterUsage, NodeUsage, WaitingJob
 
 FIXED_LINES: Final = 13
 """Lines of the display besides rows: totals, headings, empty lines and the line of keys."""
@@ -153,7 +153,7 @@ def _format_title(usage: "ClusterUsage", section: Section, first: int, count: in
     name, total = {
         Section.NODES: ("Nodes", usage.node_count),
         Section.JOBS: ("Jobs", usage.job_count),
-        Section.WAITING: ("Waiting", usage.waiting_count),
+        Section.WAITING: ("Waiting jobs", usage.waiting_count),
     }[section]
     return f"{name} {first + 1}-{first + count} of {total:,}" if 0 < count < total else name
 
@@ -188,14 +188,14 @@ def _render_section_table(
             )
         case Section.WAITING if usage.waiting:
             waiting = [
-                (each.job_id, each.unplaced or "-", format_relative_time(each.since, now_ns), each.reason)
+                (each.job_id, _format_waiting(each), format_relative_time(each.since, now_ns), each.reason)
                 for each in usage.waiting[first:last]
             ]
             return render_table(
-                ("Job", "Not placed", "Since", "Waits for"),
+                ("Job", "Waiting", "Since", "Waits for"),
                 waiting,
                 max_width=max_width,
-                optional_columns=("Since", "Not placed"),
+                optional_columns=("Since", "Waiting"),
                 shortenable_columns=("Job",),
             )
     return {
@@ -228,6 +228,17 @@ def _render_nodes(nodes: "Sequence[NodeUsage]", measured: "MeasuredNodes", max_w
         optional_columns=("MHz", "MB", "Allocs", "CPU", "Memory", "Status"),
         shortenable_columns=("Node",),
     )
+
+
+def _format_waiting(job: "WaitingJob") -> str:
+    """Return what of a job waits, such as `1,998 elements` or `2 allocations`."""
+    if not job.unplaced:
+        return "-"
+    allocations = job.unplaced - job.elements
+    noun = "element" if not allocations else "allocation"
+    if allocations and job.elements:
+        return f"{job.unplaced:,} elements and allocations"
+    return f"{job.unplaced:,} {noun}{'s' if job.unplaced > 1 else ''}"
 
 
 def _format_share(part: int, total: int) -> str:

@@ -26,12 +26,13 @@ from wharf.contract.model.jobs.array_views import ArrayAttemptView, ArrayCounts,
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import GroupSummary, Job
 from wharf.contract.model.jobs.run_views import ElementProgress
+from wharf.contract.model.jobs.step_states import StepPhase, StepState
 
 
 def build_array_view(snapshot: Replica, job: Job, group: TaskGroup, *, shown_attempt: int = 0) -> ArrayView:
     """Return what the API shows of a group with an array. `shown_attempt` is the attempt whose states are included."""
     elements = read_element_states(snapshot, job, group.name)
-    states = show_running(elements.states, list_elements(snapshot, job, group.name, ElementPhase.ALIVE))
+    states = _read_current_states(snapshot, job, elements)
     canceled = next(
         (each.groups[group.name] for each in elements.attempts[::-1] if is_canceled(each, group.name)), None
     )
@@ -64,6 +65,14 @@ def show_running(states: bytes, alive: Iterable[Allocation]) -> bytes:
     return bytes(shown)
 
 
+def show_skipped(states: bytes, step: StepState | None) -> bytes:
+    """Return the states with `SKIPPED` for each element that never began because its step was skipped.
+
+    The results of such an element are stored as canceled.
+    """
+    return states.replace(CANCELED, SKIPPED) if step is not None and step.phase is StepPhase.SKIPPED else states
+
+
 def count_states(states: bytes) -> ArrayCounts:
     """Return how many elements have each state."""
     return ArrayCounts(
@@ -89,7 +98,7 @@ def build_array_progress(snapshot: Replica, job: Job) -> ElementProgress:
     groups = summary.summary if summary is not None else {}
     return ElementProgress(
         elements=add_counts(
-            _count_elements(snapshot, job, group)
+            count_elements(snapshot, job, group)
             if group.array is not None
             else _count_allocations(groups.get(group.name, GroupSummary()))
             for group in job.groups
@@ -97,9 +106,14 @@ def build_array_progress(snapshot: Replica, job: Job) -> ElementProgress:
     )
 
 
-def _count_elements(snapshot: Replica, job: Job, group: TaskGroup) -> ArrayCounts:
-    states = read_element_states(snapshot, job, group.name).states
-    return count_states(show_running(states, list_elements(snapshot, job, group.name, ElementPhase.ALIVE)))
+def count_elements(snapshot: Replica, job: Job, group: TaskGroup) -> ArrayCounts:
+    """Return how many elements of an array have each state now."""
+    return count_states(_read_current_states(snapshot, job, read_element_states(snapshot, job, group.name)))
+
+
+def _read_current_states(snapshot: Replica, job: Job, elements: ElementStates) -> bytes:
+    states = show_running(elements.states, list_elements(snapshot, job, elements.group, ElementPhase.ALIVE))
+    return show_skipped(states, elements.step)
 
 
 def _count_allocations(group: GroupSummary) -> ArrayCounts:
@@ -120,7 +134,7 @@ def _build_attempts(
     for attempt in attempts:
         states = _read_attempt(snapshot, attempt, group)
         if attempt.attempt < elements.first_attempt or attempt.attempt <= elements.canceled_until:
-            states = states.replace(OPEN, CANCELED)
+            states = show_skipped(states.replace(OPEN, CANCELED), attempt.groups[group].step)
         yield ArrayAttemptView(
             attempt=attempt.attempt,
             reason=attempt.reason,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from wharf.cluster.operations.array_views import add_counts, count_states, show_running
+from wharf.cluster.operations.array_views import add_counts, count_states, show_running, show_skipped
 from wharf.cluster.operations.jobs.overlap import RunQueues, waits_in_queue
 from wharf.cluster.operations.run_texts import describe_end, describe_progress, describe_run, describe_waiting
 from wharf.cluster.operations.step_waits import StepFailures, StepWaits, describe_restart
@@ -84,7 +84,7 @@ def _read_all(snapshot: Replica, job: Job, run: RunFacts) -> dict[str, _Step]:
     for name, facts in run.get_facts().items():
         alive = list_elements(snapshot, job, name, ElementPhase.ALIVE) if facts.alive else ()
         states = show_running(facts.elements, alive) if alive else facts.elements
-        outcome, counts = judge_step(facts), count_states(states)
+        outcome, counts = judge_step(facts), count_states(show_skipped(states, facts.state))
         own = [each for each in run.attempts if name in each.groups]
         restart = describe_restart(alive) if counts.starting else ""
         status, first = _find_status(facts, counts, outcome), run.steps[name].states.first_attempt
@@ -202,6 +202,7 @@ def build_run_view(
         text=describe_run(status, views, run_ahead, has_failures=has_failures, canceled=canceled, stopped=stopped),
         waits_for_run=run_ahead,
         created_at=find_run_creation(job, run.attempts),
+        began_at=find_run_begin(run.attempts),
         ended_at=max((each.ended_at for each in steps.values()), default=0) if status.has_ended else 0,
         deadline=newest.deadline if newest is not None else 0,
         layer_count=max(layers.values(), default=-1) + 1,
@@ -269,7 +270,7 @@ def _build_earlier_step(
     elements = ElementStates(name, layers, lambda *chunk: snapshot.get(ARRAY_RESULTS, *key, *chunk))
     stored = StepFacts(group, attempt.groups[name].step or StepState(phase=StepPhase.READY), elements.states)
     facts = add_cancel_reason(stored, attempt)
-    outcome, counts = judge_step(facts), count_states(facts.elements)
+    outcome, counts = judge_step(facts), count_states(show_skipped(facts.elements, facts.state))
     own = [each for each in run.attempts[: position + 1] if name in each.groups]
     step = _Step(facts, counts, _find_status(facts, counts, outcome), outcome, own, elements.first_attempt, "")
     has_ended = outcome is not StepOutcome.OPEN
@@ -297,6 +298,16 @@ def find_run_creation(job: Job, attempts: Sequence[ArrayAttempt]) -> int:
     submitted = [each.create_time for each in attempts if each.reason is AttemptReason.REGISTERED]
     oldest = [each.create_time for each in attempts[:1]]
     return next(iter(submitted[-1:] or oldest), 0) or job.submit_time
+
+
+def find_run_begin(attempts: Sequence[ArrayAttempt]) -> int:
+    """Return when the first step of a run began; 0 if none did. `attempts` are those of the run, oldest first.
+
+    A retry does not change it. A submission of a new version makes a new run.
+    """
+    newest = max((at for at, each in enumerate(attempts) if each.reason is AttemptReason.REGISTERED), default=0)
+    steps = (part.step for attempt in attempts[newest:] for part in attempt.groups.values())
+    return min((step.began_at for step in steps if step is not None and step.began_at), default=0)
 
 
 def has_open_gate(attempts: Sequence[ArrayAttempt]) -> bool:
@@ -436,6 +447,7 @@ def build_run_stub(snapshot: Replica, job: Job, queues: RunQueues | None = None)
             canceled=counts[StepStatus.CANCELED],
         ),
         created_at=view.created_at,
+        began_at=view.began_at,
         ended_at=view.ended_at,
         create_index=job.create_index,
         modify_index=job.modify_index,

@@ -50,6 +50,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.step_outputs import StepOutputs
 from wharf.contract.model.jobs.step_states import StepOutcome, StepPhase, StepState
 from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.times import to_ns
 
 
 def read_stored_run(builder: DerivedWriteBuilder, job: Job) -> RunFacts:
@@ -125,8 +126,8 @@ def settle_steps(builder: DerivedWriteBuilder, job: Job, now_ns: int) -> bool:
     `Each` skips.
     """
     run = read_stored_run(builder, job)
-    started_groups = _list_begun(builder, job)
-    facts = {name: _store_begin(record, started_groups, now_ns) for name, record in run.steps.items()}
+    run_times = _measure_begun(builder, job)
+    facts = {name: _store_begin(record, run_times, now_ns) for name, record in run.steps.items()}
     is_ready = False
     run_ahead = read_run_ahead(builder, job, run)
     waiting = replace(job, depends=None) if has_attempt_begun(run.newest_attempt) else job
@@ -152,13 +153,28 @@ def read_run_ahead(builder: DerivedWriteBuilder, job: Job, run: RunFacts) -> str
     return find_run_ahead(list_unfinished_after(builder, job.namespace, job.parent_id), job)
 
 
-def _list_begun(builder: DerivedWriteBuilder, job: Job) -> set[tuple[str, int]]:
-    """Return the groups and attempts of which the write changes an allocation that has begun."""
-    return {
-        (allocation.task_group, allocation.array_attempt)
-        for allocation in builder.list_stored(ALLOCATIONS, ALLOCATIONS_OF_JOB, (job.namespace, job.id))
-        if _has_begun(allocation)
-    }
+def _measure_begun(builder: DerivedWriteBuilder, job: Job) -> dict[tuple[str, int], int]:
+    """Return the groups and attempts of which the write changes an allocation that has begun, each with the ns for which
+    one of them has run at least."""
+    run_times: dict[tuple[str, int], int] = {}
+    for allocation in builder.list_stored(ALLOCATIONS, ALLOCATIONS_OF_JOB, (job.namespace, job.id)):
+        if _has_begun(allocation):
+            key = (allocation.task_group, allocation.array_attempt)
+            run_times[key] = max(run_times.get(key, 0), _measure_run_time(allocation))
+    return run_times
+
+
+def _measure_run_time(allocation: Allocation) -> int:
+    """Return for how many ns the tasks of an ended allocation ran; 0 for one that runs.
+
+    Both times are from the clock of its node, so another time on the servers does not change the result.
+    """
+    if not allocation.client_status.is_terminal:
+        return 0
+    states = (allocation.task_states or {}).values()
+    began = [to_ns(each.started_at) for each in states if each.started_at is not None]
+    ended = [to_ns(each.finished_at) for each in states if each.finished_at is not None]
+    return max(0, max(ended) - min(began)) if began and ended else 0
 
 
 def _has_begun(allocation: Allocation) -> bool:
@@ -168,12 +184,19 @@ def _has_begun(allocation: Allocation) -> bool:
     return allocation.client_status not in (ClientStatus.PENDING, ClientStatus.LOST)
 
 
-def _store_begin(record: StepRecord, started_groups: set[tuple[str, int]], now_ns: int) -> StepFacts:
-    """Return the facts about a step with the time at which its first allocation began."""
+def _store_begin(record: StepRecord, run_times: Mapping[tuple[str, int], int], now_ns: int) -> StepFacts:
+    """Return the facts about a step with the time at which its first allocation began.
+
+    A node can report the begin and the end of an allocation at once. Then it began before the report.
+    """
     facts, attempt = record.facts, record.attempt
-    if facts.state.began_at or attempt is None or (facts.group.name, attempt.attempt) not in started_groups:
+    run_time_ns = run_times.get((facts.group.name, attempt.attempt)) if attempt is not None else None
+    if facts.state.began_at or run_time_ns is None:
         return facts
-    return facts._replace(state=replace(facts.state, began_at=now_ns))
+    began_ns = now_ns - run_time_ns
+    if began_ns < facts.state.since <= now_ns:  # It was ready before.
+        began_ns = facts.state.since
+    return facts._replace(state=replace(facts.state, began_at=began_ns))
 
 
 def _apply_change(facts: StepFacts, change: StepChange) -> StepFacts:

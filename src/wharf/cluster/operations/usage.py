@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from wharf.cluster.operations.waiting_counts import count_waiting
 from wharf.cluster.scheduling.explanation.examination import get_node_state
 from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.fleet.fleet import Fleet
@@ -56,7 +57,7 @@ def report_usage(
         job_count=len(jobs),
         jobs=tuple(_sort_jobs(jobs, order)[:limit]),
         waiting_count=len(waiting),
-        waiting=tuple(_make_waiting_job(each) for each in waiting[:limit]),
+        waiting=tuple(_make_waiting_job(snapshot, each) for each in waiting[:limit]),
     )
 
 
@@ -136,12 +137,14 @@ def _sort_jobs(jobs: list[JobUsage], order: UsageOrder) -> list[JobUsage]:
     return sorted(jobs, key=lambda job: (-job.cpu, job.id, job.namespace))
 
 
-def _make_waiting_job(evaluation: Evaluation) -> WaitingJob:
+def _make_waiting_job(snapshot: Replica, evaluation: Evaluation) -> WaitingJob:
+    counts = count_waiting(snapshot, evaluation)
     return WaitingJob(
         job_id=evaluation.job_id,
         namespace=evaluation.namespace,
         eval_id=evaluation.id,
-        unplaced=sum(metric.coalesced_failures + 1 for metric in (evaluation.failed_tg_allocs or {}).values()),
+        unplaced=counts.unplaced,
+        elements=counts.elements,
         since=evaluation.waiting_since_ns,
         reason=_describe_reason(evaluation),
     )

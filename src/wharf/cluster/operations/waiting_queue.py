@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.operations.explanations.locks import describe_held_lock
+from wharf.cluster.operations.waiting_counts import count_waiting
 from wharf.cluster.scheduling.blocked.retry_order import BlockedEntry, NamespaceShare, iter_retry_order
 from wharf.cluster.scheduling.capacity.fair_share import compute_dominant_share
 from wharf.cluster.state import Replica
@@ -65,6 +66,7 @@ def build_queue_entry(snapshot: Replica, placed: PlacedEntry, *, shows_nodes: bo
     evaluation = snapshot.get(EVALUATIONS, placed.entry.id)
     if evaluation is None:
         return None
+    counts = count_waiting(snapshot, evaluation)
     node = snapshot.get(NODES, evaluation.reserved_node_id) if evaluation.reserved_node_id and shows_nodes else None
     return QueueEntry(
         place=placed.place,
@@ -73,6 +75,8 @@ def build_queue_entry(snapshot: Replica, placed: PlacedEntry, *, shows_nodes: bo
         namespace=evaluation.namespace,
         priority=evaluation.priority,
         waiting_since=evaluation.waiting_since_ns,
+        unplaced=counts.unplaced,
+        elements=counts.elements,
         requested_share=placed.entry.requested_share,
         failed_groups=evaluation.failed_tg_allocs,
         quota_limit_reached=evaluation.quota_limit_reached,

@@ -50,7 +50,8 @@ class WaitingJob(Record):
     job_id: str
     namespace: str
     eval_id: str
-    unplaced: int = 0  # How many allocations wait.
+    unplaced: int = 0  # How many elements of arrays and allocations of other groups wait.
+    elements: int = 0  # How many of them are elements of arrays.
     since: int = 0  # Since when, in ns since 1970.
     reason: str = ""
 

@@ -15,6 +15,8 @@ class QueueEntry(Record):
     namespace: str
     priority: int = 0
     waiting_since: int = 0  # ns since the epoch
+    unplaced: int = 0  # How many elements of arrays and allocations of other groups wait.
+    elements: int = 0  # How many of them are elements of arrays.
     requested_share: float = 0.0  # The share of the cluster that its missing allocations request, 0.0 to 1.0.
     failed_groups: dict[str, AllocMetric] | None = None  # Why allocations could not be placed, by group.
     quota_limit_reached: str = ""  # The quota that prevents a placement.

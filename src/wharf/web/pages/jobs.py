@@ -69,7 +69,7 @@ async def show_job(request: PageRequest) -> Page | Redirect:
     job_id, namespace, jobs = request.path_values["job"], request.namespace, request.client.jobs
     job = (await jobs.read(job_id, namespace=namespace)).value
     stubs, explanation, deployment, allocations, services, (arrays, (run, newest_runs)) = await asyncio.gather(
-        jobs.list(prefix=job_id, namespace=namespace, per_page=1),
+        jobs.list(prefix=job_id, namespace=namespace, per_page=1, progress=True),
         _explain(request, job_id, namespace),
         jobs.deployment(job_id, namespace=namespace),
         jobs.allocations(job_id, namespace=namespace, newest=MAX_ALLOCATIONS + 1),

@@ -9,7 +9,7 @@ from wharf.contract.client.errors import Forbidden, RequestRefused
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.run_views import RunStub
-from wharf.contract.model.waiting_queue import QueueReasons
+from wharf.contract.model.waiting_queue import QueueEntry, QueueReasons
 from wharf.contract.wire.flows import RunSort, RunState
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.limits import LimiterStatus
@@ -30,14 +30,14 @@ async def show_overview(request: PageRequest) -> Page | Redirect:
     """Show what needs a person, and the jobs that changed last."""
     parts = _Parts(must_sign_in=request.visitor.can_sign_in and not request.visitor.is_signed_in)
     (
-        (waiting, reasons),
+        (waiting, reasons, queue),
         rollouts,
         jobs,
         (troubled, has_ready),
         leader,
         ((limits, quotas), gated_runs),
     ) = await asyncio.gather(
-        parts.read("jobs that wait", _list_waiting(request), ([], QueueReasons())),
+        parts.read("jobs that wait", _list_waiting(request), ([], QueueReasons(), ())),
         parts.read("rollouts", _list_rollouts(request), []),
         parts.read("jobs", _list_jobs(request), ListedJobs([], [], [])),
         parts.read("nodes", _list_troubled_nodes(request), ([], True)),
@@ -58,6 +58,7 @@ async def show_overview(request: PageRequest) -> Page | Redirect:
         request.now_ns,
         has_ready_nodes=has_ready,
         reasons=reasons,
+        queue=queue,
         unfinished_jobs=jobs.unfinished,
         gated_runs=gated_runs,
         names=await find_names(request, (each.last_drain.accessor_id for each in troubled if each.last_drain)),
@@ -104,13 +105,19 @@ class _Parts:
             return default
 
 
-async def _list_waiting(request: PageRequest) -> tuple[list[Evaluation], QueueReasons]:
-    """Return evaluations of jobs that wait for capacity, and how many jobs wait for which reason."""
+async def _list_waiting(request: PageRequest) -> tuple[list[Evaluation], QueueReasons, tuple[QueueEntry, ...]]:
+    """Return evaluations of jobs that wait for capacity, how many jobs wait for which reason, and the queue if it is short.
+
+    Only an entry of the queue counts the elements of arrays that wait.
+    """
     waiting, reasons = await asyncio.gather(
         request.client.evaluations.list(filter='Status == "blocked"', namespace=ALL_NAMESPACES, per_page=MAX_RECORDS),
         request.client.evaluations.queue_reasons(namespace=ALL_NAMESPACES),
     )
-    return waiting.value, reasons.value
+    if not 0 < reasons.value.count <= MAX_TROUBLES_OF_A_KIND:
+        return waiting.value, reasons.value, ()
+    queue = await request.client.evaluations.queue(namespace=ALL_NAMESPACES, limit=MAX_TROUBLES_OF_A_KIND)
+    return waiting.value, reasons.value, queue.value.entries
 
 
 async def _list_jobs(request: PageRequest) -> ListedJobs:

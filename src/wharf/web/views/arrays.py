@@ -12,6 +12,7 @@ from wharf.contract.model.jobs.array_attempts import (
     FAILED,
     OPEN,
     RUNNING,
+    SKIPPED,
     STARTING,
     SUCCEEDED,
     decode_runs,
@@ -37,6 +38,7 @@ STATES: Final = (
     (STARTING, "starting", "starting"),
     (OPEN, "waiting", "waiting"),
     (CANCELED, "canceled", "canceled"),
+    (SKIPPED, "skipped", "skipped"),
     (SUCCEEDED, "succeeded", "succeeded"),
 )
 """The letter of a state, the field of its count, and its word. The most urgent one is the first: it colors a cell of several."""
@@ -148,9 +150,8 @@ def _build_panel(
 def describe_counts(counts: ArrayCounts, size: int) -> str:
     """Return how many elements have each state, such as `45 of 50 succeeded, 2 running, 3 failed`."""
     others = [
-        f"{getattr(counts, field):,} {word}" for _, field, word in (*STATES[1:5], STATES[0]) if getattr(counts, field)
+        f"{getattr(counts, field):,} {word}" for _, field, word in (*STATES[1:6], STATES[0]) if getattr(counts, field)
     ]
-    others += [f"{counts.skipped:,} skipped"] if counts.skipped else []
     return ", ".join((f"{counts.succeeded:,} of {size:,} succeeded", *others))
 
 

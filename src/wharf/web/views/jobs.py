@@ -134,7 +134,7 @@ class JobView(msgspec.Struct, frozen=True):
     """If it is a flow."""
 
 
-MORE_REASONS: Final = re.compile(r" \(and for [0-9]+ more reasons?\)$")
+MORE_REASONS: Final = re.compile(r" \(\S+ also waits for [^()]*\)")
 EVERY_NODE_TYPES: Final = ("system", "sysbatch")
 """The types of jobs whose number of allocations depends on the nodes."""
 MAX_ALLOCATIONS = 100
@@ -158,8 +158,8 @@ def build_job_row(job: JobStub, now_ns: int) -> JobRow:
         children=describe_children(job),
         elements=describe_counts(progress.elements, size) if (size := sum(astuple(progress.elements))) else "",
         priority=job.priority,
-        age=format_age(job.submit_time, now_ns),
-        submitted_ns=job.submit_time,
+        age=format_age(job.submitted_ns, now_ns),
+        submitted_ns=job.submitted_ns,
     )
 
 
@@ -197,7 +197,7 @@ def build_job_view(
     if _is_complete(stub):
         summary = {name: replace(counts, failed=0, lost=0) for name, counts in summary.items()}
     has_ended = _has_ended(stub)
-    # What the last parentheses count is listed below the sentence.
+    # What these parentheses name is listed below the sentence.
     text = MORE_REASONS.sub("", explanation.text) if explanation else ""
     sentence, *clauses = split_clauses(text) or ("",)
     further = _list_further_waits(explanation) if explanation else ()
@@ -239,8 +239,8 @@ def build_job_view(
         arrays=arrays,
         repetition=find_repetition(job, describe_job_state(stub)),
         is_ended=job.status is JobStatus.DEAD,
-        age=format_age(job.submit_time, now_ns),
-        submitted_ns=job.submit_time,
+        age=format_age(stub.submitted_ns, now_ns),
+        submitted_ns=stub.submitted_ns,
         runs_url=build_link("jobs", filter=f"ParentID == {quote_for_filter(job.id)}", namespace=job.namespace)
         if job.is_periodic or job.is_parameterized
         else "",

@@ -8,7 +8,7 @@ import msgspec
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.run_views import RunStub
-from wharf.contract.model.waiting_queue import QueueReasons
+from wharf.contract.model.waiting_queue import QueueEntry, QueueReasons
 from wharf.contract.wire.flows import RunState
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.jobs.states import AllocationCounts, count_allocations, is_parent
@@ -17,7 +17,7 @@ from wharf.contract.wire.nodes.messages import NodeListStub
 from wharf.web.rendering import build_link, count_noun, format_age
 from wharf.web.views.jobs import JobRow, build_job_row
 from wharf.web.views.people import Names, name_author
-from wharf.web.views.queue import describe_quota_wait, describe_reason, list_placement_failures
+from wharf.web.views.queue import describe_quota_wait, describe_reason, describe_waiting, list_placement_failures
 from wharf.web.views.quotas import QuotaRow
 from wharf.web.views.states import Tone, describe_job, describe_node
 
@@ -60,6 +60,7 @@ def build_overview(
     *,
     has_ready_nodes: bool,
     reasons: QueueReasons | None = None,
+    queue: Sequence[QueueEntry] = (),
     unfinished_jobs: Sequence[JobStub] = (),
     gated_runs: Sequence[RunStub] = (),
     missing: str = "",
@@ -68,6 +69,7 @@ def build_overview(
     """Return the first page. The lists hold the records that were asked for: waiting work, rollouts, nodes in trouble.
 
     `reasons` counts all waiting work. A few waiting jobs are named one by one, more of them by their reasons.
+    `queue` has the entries of the few.
     `failed_jobs` are jobs that have ended, some of which may be complete. `recent` are the jobs that changed last. `limits` has the rules with what they refused in the last hour. `unfinished_jobs` are services that have not ended. `missing` says which parts could not be read, and why. `names` are those of tokens that drain nodes.
     """
     failed_rollouts = [each for each in deployments if str(each.status) == "failed"]
@@ -80,7 +82,7 @@ def build_overview(
             is_cut=len(unfinished_jobs) >= MAX_RECORDS,
         ),
         *(
-            _list_waiting(waiting, now_ns)
+            _list_waiting(waiting, queue, now_ns)
             if reasons is None or reasons.count <= MAX_TROUBLES_OF_A_KIND
             else _list_reasons(reasons, now_ns)
         ),
@@ -144,13 +146,14 @@ def _is_failing(job: JobStub, counts: AllocationCounts) -> bool:
     return bool(counts.failed + counts.lost and lacks) and not is_parent(job)
 
 
-def _list_waiting(evaluations: list[Evaluation], now_ns: int) -> list[Trouble]:
+def _list_waiting(evaluations: list[Evaluation], queue: Sequence[QueueEntry], now_ns: int) -> list[Trouble]:
     """Return a sentence for each job that waits for capacity, the longest wait first."""
+    entries = {entry.eval_id: entry for entry in queue}
     ordered = sorted(evaluations, key=lambda evaluation: evaluation.waiting_since_ns)
     return [
         Trouble(
             Tone.WAIT,
-            f"{evaluation.job_id} waits {_describe_missing(evaluation)}",
+            f"{evaluation.job_id} waits {_describe_missing(evaluation, entries.get(evaluation.id))}",
             build_link("jobs", evaluation.job_id, namespace=evaluation.namespace),
             _describe_wait(evaluation, now_ns),
         )
@@ -158,14 +161,14 @@ def _list_waiting(evaluations: list[Evaluation], now_ns: int) -> list[Trouble]:
     ]
 
 
-def _describe_missing(evaluation: Evaluation) -> str:
-    """Return for what a job waits, as the end of a sentence that begins with it."""
+def _describe_missing(evaluation: Evaluation, entry: QueueEntry | None) -> str:
+    """Return for what a job waits, as the end of a sentence that begins with it. `entry` is its entry of the queue."""
     if evaluation.waits_behind:
         return f"for a running child of {evaluation.waits_behind} to end"
     if evaluation.waits_only_for_locks and evaluation.lock_waits:
         return f"for the lock {evaluation.lock_waits[0].key}"
-    number = sum(metric.coalesced_failures + 1 for metric in (evaluation.failed_tg_allocs or {}).values())
-    return f"for capacity for {count_noun(number or 1, 'allocation', 'allocations')}"
+    waiting = describe_waiting(entry) if entry is not None else ""
+    return f"for capacity for {waiting}" if waiting else "for capacity"
 
 
 def _list_reasons(reasons: QueueReasons, now_ns: int) -> list[Trouble]:

@@ -10,6 +10,7 @@ from wharf.contract.wire.jobs.messages import JobPlanResponse
 from wharf.job_files.diff_lines import (
     SIGNS,
     DiffLine,
+    count_failed,
     describe_updates,
     list_added_needs,
     list_diff_lines,
@@ -103,8 +104,7 @@ def build_plan_view(plan: JobPlanResponse, hidden: HiddenValues | None = None) -
         GroupPlan(
             name,
             describe_updates(
-                update,
-                unplaced[name].coalesced_failures + 1 if name in unplaced else 0,
+                *count_failed(update, unplaced.get(name), explanations.get(name)),
                 is_replaced=name in replaced,
                 needs=needs.get(name, ()),
             ),

@@ -23,7 +23,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     job_id: str
     namespace: str
     priority: int
-    missing: int
+    waiting: str
     reasons: tuple[str, ...]
     quota_url: str
     reserved: str
@@ -91,7 +91,6 @@ def _describe_pending(queue: JobQueue) -> str:
 
 
 def _build_row(entry: QueueEntry, now_ns: int) -> QueueRow:
-    failed = entry.failed_groups or {}
     return QueueRow(
         key=entry.eval_id,
         place=entry.place,
@@ -99,7 +98,7 @@ def _build_row(entry: QueueEntry, now_ns: int) -> QueueRow:
         job_id=entry.job_id,
         namespace=entry.namespace,
         priority=entry.priority,
-        missing=sum(metric.coalesced_failures + 1 for metric in failed.values()),
+        waiting=describe_waiting(entry),
         reasons=_list_reasons(entry),
         quota_url=build_link("quotas", entry.quota_limit_reached) if entry.quota_limit_reached else "",
         reserved=entry.reserved_node_name or entry.reserved_node_id[:8],
@@ -107,6 +106,17 @@ def _build_row(entry: QueueEntry, now_ns: int) -> QueueRow:
         age=format_age(entry.waiting_since, now_ns),
         since_ns=entry.waiting_since,
     )
+
+
+def describe_waiting(entry: QueueEntry) -> str:
+    """Return how many elements of arrays and allocations of other groups wait; empty if the servers do not count them."""
+    if not entry.unplaced:
+        return ""
+    if entry.elements == entry.unplaced:
+        return count_noun(entry.unplaced, "element", "elements")
+    if entry.elements:
+        return f"{entry.unplaced:,} elements and allocations"
+    return count_noun(entry.unplaced, "allocation", "allocations")
 
 
 def _list_reasons(entry: QueueEntry) -> tuple[str, ...]:

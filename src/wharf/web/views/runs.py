@@ -42,6 +42,7 @@ SHOWN_STATES: Final = (
     (RunState.FAILED.value, "failed"),
     (RunState.SUCCEEDED.value, "succeeded"),
     (RunState.CANCELED.value, "canceled"),
+    (RunState.SKIPPED.value, "skipped"),
 )
 """The states by which people select runs. The address accepts all others of the API too."""
 
@@ -162,8 +163,10 @@ class RunRow(msgspec.Struct, frozen=True):
     text: str
     steps: str
     took: str
+    """Empty if it has not begun."""
     age: str
-    created_ns: int
+    """How long ago its first step began; empty if it has not begun."""
+    began_ns: int
 
 
 class RunsView(msgspec.Struct, frozen=True):
@@ -188,7 +191,7 @@ class FlowRow(msgspec.Struct, frozen=True):
     latest: State | None
     """The state of its newest run; `None` if it has none."""
     age: str
-    created_ns: int
+    began_ns: int
     """When the newest run began."""
 
 
@@ -247,7 +250,7 @@ def build_run_section(
     return RunSection(
         state=describe_run(run.status, is_gated=waits_for_approval({each.status for each in run.steps})),
         text=run.text,
-        took=format_span(end_ns - run.created_at),
+        took=format_span(end_ns - run.began_at) if run.began_at else "",
         deadline_ns=0 if run.status.has_ended else run.deadline,
         remaining=_format_remaining(run.deadline, now_ns),
         attempt=run.attempts[-1].attempt if len(run.attempts) > 1 else 0,
@@ -410,9 +413,9 @@ def build_run_row(run: RunStub, now_ns: int) -> RunRow:
         state=_describe_listed(run),
         text="" if run.text == state else run.text.removeprefix(f"{state}: "),
         steps=f"{ended} of {run.step_count}",
-        took=format_span(end_ns - run.created_at),
-        age=format_age(run.created_at, now_ns),
-        created_ns=run.created_at,
+        took=format_span(end_ns - run.began_at) if run.began_at else "",
+        age=format_age(run.began_at, now_ns) if run.began_at else "",
+        began_ns=run.began_at,
     )
 
 
@@ -430,8 +433,8 @@ def build_flow_row(flow: FlowStub, now_ns: int) -> FlowRow:
         launched="stopped" if flow.stop else "by schedule" if flow.is_periodic else "by dispatch",
         counts=", ".join(f"{count:,} {word}" for count, word in counts if count) or "none yet",
         latest=_describe_listed(latest) if latest is not None else None,
-        age=format_age(latest.created_at, now_ns) if latest is not None else "",
-        created_ns=latest.created_at if latest is not None else 0,
+        age=format_age(latest.began_at, now_ns) if latest is not None and latest.began_at else "",
+        began_ns=latest.began_at if latest is not None else 0,
     )
 
 

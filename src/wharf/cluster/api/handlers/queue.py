@@ -64,7 +64,12 @@ class QueueReads:
                 )
             )
             shows_nodes = request.has_permission(READ_NODE)
-            built = (waiting_queue.build_queue_entry(replica, each, shows_nodes=shows_nodes) for each in placed)
+            built = []
+            work.restart()
+            for each in placed:  # The elements of an array of 100,000 are counted in about a millisecond.
+                built.append(waiting_queue.build_queue_entry(replica, each, shows_nodes=shows_nodes))
+                if work.is_slice_over():
+                    await work.pause()
             pending, delayed = await _count_pending(replica, self._server.world.now_ns(), work)
             return JobQueue(
                 entries=tuple(entry for entry in built if entry is not None),

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from wharf.cluster.operations.array_views import count_states
+from wharf.cluster.operations.array_views import count_states, show_running
 from wharf.cluster.state import Replica
 from wharf.cluster.state.lookups import list_elements
 from wharf.cluster.state.tables import ElementPhase
 from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.explanations import WaitCondition, WaitReason
-from wharf.contract.model.jobs.array_attempts import CancelCause, ElementStates
+from wharf.contract.model.jobs.array_attempts import OPEN, CancelCause, ElementStates
 from wharf.contract.model.jobs.array_views import ArrayCounts
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -23,14 +23,10 @@ class ArrayFacts(msgspec.Struct, frozen=True):
     size: int
     counts: ArrayCounts  # Elements that have not ended count as waiting.
     alive: int  # The allocations that have not ended.
+    unplaced: int  # How many open elements have no allocation.
     next_index: int  # The first open element without an allocation; -1: none.
     cancel_cause: CancelCause
     failed_element: int
-
-    @property
-    def unplaced(self) -> int:
-        """How many open elements have no allocation."""
-        return max(0, self.counts.waiting - self.alive)
 
     @property
     def is_at_limit(self) -> bool:
@@ -52,6 +48,7 @@ def read_array_facts(snapshot: Replica, job: Job, group: TaskGroup, elements: El
         elements.size,
         count_states(elements.states),
         len(alive),
+        show_running(elements.states, alive).count(OPEN),
         next((index for index in elements.iter_open() if index not in used_indexes), -1),
         canceled.cancel_cause if canceled is not None else CancelCause.NONE,
         canceled.failed_element if canceled is not None else -1,

@@ -40,6 +40,7 @@ from wharf.cluster.state.tables import (
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.failure_reasons import describe_task_failure, summarize_failures
+from wharf.contract.model.allocations.placement_reasons import NEVER_TEXT
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import ELEMENT_TRIGGERS, Evaluation, EvaluationTrigger
 from wharf.contract.model.explanations import (
@@ -76,6 +77,31 @@ DELAY_REASONS: Final = {
 RETRY_TRIGGERS: Final = (EvaluationTrigger.ALLOC_FAILURE, EvaluationTrigger.ALLOC_RESCHEDULE)
 """Triggers of evaluations that replace failed allocations, or allocations on disconnected nodes."""
 
+
+REASON_NAMES: Final = {
+    WaitReason.NOTHING: "nothing",
+    WaitReason.PAUSED_SCHEDULER: "the scheduler, which is paused",
+    WaitReason.QUEUE: "its evaluation",
+    WaitReason.DELAY: "the end of a delay",
+    WaitReason.CAPACITY: "resources",
+    WaitReason.QUOTA: "capacity in a quota",
+    WaitReason.SCHEDULING_SLOT: "a slot of its parent",
+    WaitReason.LOCK: "a lock",
+    WaitReason.HEALTH: "healthy allocations",
+    WaitReason.PROMOTION: "a promotion",
+    WaitReason.RESUMPTION: "the resumption of its deployment",
+    WaitReason.DRAIN: "the drain of a node",
+    WaitReason.NODE: "a node that is out of contact",
+    WaitReason.ARRAY: "the limit of an array",
+    WaitReason.STEP: "the end of a step",
+    WaitReason.GATE: "an approval",
+    WaitReason.TASKS: "tasks that start or stop",
+    WaitReason.LAUNCH: "its next launch",
+    WaitReason.DISPATCH: "a dispatch",
+    WaitReason.CHANGE: "a change of the job",
+    WaitReason.UNKNOWN: "an unknown reason",
+}
+"""What a summary calls the reasons that it does not describe. Explanations and pages list each of them in full."""
 
 FAILURE_REASONS: Final = (WaitReason.HEALTH, WaitReason.DELAY)
 """What jobs wait for because allocations failed: the summary then names the failure."""
@@ -164,7 +190,7 @@ class JobExplainer:
             )
 
     def _make_text(self, waits: Sequence[WaitCondition]) -> str:
-        """Return the summary: the most urgent wait condition, failures of tasks, and how many others there are."""
+        """Return the summary: the most urgent wait condition, failures of tasks, and the names of the other reasons."""
         first, *others = waits
         text = f"{self._facts.job.id} {first.text}"
         restart = next(
@@ -176,8 +202,8 @@ class JobExplainer:
             text += f"; failed: {cause}"
         if first.waits_for is WaitReason.ARRAY:  # While an array runs, some of its elements start.
             others = [each for each in others if NOT_STARTED_TEXT not in each.text]
-        more = len(others) - (restart is not None)
-        return text + (f" (and for {more} more reason{'s' if more > 1 else ''})" if more else "")
+        names = dict.fromkeys(REASON_NAMES[each.waits_for] for each in others if each is not restart)
+        return text + (f" ({self._facts.job.id} also waits for {' and for '.join(names)})" if names else "")
 
     def _make_run_explainer(self, groups: Sequence[GroupExplanation]) -> RunExplainer | None:
         """Return the explainer of the steps of the job; `None` if it has none."""
@@ -322,8 +348,14 @@ class JobExplainer:
                 eval_id=evaluation.id,
             )
         if evaluation.quota_limit_reached:
-            text = f'waits for capacity in the quota "{evaluation.quota_limit_reached}": {describe_quota_shortage(evaluation)}'
-            return WaitCondition(waits_for=WaitReason.QUOTA, text=text, eval_id=evaluation.id)
+            quota, shortage = evaluation.quota_limit_reached, describe_quota_shortage(evaluation)
+            text, advice = f'waits for capacity in the quota "{quota}": {shortage}', ""
+            if NEVER_TEXT in shortage:
+                advice = f"request less, or raise the quota {quota}"
+                text = f'cannot run with the quota "{quota}": {shortage}; {advice}'
+            return WaitCondition(
+                waits_for=WaitReason.QUOTA, text=text, eval_id=evaluation.id, advice=(advice,) if advice else ()
+            )
         unplaced_groups = [each for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text]
         if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not unplaced_groups:
             text = "had too many conflicts with other changes during placement, and is retried within a minute"

@@ -234,7 +234,10 @@ def describe_ended_run(job: Job, run: RunFacts) -> WaitCondition:
         by_text.setdefault(_summarize_end(each), []).append(name)
     succeeded = len(by_text.pop("succeeded", ()))
     parts = [f"{succeeded} of {len(facts)} steps succeeded"]
-    parts += [f"{_join_names(names)} {text}" for text, names in by_text.items()]
+    parts += [
+        f"{_join_names(names)} {f'were {text[4:]}' if len(names) > 1 and text.startswith('was ') else text}"
+        for text, names in by_text.items()
+    ]
     outcome = judge_run(facts.values()).outcome
     if outcome == "succeeded":
         return WaitCondition(waits_for=WaitReason.NOTHING, text=f"is done: {'; '.join(parts)}")

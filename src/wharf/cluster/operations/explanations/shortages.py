@@ -1,17 +1,19 @@
 """Why nodes cannot take one more allocation of a group. The explanation of a job and the plan of a job use the same texts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from wharf.cluster.operations.array_views import count_elements
 from wharf.cluster.operations.explanations.text import describe_shortage
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.explanation.capacity_report import CapacityReport, report_capacity
 from wharf.cluster.scheduling.explanation.smallest_change import AMOUNT_CHANGES
 from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB
+from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOBS
+from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.explanations import GroupExplanation
 from wharf.contract.model.jobs.groups import TaskGroup
@@ -54,6 +56,24 @@ def add_shortage(
     )
 
 
+def _count_elements(
+    snapshot: Replica, job: Job, group: TaskGroup, remaining: Sequence[Allocation], started: Sequence[Allocation]
+) -> GroupExplanation:
+    """Return how many elements of an array have not ended, run and wait after a plan.
+
+    The scheduler plans a part of a large array, and stops at the first element that no node can run (record 0365).
+    """
+    wanted = group.total_count
+    if (stored := snapshot.get(JOBS, job.namespace, job.id)) is not None and stored.version == job.version:
+        counts = count_elements(snapshot, job, group)
+        wanted = counts.waiting + counts.starting + counts.running
+    alive = sum(each.task_group == group.name and not each.is_client_terminal for each in remaining)
+    placed = sum(each.task_group == group.name for each in started)
+    return GroupExplanation(
+        group=group.name, wanted=wanted, running=alive - placed, unplaced=max(0, wanted - alive), is_array=True
+    )
+
+
 def explain_plan(
     cache: SchedulerCache, snapshot: Replica, plan: Plan, failed_groups: Mapping[str, AllocMetric]
 ) -> dict[str, GroupExplanation]:
@@ -76,5 +96,7 @@ def explain_plan(
             continue
         report = report_capacity(cache, snapshot, job, group, remaining, started=started, stopped=plan.stops)
         base = GroupExplanation(group=group.name, wanted=group.count, unplaced=metric.coalesced_failures + 1)
+        if group.array is not None:
+            base = _count_elements(snapshot, job, group, remaining, started)
         explanations[group.name] = add_shortage(base, job, group, report, quota_name="")
     return explanations

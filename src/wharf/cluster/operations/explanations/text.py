@@ -21,15 +21,18 @@ def describe_shortage(
 
     `quota_name` is the used-up quota, or empty. `is_all_or_nothing`: free resources help only if all allocations fit.
     """
+    lack = f"{group.name} lacks {format_allocation_count(unplaced)}"
+    if group.array is not None and group.total_count > 1:
+        lack = f"{group.name} has {count_waiting_elements(unplaced)}"
     if report.fitting and quota_name:
-        return f'{group.name} lacks {format_allocation_count(unplaced)}: nodes have free resources, but the quota "{quota_name}" is used up'
+        return f'{lack}: nodes have free resources, but the quota "{quota_name}" is used up'
     if report.fitting and is_all_or_nothing:
         return (
-            f"{group.name} lacks {format_allocation_count(unplaced)}, none of which starts until all can be placed: "
+            f"{lack}, none of which starts until all can be placed: "
             f"without AllAtOnce {report.fitting} of {report.nodes} nodes could run one now"
         )
     if report.fitting:
-        return f"{group.name} lacks {format_allocation_count(unplaced)}, and enough resources are free now"
+        return f"{lack}, and enough resources are free now"
     parts = [each.describe() for each in report.excluded[len(report.unconsidered) :]]
     parts += [
         f"{each.nodes} {'has' if each.nodes == 1 else 'have'} too {describe_dimension(each.dimension)}"
@@ -39,7 +42,7 @@ def describe_shortage(
     parts += [f"{each.nodes}: {each.dimension}" for each in report.exhausted if not each.unit]
     reasons_text = f" ({', '.join(parts)})" if parts else ""
     parts = [
-        f"{group.name} lacks {format_allocation_count(unplaced)}: {_describe_no_node(report)} run one{reasons_text}",
+        f"{lack}: {_describe_no_node(report)} run one{reasons_text}",
         *(_describe_unconsidered(each, "other " if report.nodes else "") for each in report.unconsidered),
         report.smallest_change,
     ]
@@ -78,7 +81,13 @@ def describe_groups(explanations: Sequence[GroupExplanation]) -> str:
     if len(explanations) < 2:
         return explanations[0].text if explanations else ""
     *names, last = [each.group for each in explanations]
-    return f"its groups {', '.join(names)} and {last} lack {format_allocation_count(sum(each.unplaced for each in explanations))}"
+    total = sum(each.unplaced for each in explanations)
+    subject = f"its groups {', '.join(names)} and {last}"
+    arrays = [each for each in explanations if each.is_array and each.wanted > 1]
+    if len(arrays) == len(explanations):
+        return f"{subject} have {count_waiting_elements(total)}"
+    noun = "elements and allocations" if arrays else "allocations"
+    return f"{subject} lack {total} {noun}"
 
 
 def describe_deployment(deployment: Deployment) -> tuple[WaitReason, str] | None:
@@ -155,6 +164,11 @@ def describe_quota_shortage(evaluation: Evaluation) -> str:
 def describe_namespace_option(namespace: str) -> str:
     """Return the option of commands that names the namespace, with a leading space; empty for the default one."""
     return f" --namespace {namespace}" if namespace != DEFAULT_NAMESPACE else ""
+
+
+def count_waiting_elements(count: int) -> str:
+    """Return the number of waiting elements of arrays with these words."""
+    return "1 waiting element" if count == 1 else f"{count} waiting elements"
 
 
 def format_allocation_count(count: int) -> str:

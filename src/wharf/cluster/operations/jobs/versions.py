@@ -234,6 +234,14 @@ def list_versions(snapshot: Replica, namespace: str, job_id: str) -> list[Job]:
     return sorted(versions, key=lambda version: -version.version)
 
 
+def find_submission_time(snapshot: Replica, job: Job) -> int:
+    """Return when a job was submitted, in ns. A stop makes a new version, whose time is that of the stop."""
+    if not job.stop:
+        return job.submit_time
+    submitted = (each.submit_time for each in list_versions(snapshot, job.namespace, job.id) if not each.stop)
+    return max(submitted, default=job.submit_time)
+
+
 def find_version(snapshot: Replica, namespace: str, job_id: str, version: int) -> Job | None:
     """Return this version of the job, or `None`.
 

@@ -12,6 +12,7 @@ from wharf.cluster.scheduling.resources.devices import can_be_same_device
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOB_PURGES, JOBS, NAMESPACES, NAMESPACES_WITH_QUOTA, QUOTAS
 from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.placement_reasons import NEVER_TEXT
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.resources import RequestedDevice
@@ -50,7 +51,8 @@ class RemainingQuota:
 
         Empty: they may be used.
 
-        Example: `cpu exhausted (500 needed > 400 limit)`. `released` are amounts that the placement frees. A limit of 0
+        Example: `cpu exhausted (500 needed > 400 limit)`. If the further amounts alone exceed the limit, the text contains
+        `NEVER_TEXT`. `released` are amounts that the placement frees. A limit of 0
         is no limit; a negative limit allows nothing.
         """
         released_amounts = released or {}
@@ -92,7 +94,8 @@ def _describe_excess(name: str, added: int, used: int, limit: int) -> list[str]:
     """Return a text if `added` further units of a dimension exceed its limit, else an empty list."""
     if not limit or not added or used + added <= max(0, limit):
         return []
-    return [f"{name} exhausted ({used + added} needed > {max(0, limit)} limit)"]
+    never = f": {NEVER_TEXT}" if added > limit else ""
+    return [f"{name} exhausted ({used + added} needed > {max(0, limit)} limit{never})"]
 
 
 def _sum_devices(amounts: QuotaAmounts, limited_name: str) -> int:

@@ -289,6 +289,12 @@ class ExaminedNodes:
         return tuple(sorted(node.name or node.id for node in nodes)[:MAX_EXAMPLES])
 
     @functools.cached_property
+    def usable_cores(self) -> Ints:
+        """The number of cores of each feasible node that tasks can reserve, free or not."""
+        nodes = (self.fleet.get_node(row) for row in self.rows.tolist())
+        return np.array([len(list_usable_cores(node)) for node in nodes], dtype=np.int64)
+
+    @functools.cached_property
     def free_cores(self) -> Ints:
         """The number of free cores of each feasible node.
 

@@ -35,6 +35,12 @@ DIMENSION_UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
 """The units of the resources that have amounts."""
 AMOUNT_CHANGES: Final = ("lower ", "free ")
 """How changes begin that make just enough CPU, memory or disk available for one more allocation."""
+_REQUEST_FIELDS: Final = {
+    "cpu": ("cpu", "CPU", MIN_CPU_MHZ),
+    CORES_DIMENSION: ("cores", "Cores", 1),
+    "memory": ("memory_mb", "MemoryMB", MIN_MEMORY_MB),
+}
+"""For each dimension that tasks request: the field, its name in job files, and the smallest request."""
 DIMENSION_LABELS: Final = {"cpu": "CPU", "memory": "memory", "disk": "disk"}
 
 
@@ -128,9 +134,31 @@ class ChangeSuggester:
             share += missing / max(1, self._get_requested(dimension)) + (missing > 0)
         share[~is_amount] = np.inf
         best = int(share.argmin())
-        lowered = self._suggest_lower_request(_list_missing(amounts, best))
+        if self._mask_large_enough(amounts, is_amount).any():
+            lowered = self._suggest_lower_request(_list_missing(amounts, best))
+        else:
+            lowered = self._suggest_request_of_empty_node(amounts, is_amount)
         freed = self._suggest_freeing(amounts, is_amount, share)
         return ", or ".join(text for text in (lowered, freed) if text)
+
+    def _suggest_request_of_empty_node(self, amounts: Sequence[tuple[str, Ints]], is_amount: Mask) -> str:
+        """Return the suggestion to lower requests to what a node has in total, if every node has too little in total.
+
+        What is free now says nothing then: the job must request less in any case. `is_amount` as in `_suggest_freeing`.
+        """
+        missing = [(name, np.maximum(self._get_requested(name) - self._get_capacity(name), 0)) for name, _ in amounts]
+        share = np.zeros(len(self._examined.rows))
+        for dimension, lacked in missing:
+            share += lacked / max(1, self._get_requested(dimension)) + (lacked > 0)
+        share[~is_amount] = np.inf
+        changes, group = list[str](), self._group
+        for dimension, amount in _list_missing(missing, int(share.argmin())):
+            result = _lower_largest_task(group, dimension, amount)
+            if result is None:
+                return ""
+            group, change = result
+            changes.append(change)
+        return f"lower {' and '.join(changes)}" if changes else ""
 
     def _suggest_freeing(self, amounts: Sequence[tuple[str, Ints]], is_amount: Mask, share: Floats) -> str:
         """Return how much to free, on the node with the smallest shortage or on any node where that is enough.
@@ -138,9 +166,7 @@ class ChangeSuggester:
         A node that is too small even without any other allocation is not suggested. If all are, return what a suitable
         node must have. `is_amount` has the nodes that lack nothing else, and `share` how much each one lacks.
         """
-        is_possible = is_amount.copy()
-        for dimension, _ in amounts:
-            is_possible &= self._get_capacity(dimension) >= self._get_requested(dimension)
+        is_possible = self._mask_large_enough(amounts, is_amount)
         if not is_possible.any():
             needed = " and ".join(
                 f"{self._get_requested(dimension)} {DIMENSION_UNITS[dimension]} of {DIMENSION_LABELS[dimension]}"
@@ -163,10 +189,24 @@ class ChangeSuggester:
         )
         return f"free {freed_amounts} {location}"
 
+    def _mask_large_enough(self, amounts: Sequence[tuple[str, Ints]], is_amount: Mask) -> Mask:
+        """Return which of these nodes have enough in total, whatever runs on them now."""
+        mask = is_amount.copy()
+        for dimension, _ in amounts:
+            mask &= self._get_capacity(dimension) >= self._get_requested(dimension)
+        return mask
+
     def _get_capacity(self, dimension: str) -> Ints:
-        """Return how much of CPU (MHz), memory or disk (MB) each feasible node has in total for allocations."""
+        """Return how much of CPU (MHz), memory or disk (MB) each feasible node has in total for allocations, or how many cores."""
         candidates = self._examined.candidates
-        return {"cpu": candidates.cpu, "memory": candidates.memory}.get(dimension, candidates.disk)
+        match dimension:
+            case "cpu":
+                return candidates.cpu
+            case "memory":
+                return candidates.memory
+            case "disk":
+                return candidates.disk
+        return self._examined.usable_cores
 
     def _get_requested(self, dimension: str) -> int:
         """Return how much one allocation requests of CPU (MHz), memory or disk (MB)."""
@@ -274,12 +314,45 @@ class ChangeSuggester:
         """Return the suggestion to lower the cores of the largest task to what one node can give, or to free cores there."""
         if not any(list_usable_cores(node) for _, node in self._fleet.iter_nodes()):
             return "request CPU instead of Cores: no node has cores that can be reserved for a task"
+        if never := self._suggest_larger_node():
+            return never
         suggestions = (self._suggest_fewer_cores(), self._suggest_freeing_cores())
         text = ", or ".join(each for each in suggestions if each)
         if text or self._job.runs_on_every_node:
             return text
         needed = f"{_format_cores(self._examined.assigner.requested_cores)} and {self._get_requested('memory')} MB"
         return f"add a node with at least {needed} of memory"
+
+    def _suggest_larger_node(self) -> str:
+        """Return what would help if every feasible node is too small for the group even when nothing else runs on it.
+
+        The advice is the same on busy and on empty nodes. Return an empty text if a node is large enough.
+        """
+        requested = {
+            CORES_DIMENSION: self._examined.assigner.requested_cores,
+            "memory": self._get_requested("memory"),
+            "disk": self._get_requested("disk"),
+        }
+        missing = {name: np.maximum(amount - self._get_capacity(name), 0) for name, amount in requested.items()}
+        share = np.zeros(len(self._examined.rows))
+        for name, amounts in missing.items():
+            share += amounts / max(1, requested[name]) + (amounts > 0)
+        if self._job.runs_on_every_node or not share.all():
+            return ""
+        group, changes = self._group, list[str]()
+        position = int(share.argmin())
+        for dimension, amounts in missing.items():
+            if not amounts[position]:
+                continue
+            result = _lower_largest_task(group, dimension, int(amounts[position]))
+            if result is None:
+                changes.clear()
+                break
+            group, change = result
+            changes.append(change)
+        lowered = f"lower {' and '.join(changes)}, or " if changes else ""
+        needed = f"{_format_cores(requested[CORES_DIMENSION])} and {requested['memory']} MB of memory"
+        return f"{lowered}add a node with at least {needed}"
 
     def _suggest_fewer_cores(self) -> str:
         """Return the suggestion to lower the cores of the largest task as little as possible, or an empty text.
@@ -372,7 +445,7 @@ def _lower_largest_task(group: TaskGroup, dimension: str, amount: int) -> tuple[
     """Return the group with the request of its largest task lowered by the amount, and a text that describes the
     change.
 
-    `dimension` is cpu (MHz), memory or disk (MB). Disk is a request of the whole group. Return `None` if the task
+    `dimension` is cpu (MHz), cores, memory or disk (MB). Disk is a request of the whole group. Return `None` if the task
     requests too little.
     """
     if dimension == "disk":
@@ -381,9 +454,7 @@ def _lower_largest_task(group: TaskGroup, dimension: str, amount: int) -> tuple[
             return None
         lowered = replace(group, ephemeral_disk=replace(group.ephemeral_disk, size_mb=size - amount))
         return lowered, f"the disk of {group.name} from {size} to {size - amount}"
-    name, label, minimum = (
-        ("cpu", "CPU", MIN_CPU_MHZ) if dimension == "cpu" else ("memory_mb", "MemoryMB", MIN_MEMORY_MB)
-    )
+    name, label, minimum = _REQUEST_FIELDS[dimension]
     tasks = list(group.tasks or ())
     requested = [getattr(task.resources, name) if task.resources is not None else 0 for task in tasks]
     if not requested or max(requested) - amount < minimum:

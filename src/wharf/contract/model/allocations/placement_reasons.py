@@ -9,6 +9,10 @@ LOCK_PREFIX: Final = "lock "
 """Begins the text of a refusal by a lock, which is in the same field as those of a quota."""
 
 
+NEVER_TEXT: Final = "can never run, more than the whole quota"
+"""What a text of `AllocMetric.quota_exhausted` says if the quota is too small even if nothing else uses it."""
+
+
 def format_shortage(dimension: str) -> str:
     """Return a text for a resource that nodes lack. Dimensions of ports, devices and volumes are texts already."""
     if dimension in ("cpu", "memory", "disk"):

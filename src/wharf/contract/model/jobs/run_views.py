@@ -129,7 +129,8 @@ class RunView(Record):
     status: RunStatus = RunStatus.WAITING
     has_failures: bool = False  # A step failed that may fail.
     text: str = ""  # The state as a sentence.
-    created_at: int = 0  # ns since the epoch
+    created_at: int = 0  # ns since the epoch: when it was launched.
+    began_at: int = 0  # ns since the epoch: when its first step began; 0: none has. It may wait in a queue before.
     ended_at: int = 0  # ns since the epoch; 0: it has not ended.
     deadline: int = 0  # ns since the epoch: when it is canceled, or its final steps are stopped; 0: never.
     waits_for_run: str = ""  # The run of the same flow that must end before this one begins.
@@ -202,7 +203,8 @@ class RunStub(Record):
     text: str = ""
     step_count: int = 0
     counts: StepCounts = StepCounts()
-    created_at: int = 0  # ns since the epoch
+    created_at: int = 0  # ns since the epoch: when it was launched.
+    began_at: int = 0  # ns since the epoch: when its first step began; 0: none has.
     ended_at: int = 0  # ns since the epoch
     create_index: int = 0
     modify_index: int = 0

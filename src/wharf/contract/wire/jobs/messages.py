@@ -409,3 +409,10 @@ class JobStub(Record):
     submit_time: int = 0  # When this version was registered, in ns since 1970.
     meta: dict[str, str] | msgspec.UnsetType = msgspec.UNSET  # Present only if requested.
     progress: ElementProgress | msgspec.UnsetType = msgspec.UNSET  # Of a run or a job with arrays, if requested.
+    submission_time: int | msgspec.UnsetType = msgspec.UNSET
+    """When the version of a stopped job before the stop was registered, in ns since 1970. Present only with `progress`."""
+
+    @property
+    def submitted_ns(self) -> int:
+        """When the job was submitted, in ns since 1970. A stop makes a new version, with the time of the stop."""
+        return self.submission_time if isinstance(self.submission_time, int) else self.submit_time

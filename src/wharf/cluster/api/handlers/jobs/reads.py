@@ -32,6 +32,7 @@ from wharf.cluster.operations.array_views import build_array_progress, build_arr
 from wharf.cluster.operations.explanations.timelines import build_timeline_allocation, build_timeline_evaluation
 from wharf.cluster.operations.jobs.scaling import ScaleCounts
 from wharf.cluster.operations.jobs.submissions import has_source
+from wharf.cluster.operations.jobs.versions import find_submission_time
 from wharf.cluster.operations.run_views import build_run_progress
 from wharf.cluster.operations.step_outputs import build_outputs_view
 from wharf.cluster.server.cpu_budget import SlicedWork
@@ -80,6 +81,8 @@ def build_job_stub(
             optional["progress"] = build_run_progress(replica, job)
         elif job.has_arrays:
             optional["progress"] = build_array_progress(replica, job)
+    if has_progress and job.stop and job.version:
+        optional["submission_time"] = find_submission_time(replica, job)
     return messages.JobStub(
         id=job.id,
         parent_id=job.parent_id,
