@@ -206,7 +206,7 @@ def _list_children(session: Session, job: "Job") -> "list[JobStub]":
 
     A child's id begins with `PARENT/periodic-` or `PARENT/dispatch-`.
     """
-    if not job.is_periodic and job.parameterized_job is None:
+    if not job.is_periodic and not job.is_parameterized:
         return []
     launch_kind = "periodic" if job.is_periodic else "dispatch"
     prefix = f"{job.id}/{launch_kind}-"
