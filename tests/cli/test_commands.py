@@ -78,9 +78,10 @@ def test_help_lines_of_a_group_match_the_help_of_its_commands(name: str) -> None
         ),
         (
             ("job", "status", "-verbosee"),
-            "wharf: No such option '-verbosee'. Did you mean '--verbose'?; see `wharf job status --help`",
+            "wharf: unknown option -verbosee; did you mean `--verbose`?",
         ),
-        (("version", "-qq"), "wharf: No such option '-qq'; see `wharf version --help`"),
+        (("job", "run", "--folow", "web.yaml"), "wharf: unknown option --folow; did you mean `--follow`?"),
+        (("version", "-qq"), "wharf: unknown option -qq; see `wharf version --help`"),
         (("help", "jobb"), "wharf: unknown command jobb; did you mean `wharf job`?"),
         (
             ("config", "check", "gone.toml"),

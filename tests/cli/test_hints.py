@@ -117,7 +117,7 @@ def test_the_last_management_token_is_deleted_only_after_confirmation(
     ("words", "error"),
     [
         (("job", "scale", "web", "--", "-1"), "count -1: expected 0 or more"),
-        (("job", "run", "--nosuch", "web.yaml"), "No such option '--nosuch'; see `wharf job run --help`"),
+        (("job", "run", "--nosuch", "web.yaml"), "unknown option --nosuch; see `wharf job run --help`"),
         (("agent", "-dev"), "no such option -dev; `wharf dev` runs a server and a node on this machine"),
         (("agent", "--dev"), "no such option --dev; `wharf dev` runs a server and a node on this machine"),
         (("limits", "disable"), "Missing option '--duration'; see `wharf limits disable --help`"),
@@ -126,7 +126,7 @@ def test_the_last_management_token_is_deleted_only_after_confirmation(
             "400: Unknown log level: foo; the levels are trace, debug, info, warn, error",
         ),
         (("operator", "api", "/v1/nodes?filter=Zork==1"), "; the fields are "),
-        (("acl", "token", "info", "--nosuch", "x"), "No such option '--nosuch'; see `wharf acl token info --help`"),
+        (("acl", "token", "info", "--nosuch", "x"), "unknown option --nosuch; see `wharf acl token info --help`"),
     ],
 )
 def test_an_error_of_the_input_says_what_is_expected(

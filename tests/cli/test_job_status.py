@@ -163,6 +163,20 @@ def test_the_list_folds_children_to_counts_and_shows_them_with_meta_and_outcome_
     assert shown[shown.index("Children") + 2].split() == ["0", "0", "2", "1"]
 
 
+def test_the_status_of_a_dispatched_child_has_its_groups_and_arrays(terminal: Terminal, tmp_path: Path) -> None:
+    array = "  - {Name: sweep, Array: {Size: 3}, Tasks: [{Name: main, Driver: mock, Config: {run_for: 1s}}]}\n"
+    terminal.run_ok("job", "run", write_file(tmp_path, TEMPLATE + array))
+    terminal.run_ok("job", "dispatch", "--detach", "--meta", "seed=1", "train")
+    terminal.wait(20)
+    child = terminal.run_ok("job", "status", "--children", "--format", "{{range .}}{{.ID}} {{end}}").split()[-1]
+
+    shown = terminal.run_ok("job", "status", child).splitlines()
+
+    assert "Children" not in shown
+    assert shown[shown.index("Groups") + 2].split()[:2] == ["model", "1"]
+    assert shown[shown.index("Arrays") + 2].split() == ["sweep", "3", "0", "0", "3", "0"]
+
+
 def test_jobs_are_selected_by_their_state_and_the_newest_can_be_listed(terminal: Terminal, tmp_path: Path) -> None:
     dispatch_children(terminal, tmp_path)
     terminal.run_ok("job", "run", "--detach", write_file(tmp_path, WEB))

@@ -158,7 +158,7 @@ def test_a_session_with_commands_of_nomad_runs(capsys: pytest.CaptureFixture[str
     assert submitted.out.startswith("submitted job web (index ")
     assert (listed.code, json.loads(listed.out) != [], jobs.out.strip()) == (0, True, "web")
     assert stopped.out.startswith("stopped job web")
-    assert unknown.err == ("wharf: No such option '-detached'. Did you mean '--detach'?; see `nomad job run --help`\n")
+    assert unknown.err == ("wharf: unknown option -detached; did you mean `--detach`?\n")
 
 
 def test_called_as_nomad_the_variables_of_nomad_come_first(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import html
 import re
+from urllib.parse import quote
 
 import pytest
 
@@ -68,6 +69,18 @@ async def test_a_group_is_not_scaled_if_the_job_has_changed_since_the_form() -> 
 
         assert reply.status >= 400
         assert (await server.client.jobs.read("shop")).value.groups[0].count == 1
+
+
+@in_virtual_time
+async def test_a_dispatched_job_has_the_actions_of_a_job_that_runs() -> None:
+    async with ACluster() as cluster:
+        server, browser = await a_cluster_with_work(cluster)
+        child = (await server.client.jobs.dispatch("encode", meta={"input": "a.mp4"})).dispatched_job_id
+        await until(lambda: count_running(server, child) == 1, what="an allocation")
+
+        page = (await browser.get(f"/ui/jobs/{quote(child, safe='')}/actions")).text
+
+        assert ("Dispatch" in page, "Restart" in page) == (False, True)
 
 
 @in_virtual_time

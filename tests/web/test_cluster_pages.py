@@ -59,7 +59,7 @@ def test_the_queue_shows_who_waits_in_which_order_and_why() -> None:
             assert list_jobs(page) == ["urgent", "huge", "later"]
             assert list_jobs(from_second) == ["huge", "later"]
             assert "3 jobs wait for capacity" in read_text(page)
-            assert "web: not enough memory on 3 nodes" in read_text(page)
+            assert "web: too little memory on 3 nodes" in read_text(page)
 
     look()
 

@@ -21,7 +21,7 @@ from wharf.contract.model.waiting_queue import QueueEntry, QueueReason, QueueRea
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.limits import LimiterStatus
 from wharf.web.views.overview import MAX_RECORDS, build_overview
-from wharf.web.views.queue import describe_quota_wait
+from wharf.web.views.queue import describe_quota_wait, list_placement_failures
 
 
 async def add_jobs(server: OneServer, count: int, **fields: object) -> None:
@@ -132,8 +132,8 @@ def test_many_waiting_jobs_are_shown_by_their_reasons() -> None:
     )
 
     assert [trouble.text for trouble in view.troubles] == [
-        "1,200 jobs wait for capacity: not enough memory on the nodes that suit them",
-        "40 jobs wait for a suitable node: ${attr.kernel.name} = linux excludes most nodes",
+        "1,200 jobs wait for capacity: too little memory on the nodes that suit them",
+        "40 jobs wait for a suitable node: most nodes are excluded by ${attr.kernel.name} = linux",
         "30 jobs wait for a node: none in the pool gpu is ready in their datacenters",
         "20 jobs wait for capacity: the quota team allows no more",
         "10 jobs wait for the lock production",
@@ -163,7 +163,7 @@ async def test_all_waiting_jobs_are_counted_if_more_wait_than_one_read_returns()
 
         text = (await a_browser(server).get("/ui")).text
 
-        assert "150 jobs wait for capacity: not enough cpu on the nodes that suit them" in text
+        assert "150 jobs wait for capacity: too little cpu on the nodes that suit them" in text
         assert "job-1 waits longest" in text
 
 
@@ -205,3 +205,32 @@ def test_a_waiting_job_counts_its_elements_as_the_queue_does() -> None:
     )
 
     assert view.troubles[0].text == "sweep waits for capacity for 1,998 elements"
+
+
+def test_ports_and_devices_that_nodes_lack_are_named_as_in_commands() -> None:
+    full = AllocMetric(dimension_exhausted={"network: reserved port collision http=8080": 1, "cores": 2})
+    unsuitable = AllocMetric(constraint_filtered={"missing devices": 4})
+
+    assert list_placement_failures({"api": full, "gpu": unsuitable}) == (
+        "api: too few cores on 2 nodes",
+        "api: network: reserved port collision http=8080 on 1 node",
+        "gpu: 4 nodes excluded by missing devices",
+    )
+
+
+def test_a_job_that_no_node_suits_waits_for_a_suitable_node() -> None:
+    pinned = AllocMetric(constraint_filtered={"missing devices": 4})
+    huge = AllocMetric(dimension_exhausted={"memory": 4}, coalesced_failures=1)
+    waiting = [
+        an_evaluation(a_job("pinned"), failed_tg_allocs={"g": pinned}, create_index=1),
+        an_evaluation(a_job("huge"), failed_tg_allocs={"g": huge}, create_index=2),
+    ]
+
+    view = build_overview(
+        waiting, [], [], [], [], "leader", LimiterStatus(is_enabled=False), (), 60_000_000_000, has_ready_nodes=True
+    )
+
+    assert [trouble.text for trouble in view.troubles] == [
+        "pinned waits for a suitable node for 1 allocation",
+        "huge waits for capacity for 2 allocations",
+    ]

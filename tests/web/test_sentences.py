@@ -4,10 +4,12 @@ import pytest
 
 from wharf.contract.model.allocations.allocation import AllocationStub, ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.metrics import AllocMetric, NodeScore
+from wharf.contract.model.allocations.task_states import TaskEventView, TaskStateView, TaskStatus
 from wharf.contract.model.jobs.job import GroupSummary, JobSummary
+from wharf.contract.wire.allocations.messages import AllocationView
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.web.rendering import mark_code, split_clauses
-from wharf.web.views.allocations import build_placement
+from wharf.web.views.allocations import build_allocation_page, build_placement
 from wharf.web.views.jobs import build_job_row, find_failed
 
 
@@ -79,3 +81,15 @@ def test_the_page_of_an_allocation_shows_its_node_first_and_the_other_nodes_by_t
 def test_a_node_without_a_competitor_needs_no_reason() -> None:
     assert build_placement(AllocMetric(score_meta_data=(NodeScore(node_id="n1"),)), "n1", {}) is None
     assert build_placement(None, "n1", {}) is None
+
+
+def test_the_event_of_a_task_that_ran_out_of_memory_says_so() -> None:
+    event = TaskEventView(type="Terminated", display_message="Exit Code: 137", details={"oom_killed": "true"})
+    state = TaskStateView(state=TaskStatus.DEAD, failed=True, events=(event,))
+    allocation = AllocationView(
+        id="a", desired_status=DesiredStatus.RUN, client_status=ClientStatus.FAILED, task_states={"main": state}
+    )
+
+    page = build_allocation_page(allocation, None, {}, [], 0)
+
+    assert [each.text for each in page.tasks[0].events] == ["Exit Code: 137 (out of memory)"]

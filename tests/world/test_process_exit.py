@@ -38,3 +38,11 @@ def test_closed_streams_do_not_change_the_exit_code() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 3
+
+
+def test_output_that_cannot_be_written_is_a_failure() -> None:
+    program = "from wharf.world.process_exit import exit_process; print(1); exit_process(0)"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, timeout=60, check=False)
+
+    assert done.returncode == 120

@@ -240,10 +240,15 @@ def _explain_brackets(text: str, problem: str, at: int) -> MarkupError | None:
     line_start = text.rfind("\n", 0, at) + 1
     is_next_line = re.match(r"\s*[\w.\"'-]+\s*=|\s*\[", text[line_start:]) is not None and opening < line_start
     if at >= len(text.rstrip()) or is_next_line:
-        return MarkupError(
-            f"the {sign} that opens here is not closed", opening, opening + 1, f"write {closing} at its end"
-        )
+        return _refuse_open_bracket(text, opening)
     return MarkupError(f'expected "," or "{closing}"', at, at + 1, "separate the entries by commas", related)
+
+
+def _refuse_open_bracket(text: str, opening: int) -> MarkupError:
+    """Return the error of a list or inline table without an end."""
+    sign = text[opening]
+    closing = "]" if sign == "[" else "}"
+    return MarkupError(f"the {sign} that opens here is not closed", opening, opening + 1, f"write {closing} at its end")
 
 
 def _find_open_bracket(text: str, at: int) -> int | None:
@@ -277,7 +282,8 @@ def _find_closing_brace(text: str, opening: int) -> int | None:
 def _explain_value(text: str, problem: str, at: int) -> MarkupError | None:
     """Explain a value that is no TOML value, most often a text without quotes."""
     if problem.startswith("Invalid value"):
-        return _refuse_word(text, at)
+        opening = _find_open_bracket(text, at) if at >= len(text.rstrip()) else None
+        return _refuse_word(text, at) if opening is None else _refuse_open_bracket(text, opening)
     if not problem.startswith("Expected newline or end of document"):
         return None
     line_start = text.rfind("\n", 0, at) + 1
@@ -318,6 +324,8 @@ def _refuse_word(text: str, start: int) -> MarkupError:
         if before >= 0 and not text[before + 1 : start].strip():
             return MarkupError("the key has no value", before, before + 1, "write one, or remove the line")
         return MarkupError("a value is missing", start, start + 1, "write one, or delete the comma before it")
+    if word.startswith("="):
+        return MarkupError('a second "=" follows the key', start, start + 1, "delete it")
     if word.lower() in _NOTHING:
         return MarkupError(f"TOML has no {word}", start, end, "remove the key: a missing key has no value")
     if word.lower() in _KEYWORDS:

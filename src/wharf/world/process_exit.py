@@ -5,7 +5,10 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import NoReturn
+from typing import Final, NoReturn
+
+EXIT_OUTPUT_LOST: Final = 120
+"""The exit code if the last output cannot be written, as of the interpreter."""
 
 
 def exit_process(code: int) -> NoReturn:
@@ -17,6 +20,9 @@ def exit_process(code: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]  # It also ends idle threads of executors. `multiprocessing` calls it too.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # The stream is missing or closed, or nobody reads it.
-            stream.flush()
+        try:
+            with suppress(AttributeError, ValueError):  # The stream is missing or closed.
+                stream.flush()
+        except OSError:  # Output is lost, so the command did not succeed.
+            code = code or EXIT_OUTPUT_LOST
     os._exit(code)

@@ -69,6 +69,7 @@ def test_a_run_with_all_fields_is_valid() -> None:
         (with_step(condition="steps.build.version ="), "If", "If is not a valid condition: \"=\" is where \"!=\", \"==\", \"contains\", \"in\", \"is\", \"matches\" or \"not\" is expected; write \"==\"", ""),
         (with_step(condition="meta.score > 3"), "If", "If is not a valid condition: \"> 3\" is where \"!=\", \"==\", \"contains\", \"in\", \"is\", \"matches\" or \"not\" is expected; there is no comparison by order", "let a program compare, and test its text: steps.GROUP.NAME == yes"),
         (with_step(condition="Status == x"), "If", "If is not a valid condition: \"Status == x\" begins with an unknown name; a condition reads meta.NAME and steps.GROUP.NAME", ""),
+        (with_step(condition='outputs.build.x == "1"'), "If", "If is not a valid condition: \"outputs.build.x == \"…\" begins with an unknown name; a condition reads meta.NAME and steps.GROUP.NAME", ""),
         (with_step(condition=f'meta.a == "{"x" * 4_096}"'), "If", "The condition is 4108 bytes long; the limit is 4096 bytes", ""),
         (needing(Need(on="build"), final=True, gate=Gate()), "Gate", "Gate cannot be used with Final: the step must also run when the run was canceled", ""),
         (needing(Need(on="build", when="ended"), final=True), "Depends[0].When", "When cannot be used with Final: its needs hold however the needed steps ended", "remove When"),

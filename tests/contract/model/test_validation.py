@@ -45,6 +45,7 @@ from wharf.contract.model.jobs.job import UI, Job, JobType, Multiregion, Paramet
 from wharf.contract.model.jobs.networks import CNI, NetworkResource, Port
 from wharf.contract.model.jobs.resources import MAX_RESOURCE_AMOUNT, NUMA, RequestedDevice, Resources
 from wharf.contract.model.jobs.services import CheckRestart, Service
+from wharf.contract.model.jobs.steps import Need
 from wharf.contract.model.jobs.templates import Artifact, ChangeScript, Template, TemplateWait
 from wharf.contract.model.jobs.validation import format_warnings, list_submission_warnings, validate_job
 from wharf.contract.model.jobs.validation.findings import Findings, ProblemSection, ValidationProblem
@@ -141,7 +142,7 @@ def test_the_maximum_priority_is_a_setting_with_an_upper_limit() -> None:
     ("fields", "arrays", "path", "message"),
     [
         ({"all_at_once": True}, [GroupArray(size=2)], "AllAtOnce", "AllAtOnce cannot be used with Array"),
-        ({}, [GroupArray(size=60_000), GroupArray(size=40_001)], "TaskGroups", "100001 elements together; a job has at most 100000"),
+        ({}, [GroupArray(size=60_000), GroupArray(size=40_001)], "TaskGroups[0].Array", "100001 elements together; a job has at most 100000"),
         ({}, [GroupArray(items=("x" * 4_096,) * 129)], "TaskGroups", "528384 bytes long together; the limit is 524288"),
     ],
 )  # fmt: skip
@@ -156,6 +157,20 @@ def test_rules_of_all_arrays_of_a_job(
 def test_an_array_may_have_many_elements() -> None:
     for array in (GroupArray(size=100_000), GroupArray(items=("", "", "x")), GroupArray(size=1, max_running=100_000)):
         assert list_problems(a_job("shop", a_group("g", array=array), type="batch")) == []
+
+
+def test_steps_without_an_array_do_not_count_as_its_elements() -> None:
+    build = a_group("build", array=GroupArray(size=1))
+    sweep = a_group("sweep", array=GroupArray(size=100_000), depends=(Need(on="build"),))
+
+    assert list_problems(a_job("shop", build, sweep, type="batch")) == []
+
+
+def test_a_size_that_no_array_may_have_is_reported_once() -> None:
+    build = a_group("build", array=GroupArray(size=1))
+    sweep = a_group("sweep", array=GroupArray(size=200_000), depends=(Need(on="build"),))
+
+    assert_only_problem(a_job("shop", build, sweep, type="batch"), "TaskGroups[1].Array.Size", "got 200000")
 
 
 @pytest.mark.parametrize(("limit", "valid"), [(5, True), (4, False), (0, True)])

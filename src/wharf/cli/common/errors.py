@@ -46,10 +46,11 @@ def format_error(error: click.ClickException, arguments: Sequence[str]) -> str:
         advice = _REPLACED_OPTIONS.get((error.ctx.command.name or "", error.option_name.lstrip("-")))
         if advice:
             return f"no such option {error.option_name}; {advice}"
+        return f"unknown option {error.option_name}; {_suggest_option(error.option_name, error.ctx)}"
     for click_text, plain_text in _NUMBER_TYPE_TEXTS.items():
         if text.endswith(click_text):
             return text.removesuffix(click_text) + plain_text
-    if isinstance(error, click.MissingParameter | click.NoSuchOption | click.BadOptionUsage) and error.ctx is not None:
+    if isinstance(error, click.MissingParameter | click.BadOptionUsage) and error.ctx is not None:
         return f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
     return text
 
@@ -63,12 +64,21 @@ def _name_whole_option(error: click.NoSuchOption, arguments: Sequence[str]) -> c
     word = next((word for word in words if re.match(r"-[^-].", word) and letter in word), None)
     if word is None:
         return error
+    return click.NoSuchOption(word.partition("=")[0], ctx=error.ctx)
+
+
+def _suggest_option(name: str, context: click.Context) -> str:
+    """Return the option of a command that `name` resembles most, or the command that lists all. Hidden ones are left out."""
     from wharf.languages.suggestions import find_nearest_name
 
-    name = word.partition("=")[0]
-    known = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx is not None else []
-    nearest = find_nearest_name(f"-{name}", known, min_similarity=0.6)
-    return click.NoSuchOption(name, possibilities=[nearest] if nearest else None, ctx=error.ctx)
+    known = [
+        spelling
+        for parameter in context.command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for spelling in parameter.opts
+    ]
+    nearest = find_nearest_name(f"--{name.lstrip('-')}", known, min_similarity=0.6)
+    return f"did you mean `{nearest}`?" if nearest else f"see `{context.command_path} --help`"
 
 
 MAX_ECHOED_CHARS: Final = 200

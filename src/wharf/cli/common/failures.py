@@ -41,14 +41,9 @@ def fetch_explanations(session: Session, job_id: str, namespace: str) -> "dict[s
     return {group.group: group for group in explanation.groups}
 
 
-def lacks_capacity(metric: "AllocMetric") -> bool:
-    """Return whether any node lacks only free resources. The rules of the job exclude all others."""
-    return bool(metric.nodes_exhausted or metric.dimension_exhausted or metric.quota_exhausted)
-
-
 def describe_unplaced(unplaced: "Mapping[str, AllocMetric]") -> str:
     """Return that groups are not placed, and what they wait for: a lock, free resources, or a node that can run them at all."""
-    from wharf.contract.model.allocations.placement_reasons import is_lock_refusal
+    from wharf.contract.model.allocations.placement_reasons import is_lock_refusal, lacks_capacity
 
     if all(map(is_lock_refusal, unplaced.values())):
         return "Not placed, waiting for a lock"

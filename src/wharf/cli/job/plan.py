@@ -153,7 +153,8 @@ def render_plan(
 
 def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
     """Yield the groups that would not be placed now; those that preempt others are placed when these have stopped."""
-    from wharf.cli.common.failures import lacks_capacity, render_unplaced_groups
+    from wharf.cli.common.failures import render_unplaced_groups
+    from wharf.contract.model.allocations.placement_reasons import lacks_capacity
 
     updates = (response.annotations.desired_tg_updates if response.annotations else None) or {}
     unplaced = response.failed_tg_allocs or {}

@@ -209,7 +209,7 @@ def _list_children(session: Session, job: "Job") -> "list[JobStub]":
 
     A child's id begins with `PARENT/periodic-` or `PARENT/dispatch-`.
     """
-    if not job.is_periodic and job.parameterized_job is None:
+    if not job.is_periodic and not job.is_parameterized:
         return []
     launch_kind = "periodic" if job.is_periodic else "dispatch"
     prefix = f"{job.id}/{launch_kind}-"
@@ -300,7 +300,7 @@ def _render_job(
     if job.is_periodic and job.periodic is not None:
         parts.append(render_section("Periodic", _render_schedule(session, job, job.periodic)))
     counted_children = stub.job_summary.children if stub.job_summary else None
-    is_parent = job.is_periodic or job.parameterized_job is not None
+    is_parent = job.is_periodic or job.is_parameterized
     if counted_children is not None and is_parent:
         failed = sum(describe_job_state(child) is JobState.FAILED for child in children)
         rows = [(counted_children.pending, counted_children.running, counted_children.dead, failed)]

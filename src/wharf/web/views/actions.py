@@ -92,8 +92,8 @@ def find_repetition(job: Job, state: JobState) -> Repetition | None:
 
 def build_actions_view(job: Job, once: str) -> ActionsView:
     """Return the actions that make sense for a job."""
-    template = job.parameterized_job
-    is_template = template is not None or job.periodic is not None
+    template = job.parameterized_job if job.is_parameterized else None
+    is_template = job.is_periodic or job.is_parameterized
     specs = () if job.periodic is None else (*(job.periodic.specs or ()), job.periodic.spec)
     return ActionsView(
         job_id=job.id,

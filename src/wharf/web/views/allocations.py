@@ -9,6 +9,7 @@ from wharf.contract.model.allocations.allocation import AllocationStub, DesiredS
 from wharf.contract.model.allocations.failure_reasons import describe_failure
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import AllocatedTaskResources
+from wharf.contract.model.allocations.task_event_messages import describe_event
 from wharf.contract.model.allocations.task_states import TaskStateView
 from wharf.contract.model.explanations import AllocationExplanation
 from wharf.contract.wire.allocations.messages import AllocationView
@@ -214,7 +215,7 @@ def _build_task_view(name: str, state: TaskStateView, charts: tuple[Chart, ...],
     else:
         words = State("starting", Tone.BUSY)
     events = tuple(
-        TaskEventRow(event.time, format_age(event.time, now_ns), event.type, event.display_message)
+        TaskEventRow(event.time, format_age(event.time, now_ns), event.type, describe_event(event))
         for event in reversed(state.events or ())
     )
     return TaskView(name, words, state.restarts, events, charts, state.state == "running")

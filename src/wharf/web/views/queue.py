@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.placement_reasons import format_shortage
 from wharf.contract.model.waiting_queue import JobQueue, NamespaceShareView, QueueEntry, QueueReason, QueueReasonKind
 from wharf.web.rendering import build_link, count_noun, format_age
 
@@ -147,8 +148,12 @@ def _describe(group: str, metric: AllocMetric) -> list[str]:
     """Return why no node takes another allocation of a group."""
     lacks = sorted((metric.dimension_exhausted or {}).items(), key=lambda item: -item[1])
     excluded = sorted((metric.constraint_filtered or {}).items(), key=lambda item: -item[1])
-    reasons = [f"{group}: not enough {dimension} on {count_noun(count, 'node', 'nodes')}" for dimension, count in lacks]
-    reasons += [f"{group}: {rule} excludes {count_noun(count, 'node', 'nodes')}" for rule, count in excluded]
+    reasons = [
+        f"{group}: {format_shortage(dimension)} on {count_noun(count, 'node', 'nodes')}" for dimension, count in lacks
+    ]
+    reasons += [
+        f"{group}: {count_noun(count, 'node', 'nodes')} excluded by {rule.rstrip()}" for rule, count in excluded
+    ]
     if not reasons and not metric.nodes_evaluated and not metric.quota_exhausted:
         pool = f" in the pool {metric.node_pool}" if metric.node_pool else ""
         reasons.append(f"{group}: no node{pool} is ready in its datacenters")
@@ -160,9 +165,9 @@ def describe_reason(reason: QueueReason) -> str:
     name = reason.name
     match reason.kind:
         case QueueReasonKind.RESOURCE:
-            return f"for capacity: not enough {name} on the nodes that suit them"
+            return f"for capacity: {format_shortage(name)} on the nodes that suit them"
         case QueueReasonKind.CONSTRAINT:
-            return f"for a suitable node: {name} excludes most nodes"
+            return f"for a suitable node: most nodes are excluded by {name}"
         case QueueReasonKind.NODES:
             return f"for a node: none{f' in the pool {name}' if name else ''} is ready in their datacenters"
         case QueueReasonKind.QUOTA:

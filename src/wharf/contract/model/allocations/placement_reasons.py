@@ -25,6 +25,11 @@ def is_lock_refusal(metric: AllocMetric) -> bool:
     return any(text.startswith(LOCK_PREFIX) for text in metric.quota_exhausted or ())
 
 
+def lacks_capacity(metric: AllocMetric) -> bool:
+    """Return whether any node lacks only free resources. The rules of the job exclude all others."""
+    return bool(metric.nodes_exhausted or metric.dimension_exhausted or metric.quota_exhausted)
+
+
 def list_placement_failures(metric: AllocMetric) -> list[str]:
     """Return the reasons why a group could not be placed, one line each, those of the most nodes first."""
     found: list[str] = []

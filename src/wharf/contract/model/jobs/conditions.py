@@ -40,7 +40,9 @@ def compile_condition(text: str) -> Filter:
 def describe_syntax_error(text: str, error: FilterError) -> str:
     """Return what is wrong with a condition. The texts of the filter language are those that clients of the API know."""
     reason = error.text.partition("): ")[2] or error.text
-    rest = text[error.offset :].strip()[:MAX_SHOWN_CHARS]
+    rest = text[error.offset :].strip()
+    if len(rest) > MAX_SHOWN_CHARS:
+        rest = f"{rest[:MAX_SHOWN_CHARS]}…"
     if "couldn't find key" in reason:
         return f'"{rest}" begins with an unknown name; a condition reads meta.NAME and steps.GROUP.NAME'
     if not reason.startswith(NO_MATCH):

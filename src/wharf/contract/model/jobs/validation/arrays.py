@@ -97,17 +97,32 @@ def check_arrays_of_job(job: Job, report: ValidationReport) -> None:
             "steps: each begins when its needs allow" if job.has_steps else "Array: elements begin one after the other"
         )
         report.add_error("AllAtOnce", f"AllAtOnce cannot be used with {reason}")
-    total = sum(max(array.element_count, 0) for array in arrays)
-    if len(arrays) > 1 and total > MAX_ARRAY_ELEMENTS:
-        report.add_error(
-            "TaskGroups", f"All arrays have {total} elements together; a job has at most {MAX_ARRAY_ELEMENTS}"
-        )
+    _check_total_elements(job, report)
     item_bytes = _count_bytes(item for array in arrays for item in array.items or ())
     if item_bytes > MAX_ALL_ITEM_BYTES:
         report.add_error(
             "TaskGroups",
             f"The items of all arrays are {item_bytes} bytes long together; the limit is {MAX_ALL_ITEM_BYTES}",
             "use Size, and let the task find its input by WHARF_ARRAY_INDEX",
+        )
+
+
+def _check_total_elements(job: Job, report: ValidationReport) -> None:
+    """Add an error at the largest array to the report if the arrays of a job have too many elements together.
+
+    Steps of one element do not count: the limit of steps is also theirs. An array that is too large has an error of its own.
+    """
+    counts = {
+        position: group.array.element_count
+        for position, group in enumerate(job.groups)
+        if group.array is not None and group.array.element_count > 1
+    }
+    total = sum(counts.values())
+    if total > MAX_ARRAY_ELEMENTS >= max(counts.values()):
+        report.add_error(
+            f"TaskGroups[{max(counts, key=counts.__getitem__)}].Array",
+            f"All arrays have {total} elements together; a job has at most {MAX_ARRAY_ELEMENTS}",
+            "use fewer elements, or submit several jobs",
         )
 
 
