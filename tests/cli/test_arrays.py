@@ -49,7 +49,6 @@ def test_an_array_is_followed_until_all_elements_have_ended(terminal: Terminal, 
     assert arrays.splitlines()[2].split() == ["train", "5", "0", "0", "5", "0", "2"]
 
 
-<<<<<<< HEAD
 def test_every_command_counts_all_elements_that_wait(terminal: Terminal, tmp_path: Path) -> None:
     file = SWEEP.replace("Size: 5, MaxRunning: 2", "Size: 2500").replace("CPU: 100", "CPU: 1000000")
     terminal.run("job", "run", "--detach", write_file(tmp_path, file))
@@ -69,19 +68,6 @@ def test_a_plan_counts_all_elements_that_would_wait(terminal: Terminal, tmp_path
     placed = int(plan.partition("train: ")[2].partition(" of 2500 can be placed")[0])
     assert 0 < placed < 10
     assert f"train: {2500 - placed} elements wait\n" in plan
-=======
-def test_an_array_lacks_only_elements_that_may_begin_beside_those_that_run(terminal: Terminal, tmp_path: Path) -> None:
-    # The node has capacity for one element, and MaxRunning is 2.
-    large = SWEEP.replace("CPU: 100", "CPU: 2500").replace("run_for: 2s", "run_for: 1h")
-    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, large))
-    terminal.wait(5)
-
-    status, explanation = (terminal.run_ok("job", command, "sweep") for command in ("status", "explain"))
-
-    assert "train: 1 not placed" in status
-    assert "train lacks 1 allocation:" in explanation
-    assert "1 of 5 open elements running, 1 not placed, 3 waiting" in explanation.splitlines()
->>>>>>> refs/w/lines16
 
 
 def test_the_display_of_a_followed_array_names_the_element_of_each_allocation(

@@ -17,6 +17,7 @@ from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.jobs.job import GroupSummary, Job, JobStatus, JobSummary
 from wharf.contract.model.jobs.lock_waits import LockWait
 from wharf.contract.model.log import WRITE_INDEX
+from wharf.contract.model.times import SECOND
 from wharf.contract.model.waiting_queue import QueueEntry, QueueReason, QueueReasonKind, QueueReasons
 from wharf.contract.wire.jobs.messages import JobStub
 from wharf.contract.wire.limits import LimiterStatus
@@ -225,9 +226,23 @@ def test_a_job_that_no_node_suits_waits_for_a_suitable_node() -> None:
         an_evaluation(a_job("pinned"), failed_tg_allocs={"g": pinned}, create_index=1),
         an_evaluation(a_job("huge"), failed_tg_allocs={"g": huge}, create_index=2),
     ]
+    queue = [
+        QueueEntry(place=place, eval_id=each.id, job_id=each.job_id, namespace="default", unplaced=place)
+        for place, each in enumerate(waiting, start=1)
+    ]
 
     view = build_overview(
-        waiting, [], [], [], [], "leader", LimiterStatus(is_enabled=False), (), 60_000_000_000, has_ready_nodes=True
+        waiting,
+        [],
+        [],
+        [],
+        [],
+        "leader",
+        LimiterStatus(is_enabled=False),
+        (),
+        60 * SECOND,
+        has_ready_nodes=True,
+        queue=queue,
     )
 
     assert [trouble.text for trouble in view.troubles] == [

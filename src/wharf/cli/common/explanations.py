@@ -116,9 +116,6 @@ def _render_group(group: "GroupExplanation", summary: str) -> str:
     # Elements of an array wait, whether for capacity or for others.
     missing_label = "waiting" if group.is_array else "not placed" if group.nodes or group.text else "not replaced"
     counts.append(f"{group.unplaced} {missing_label}" if group.unplaced else "")
-    if group.is_array and missing_label == "not placed":  # Others wait for their retry, or for MaxRunning.
-        later = group.wanted - group.running - group.starting - group.unplaced
-        counts.append(f"{later} waiting" if later > 0 else "")
     lines = [", ".join(count for count in counts if count)]
     lines += [group.text] if group.text not in summary else []
     if group.unplaced and group.text:

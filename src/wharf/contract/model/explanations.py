@@ -74,7 +74,7 @@ class GroupExplanation(Record):
     starting: int = 0  # Placed but not running yet.
     complete: int = 0  # Finished successfully; only of batch jobs.
     canaries: int = 0  # How many of the running ones are canaries, which exist beside the `wanted` ones.
-    unplaced: int = 0  # Without a node. If an array waits for capacity: those that `MaxRunning` allows.
+    unplaced: int = 0  # Without a node.
     text: str = ""  # A sentence for users.
     nodes: int = 0  # How many nodes were examined.
     fitting: int = 0  # How many of them have capacity for one more.

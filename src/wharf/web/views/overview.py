@@ -168,15 +168,10 @@ def _describe_missing(evaluation: Evaluation, entry: QueueEntry | None) -> str:
         return f"for a running child of {evaluation.waits_behind} to end"
     if evaluation.waits_only_for_locks and evaluation.lock_waits:
         return f"for the lock {evaluation.lock_waits[0].key}"
-<<<<<<< HEAD
-    waiting = describe_waiting(entry) if entry is not None else ""
-    return f"for capacity for {waiting}" if waiting else "for capacity"
-=======
     metrics = (evaluation.failed_tg_allocs or {}).values()
-    number = sum(metric.coalesced_failures + 1 for metric in metrics)
     needed = "a suitable node" if metrics and not any(map(lacks_capacity, metrics)) else "capacity"
-    return f"for {needed} for {count_noun(number or 1, 'allocation', 'allocations')}"
->>>>>>> refs/w/lines16
+    waiting = describe_waiting(entry) if entry is not None else ""
+    return f"for {needed} for {waiting}" if waiting else f"for {needed}"
 
 
 def _list_reasons(reasons: QueueReasons, now_ns: int) -> list[Trouble]:

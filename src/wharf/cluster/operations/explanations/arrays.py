@@ -29,20 +29,6 @@ class ArrayFacts(msgspec.Struct, frozen=True):
     failed_element: int
 
     @property
-<<<<<<< HEAD
-=======
-    def unplaced(self) -> int:
-        """How many open elements have no allocation."""
-        return max(0, self.counts.waiting - self.alive)
-
-    @property
-    def startable(self) -> int:
-        """How many elements without an allocation may begin beside those that run, as `MaxRunning` allows."""
-        array = self.group.array
-        return 0 if array is None else max(0, min(self.unplaced, array.running_limit - self.alive))
-
-    @property
->>>>>>> refs/w/lines16
     def is_at_limit(self) -> bool:
         """Whether `MaxRunning` is the reason why the next element does not begin."""
         array = self.group.array

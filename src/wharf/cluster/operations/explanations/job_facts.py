@@ -206,14 +206,6 @@ class JobFacts:
         """Return how many allocations of a group of a batch job have completed; 0 for an array, which counts elements."""
         return 0 if group.array is not None else self._complete_counts[group.name]
 
-    def count_placeable(self, group: TaskGroup) -> int:
-        """Return how many of the missing allocations of a group the scheduler would place now if nodes had capacity.
-
-        Elements of an array that `MaxRunning` holds back are left out.
-        """
-        limits = (each.startable for each in self.arrays if each.group.name == group.name)
-        return min([self.unplaced.get(group.name, 0), *limits])
-
     @functools.cached_property
     def _open_counts(self) -> dict[str, int]:
         """How many elements of each array have not ended."""

@@ -577,10 +577,6 @@ class JobExplainer:
             return base
         if text := self._describe_lock_wait(waiting, group.name):
             return replace(base, text=f"{group.name} {text}")
-        placeable = self._facts.count_placeable(group)
-        if unplaced and not placeable:  # All elements that MaxRunning allows run.
-            return base
-        base = replace(base, unplaced=placeable)
         report = report_capacity(
             self._facts.get_cache(), self._facts.snapshot, self._facts.job, group, self._facts.sorted_allocations
         )
