@@ -63,14 +63,14 @@ def _count_elements(
 
     The scheduler plans a part of a large array, and stops at the first element that no node can run (record 0365).
     """
-    wanted = group.total_count
+    open_count = group.total_count
     if (stored := snapshot.get(JOBS, job.namespace, job.id)) is not None and stored.version == job.version:
         counts = count_elements(snapshot, job, group)
-        wanted = counts.waiting + counts.starting + counts.running
+        open_count = counts.waiting + counts.starting + counts.running
     alive = sum(each.task_group == group.name and not each.is_client_terminal for each in remaining)
     placed = sum(each.task_group == group.name for each in started)
     return GroupExplanation(
-        group=group.name, wanted=wanted, running=alive - placed, unplaced=max(0, wanted - alive), is_array=True
+        group=group.name, wanted=open_count, running=alive - placed, unplaced=max(0, open_count - alive), is_array=True
     )
 
 
