@@ -223,8 +223,8 @@ def test_a_job_that_no_node_suits_waits_for_a_suitable_node() -> None:
     pinned = AllocMetric(constraint_filtered={"missing devices": 4})
     huge = AllocMetric(dimension_exhausted={"memory": 4}, coalesced_failures=1)
     waiting = [
-        an_evaluation(a_job("pinned"), failed_tg_allocs={"g": pinned}, create_index=1),
-        an_evaluation(a_job("huge"), failed_tg_allocs={"g": huge}, create_index=2),
+        an_evaluation(a_job("pinned"), id="first", failed_tg_allocs={"g": pinned}, create_index=1),
+        an_evaluation(a_job("huge"), id="second", failed_tg_allocs={"g": huge}, create_index=2),
     ]
     queue = [
         QueueEntry(place=place, eval_id=each.id, job_id=each.job_id, namespace="default", unplaced=place)
