@@ -76,6 +76,23 @@ def members(session: Session) -> None:
     session.print_result(reply.members, render_text)
     if not leader:
         print_notice(NO_LEADER_TEXT)
+    else:
+        print_server_warning(session)
+
+
+def print_server_warning(session: Session) -> None:
+    """Print what the replying server warns of while it is healthy, such as a lost member of etcd."""
+    from wharf.contract.client import Unreachable
+    from wharf.contract.model.refusal import Refusal
+
+    if session.is_machine_readable:
+        return
+    try:
+        health = session.client.agent.health(types=("server",))
+    except (Refusal, Unreachable):
+        return  # The list is complete without it.
+    if health.server is not None and health.server.message != "ok":
+        print_notice(f"warning: {health.server.message}")
 
 
 @click.command("force-leave", cls=ServerCommand)
