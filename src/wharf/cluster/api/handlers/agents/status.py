@@ -162,12 +162,13 @@ class AgentActions:
 
         Return the report, and the report without the addresses of the store.
         """
-        health, brain_problem, audit_problem = await asyncio.gather(
+        health, brain_problem, audit_problem, certificate_problem = await asyncio.gather(
             check_engine_health(self._server),
             find_brain_problem(self._server),
             find_audit_problem(self._folder_checks, self._server.agent.info.audit_folder),
+            self._server.agent.find_certificate_problem(),
         )
-        other_warning = audit_problem or self._server.agent.find_certificate_problem()
+        other_warning = audit_problem or certificate_problem
         return (
             self._build_server_report(health, health.why, brain_problem, other_warning),
             self._build_server_report(health, health.public_why or health.why, brain_problem, other_warning),
