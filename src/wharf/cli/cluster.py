@@ -81,18 +81,11 @@ def members(session: Session) -> None:
 
 
 def print_server_warning(session: Session) -> None:
-    """Print what the replying server warns of while it is healthy, such as a lost member of etcd."""
-    from wharf.contract.client import Unreachable
-    from wharf.contract.model.refusal import Refusal
+    """Print what the replying server warns of, such as a lost member of etcd."""
+    from wharf.cli.common.server_health import describe_warning
 
-    if session.is_machine_readable:
-        return
-    try:
-        health = session.client.agent.health(types=("server",))
-    except (Refusal, Unreachable):
-        return  # The list is complete without it.
-    if health.server is not None and health.server.message != "ok":
-        print_notice(f"warning: {health.server.message}")
+    if not session.is_machine_readable and (warning := describe_warning(session.client)):
+        print_notice(f"warning: {warning}")
 
 
 @click.command("force-leave", cls=ServerCommand)
