@@ -14,6 +14,7 @@ from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.node.nodes import build_raw_job
 from tests.node.test_full_disk import fill
 from tests.waiting import wait_until
+from wharf.cluster.api.handlers.agents.folder_checks import FolderChecks
 from wharf.cluster.api.handlers.agents.health import find_disk_problem, find_node_problem
 from wharf.world.disk_space import measure_disk_space
 from wharf.world.problem_file import store_problem
@@ -81,7 +82,7 @@ def read_server_health(agent: RunningAgent) -> tuple[int, str]:
 @pytest.mark.needs("namespaces")
 def test_the_health_of_a_node_warns_before_its_disk_is_full(disk: Path) -> None:
     def find_problem() -> tuple[bool, str]:
-        return asyncio.run(find_disk_problem((disk, disk / "missing")))
+        return asyncio.run(find_disk_problem(FolderChecks(), (disk, disk / "missing")))
 
     empty = find_problem()
     with open(disk / "filler", "wb") as filler:
@@ -100,7 +101,7 @@ def test_the_health_of_a_node_warns_before_its_disk_is_full(disk: Path) -> None:
 
 def test_the_health_of_a_node_has_the_problem_that_its_agent_stored(tmp_path: Path) -> None:
     def find_problem() -> str:
-        return asyncio.run(find_node_problem((tmp_path, tmp_path / "missing")))
+        return asyncio.run(find_node_problem(FolderChecks(), (tmp_path, tmp_path / "missing")))
 
     store_problem(tmp_path, "it hangs")
     stored = find_problem()

@@ -1,6 +1,8 @@
 """An agent that serves HTTPS: node connections, certificate renewal at a reload, and mutual TLS."""
 
+import asyncio
 import json
+import shutil
 import signal
 import socket
 import ssl
@@ -25,11 +27,12 @@ from wharf.agent.tls.contexts import (
     load_certificate,
     reload_client_tls,
 )
-from wharf.agent.tls.validity import CertificateWatch
+from wharf.agent.tls.validity import REREAD_INTERVAL_S, CertificateWatch, list_configured_problems
 from wharf.cluster.api.settings import TlsSettings
+from wharf.cluster.engines.settings import EngineKind, EtcdStateSettings, EtcdTlsSettings, StateSettings
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import HOUR
-from wharf.world import RealWorld
+from wharf.world import RealWorld, SimulatedWorld
 
 
 def test_an_agent_serves_https_and_uses_a_new_certificate_after_a_reload(tmp_path: Path) -> None:
@@ -307,6 +310,17 @@ def write_certificate(folder: Path, *, name: str, begin_days_ago: int, days: int
     return TlsSettings(http=True, cert_file=str(cert_file), key_file=str(key_file))
 
 
+class ShiftedWorld(SimulatedWorld):
+    """A world with the wall clock of this machine, and a monotonic clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.elapsed_s = 0.0
+        super().__init__(7, lambda: self.elapsed_s)
+
+    def now_ns(self) -> int:
+        return RealWorld().now_ns()
+
+
 @pytest.mark.parametrize(("begin_days_ago", "days"), [(10, 5), (-3, 5)])
 def test_the_check_of_the_tls_files_refuses_a_certificate_that_is_not_valid_now(
     tls_folder: Path, begin_days_ago: int, days: int
@@ -338,6 +352,55 @@ def test_the_watch_reports_a_certificate_before_and_after_its_end(
 
     beginning = f"tls.cert_file {tls.cert_file} {problem} "
     assert found.startswith(beginning) if problem else found == ""
+
+
+def build_etcd_settings(tls: TlsSettings) -> AgentSettings:
+    """Return settings of a server that uses etcd with this client certificate."""
+    etcd_tls = EtcdTlsSettings(ca_file=tls.cert_file, cert_file=tls.cert_file, key_file=tls.key_file)
+    settings = AgentSettings()
+    return replace(
+        settings,
+        server=replace(settings.server, enabled=True),
+        state=StateSettings(engine=EngineKind.ETCD, etcd=EtcdStateSettings(tls=etcd_tls)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("begin_days_ago", "days", "problem"), [(350, 360, "ends on"), (340, 360, ""), (10, 5, "ended on")]
+)
+def test_the_problems_of_a_configuration_contain_those_of_certificates_for_etcd(
+    tls_folder: Path, begin_days_ago: int, days: int, problem: str
+) -> None:
+    name = f"etcd-{begin_days_ago}-{days}"
+    tls = write_certificate(tls_folder, name=name, begin_days_ago=begin_days_ago, days=days)
+    settings = build_etcd_settings(tls)
+
+    problems = list_configured_problems(settings, now_ns=RealWorld().now_ns())
+    without_etcd = replace(settings, state=replace(settings.state, engine=EngineKind.SQLITE))
+
+    assert [each.partition(" 20")[0] for each in problems] == [
+        f"state.etcd.tls.{key} {tls.cert_file} {problem}" for key in ("cert_file", "ca_file") if problem
+    ]
+    assert all(each.endswith(": renew the certificate; no reload is needed") for each in problems)
+    assert list_configured_problems(without_etcd, now_ns=RealWorld().now_ns()) == []
+
+
+def test_a_renewed_certificate_for_etcd_is_not_reported_any_more_and_needs_no_reload(tls_folder: Path) -> None:
+    ending = write_certificate(tls_folder, name="etcd-ending", begin_days_ago=350, days=360)
+    renewed = write_certificate(tls_folder, name="etcd-renewed", begin_days_ago=0, days=360)
+    etcd_tls = EtcdTlsSettings(cert_file=ending.cert_file, key_file=ending.key_file)
+    world = ShiftedWorld()
+    watch = CertificateWatch(world, TlsSettings(), etcd_tls)
+    before = watch.find_problem()
+    shutil.copyfile(renewed.cert_file, ending.cert_file)
+    asyncio.run(watch.refresh())
+    soon = watch.find_problem()
+    world.elapsed_s = REREAD_INTERVAL_S
+    asyncio.run(watch.refresh())
+
+    assert before.startswith(f"state.etcd.tls.cert_file {ending.cert_file} ends on ")
+    assert soon == before
+    assert watch.find_problem() == ""
 
 
 def test_an_ended_certificate_in_the_chain_is_reported_but_not_refused(tls_folder: Path) -> None:
@@ -381,6 +444,21 @@ def test_a_reload_refuses_a_client_certificate_that_it_cannot_add_or_remove(
 
     with pytest.raises(StartupError, match="restart the agent") if is_refused else nullcontext():
         check_reloaded_files(make_settings(running_files), make_settings(new_files), now_ns=RealWorld().now_ns())
+
+
+def test_the_check_of_the_configuration_warns_of_a_certificate_for_etcd_that_ends_soon(tmp_path: Path) -> None:
+    assert run(tmp_path, "tls", "create", "--output-dir", "tls").returncode == 0
+    tls = write_certificate(tmp_path / "tls", name="ending", begin_days_ago=350, days=360)
+    (tmp_path / "wharf.toml").write_text(
+        f'data_dir = "{tmp_path}/data"\n[server]\nenabled = true\n[state]\nengine = "etcd"\n'
+        f'[state.etcd.tls]\nca_file = "{tmp_path}/tls/wharf-ca.pem"\ncert_file = "{tls.cert_file}"\nkey_file = "{tls.key_file}"\n'
+    )
+
+    checked = run(tmp_path, "config", "check", "wharf.toml")
+
+    assert checked.returncode == 0
+    expected = f"note: state.etcd.tls.cert_file {tls.cert_file} ends on "
+    assert expected in " ".join(checked.stderr.split())
 
 
 def test_health_and_the_check_of_the_configuration_report_a_certificate_that_has_ended(tmp_path: Path) -> None:

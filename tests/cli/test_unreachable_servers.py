@@ -222,8 +222,37 @@ def test_a_command_that_waits_says_for_what_and_then_why_it_failed(
     assert result.err.splitlines() == [
         f"waiting for a reply from {address}: {cause}; --stale reads what the server knew last; Ctrl-C ends the command",
         "No cluster leader; trying again",
-        "wharf: No cluster leader: the cluster has no leader now; --stale reads what the server knew last",
+        "wharf: No cluster leader: the cluster has no leader now, and `wharf operator api /v1/agent/health` shows the health of "
+        "a server; --stale reads what the server knew last",
     ]
+
+
+@pytest.mark.parametrize(
+    ("health", "reason"),
+    [
+        ({"ok": False, "message": "etcd has used up its quota"}, ": etcd has used up its quota; "),
+        (
+            {"ok": False, "message": "no leader"},
+            ", and `wharf operator api /v1/agent/health` shows the health of a server; ",
+        ),
+        ({"ok": True, "message": "a certificate ends soon"}, ", and `wharf operator api"),
+    ],
+)
+def test_a_command_refused_for_lack_of_a_leader_names_the_reason_that_the_server_knows(
+    run: Callable[..., CommandResult], health: dict[str, object], reason: str
+) -> None:
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            if self.path.startswith("/v1/agent/health"):
+                self.reply(200 if health["ok"] else 500, json.dumps({"server": health}).encode())
+            else:
+                self.reply(500, b"No cluster leader", ("x-cluster-error", "no-leader"))
+
+    with serving_at_address(Handler) as address:
+        result = run("job", "status", "--address", address)
+
+    assert result.code == 1
+    assert f"wharf: No cluster leader: the cluster has no leader now{reason}" in result.err.splitlines()[-1]
 
 
 def test_a_command_that_waits_for_a_limiter_says_so(

@@ -25,7 +25,7 @@ from wharf.agent.process_context import ProcessContext
 from wharf.agent.snapshots.schedule import read_schedule
 from wharf.agent.snapshots.transfer import SnapshotTransfer, read_file_chunks
 from wharf.agent.supervision.control import DebugReply, DebugRequest, send_control_request
-from wharf.agent.tls.validity import CertificateWatch
+from wharf.agent.tls.validity import CertificateWatch, get_etcd_tls
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.engines.snapshot_file import SnapshotLimits
@@ -114,7 +114,7 @@ class AgentInspection:
         self._audit_reads = 0
         self._redacted: tuple[AgentSettings, Mapping[str, Any]] | None = None
         """Settings, and what `_redact_settings` returned for them."""
-        self._certificates = CertificateWatch(context.world, settings.tls)
+        self._certificates = CertificateWatch(context.world, settings.tls, get_etcd_tls(settings))
         context.add_reload_handler(lambda new: self._certificates.reload(new.tls))
         self._snapshots = SnapshotTransfer(
             context.world,
@@ -163,7 +163,8 @@ class AgentInspection:
         alloc_dir = self._context.order.settings.client.alloc_dir
         return Path(alloc_dir) if alloc_dir else self._folder / "alloc"
 
-    def find_certificate_problem(self) -> str:
+    async def find_certificate_problem(self) -> str:
+        await self._certificates.refresh()
         return self._certificates.find_problem()
 
     async def reload(self) -> None:

@@ -76,6 +76,16 @@ def members(session: Session) -> None:
     session.print_result(reply.members, render_text)
     if not leader:
         print_notice(NO_LEADER_TEXT)
+    else:
+        print_server_warning(session)
+
+
+def print_server_warning(session: Session) -> None:
+    """Print what the replying server warns of, such as a lost member of etcd."""
+    from wharf.cli.common.server_health import describe_warning
+
+    if not session.is_machine_readable and (warning := describe_warning(session.client)):
+        print_notice(f"warning: {warning}")
 
 
 @click.command("force-leave", cls=ServerCommand)

@@ -84,6 +84,7 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
         from wharf.agent.data_folder import check_folder_access
         from wharf.agent.startup import check_existing_keyring_file
         from wharf.agent.tls.contexts import check_tls_files
+        from wharf.agent.tls.validity import list_configured_problems
         from wharf.config.configuration import load_configuration
         from wharf.config.ineffective import list_warnings
         from wharf.world import RealWorld
@@ -99,7 +100,8 @@ def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
         check_folder_access(configuration.settings)
         if configuration.settings.server.enabled:
             check_existing_keyring_file(configuration.settings)
-        for warning in list_warnings(configuration):
+        certificate_problems = list_configured_problems(configuration.settings, now_ns=RealWorld().now_ns())
+        for warning in (*list_warnings(configuration), *certificate_problems):
             print_notice(f"note: {warning}")
         count = len(configuration.files)
         click.echo(f"{count} file{'s are' if count != 1 else ' is'} valid")

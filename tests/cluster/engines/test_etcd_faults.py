@@ -18,11 +18,13 @@ from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
 from tests.cluster.engines.workload import Follower, Workload
 from tests.waiting import wait_on_loop_until
 from wharf.cluster.engines.etcd import engine as engine_module
+from wharf.cluster.engines.etcd import member_watch
 from wharf.cluster.engines.etcd.engine import EtcdEngine
 from wharf.cluster.engines.etcd.settings import EtcdSettings
 from wharf.cluster.engines.port import (
     Committed,
     FollowerBehind,
+    LogHealth,
     LogUnavailable,
     WriteConflict,
     WriteOutcomeUnknown,
@@ -95,6 +97,38 @@ async def test_killing_any_of_three_members_loses_and_repeats_no_write(three_mem
 
         await workload.stop_and_check()
         assert [follower.loads for follower in workload.followers] == [0, 0, 0]
+
+
+async def test_the_health_names_a_lost_member_until_it_replies_again(
+    three_members: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_watch, "CHECK_INTERVAL_S", 0.5)
+    lost = three_members.members[1]
+    async with open_engines(three_members, 1, prefix="/lost") as (engine,):
+        before = await engine.read_health()
+        await asyncio.to_thread(lost.kill)
+        warned = await wait_for_warning(engine, is_expected=True)
+        await asyncio.to_thread(three_members.start, lost)
+        after = await wait_for_warning(engine, is_expected=False)
+
+    assert (before.why, after.why) == ("", "")
+    assert re.fullmatch(
+        rf"the etcd member {lost.endpoint} has not replied since \S+Z\. "
+        r"With one more loss, etcd accepts no writes: start it again, or replace it",
+        warned.why,
+    )
+    assert warned.writable
+    assert re.match(r"1 of 3 etcd members has not been usable since \S+Z\. With one more", warned.public_why)
+
+
+async def wait_for_warning(engine: EtcdEngine, *, is_expected: bool) -> LogHealth:
+    """Return the health once it has a warning, or none. Returns the last one read after 15 s."""
+    deadline_s = time.monotonic() + 15.0
+    while True:
+        health = await engine.read_health()
+        if bool(health.why) is is_expected or time.monotonic() >= deadline_s:
+            return health
+        await asyncio.sleep(0.1)
 
 
 async def test_restarting_all_three_members_loses_and_repeats_no_write(three_members: EtcdCluster) -> None:

@@ -38,6 +38,7 @@ from wharf.cluster.server.duties.runs import RunDuty
 from wharf.cluster.server.duties.secrets import SecretsDuty
 from wharf.cluster.server.duties.step_locks import StepLockDuty
 from wharf.cluster.server.log.compaction import LogCompactor
+from wharf.cluster.server.log.store_warnings import StoreWarnings
 from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.socket import BrainSocketServer
 from wharf.cluster.server.server import Server
@@ -159,10 +160,21 @@ async def run(context: ProcessContext) -> None:
     membership_task = context.world.start_task(election.maintain_membership(), name="membership")
     compactor = LogCompactor(context.world, server.engine, server.follower, brain)
     certificate_task = start_certificate_watch(context)
+    store_warnings = StoreWarnings(context.world, server.engine)
+    warnings_task = context.world.start_task(store_warnings.run(), name="warnings of the store")
     compactor_task = context.world.start_task(compactor.run(), name="compactor")
     try:
         await context.wait_for_first(
-            [stopping, follower_task, brain_task, marker_task, membership_task, compactor_task, certificate_task]
+            [
+                stopping,
+                follower_task,
+                brain_task,
+                marker_task,
+                membership_task,
+                compactor_task,
+                certificate_task,
+                warnings_task,
+            ]
         )
     finally:
         await socket_server.close()

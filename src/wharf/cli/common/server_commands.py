@@ -403,7 +403,7 @@ def _report_server_errors(session: Session) -> Iterator[None]:
     try:
         yield
     except RequestRefused as error:
-        raise CliError(_format_refusal(error, session.settings)) from error
+        raise CliError(_format_refusal(error, session)) from error
     except UnexpectedReply as error:
         from wharf.cli.common.unreachable import suggest_address
 
@@ -424,8 +424,9 @@ def suggest_token(detail: str, *, has_token: bool) -> str:
     return name_variables("set another one with --token or WHARF_TOKEN")
 
 
-def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
+def _format_refusal(error: "RequestRefused", session: Session) -> str:
     """Return the server's text for a refused request, with what to do about it."""
+    settings = session.settings
     from wharf.cli.common.hints import add_hint
     from wharf.cli.common.unreachable import UNCHANGED_TEXT, UNKNOWN_PATH_TEXT, describe_store_outage, suggest_address
     from wharf.contract.client.errors import Forbidden, NoLeader
@@ -442,9 +443,12 @@ def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
     if error.reason is RefusalReason.STORE_UNREACHABLE:
         return f"{text}; {describe_store_outage(error, settings)}"
     if isinstance(error, NoLeader):
+        from wharf.cli.common.server_health import explain_missing_leader
+
+        reason = explain_missing_leader(session.client, settings)
         if error.is_read:
-            return f"{text}: the cluster has no leader now; {STALE_TEXT}"
-        return f"{text}: the cluster has no leader now; {UNCHANGED_TEXT} when `wharf server members` shows a leader"
+            return f"{text}: {reason}; {STALE_TEXT}"
+        return f"{text}: {reason}; {UNCHANGED_TEXT} when `wharf server members` shows a leader"
     if error.text.strip() == UNKNOWN_PATH_TEXT:
         return f"{', '.join(settings.addresses)}: {text}; {suggest_address(settings)}"
     if error.reason is RefusalReason.ACL_DISABLED:

@@ -253,11 +253,13 @@ def members(session: Session) -> None:
 
     wharf operator members
     """
+    from wharf.cli.cluster import print_server_warning
     from wharf.cli.common.rendering import render_table
 
     records = session.client.operator.servers().value.servers
     rows = [(server.node, server.id, server.address, "leader" if server.leader else "follower") for server in records]
     session.print_result(records, lambda: render_table(("Name", "ID", "Address", "Role"), rows))
+    print_server_warning(session)
 
 
 @click.command("generate")

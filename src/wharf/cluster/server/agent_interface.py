@@ -123,8 +123,8 @@ class AgentInterface(Protocol):
     @property
     def info(self) -> AgentInfo: ...
 
-    def find_certificate_problem(self) -> str:
-        """Return which certificate of the agent has ended or ends soon; empty if there is none."""
+    async def find_certificate_problem(self) -> str:
+        """Return which certificate of the agent, or for etcd, has ended or ends soon; empty if there is none."""
         ...
 
     async def reload(self) -> None:
@@ -199,7 +199,7 @@ class NoAgentInterface:
     def __init__(self, info: AgentInfo | None = None) -> None:
         self.info = info or AgentInfo()
 
-    def find_certificate_problem(self) -> str:
+    async def find_certificate_problem(self) -> str:
         return ""
 
     async def reload(self) -> None:

@@ -39,6 +39,8 @@ class ServersView(msgspec.Struct, frozen=True):
     detail: str
     rows: tuple[ServerRow, ...]
     log_problem: str
+    log_warning: str
+    """What the log warns of while it can be written, such as a lost member of etcd; empty if nothing."""
     log_size: str
     index: int
     tables: tuple[tuple[str, int], ...]
@@ -53,11 +55,13 @@ def build_servers_view(
     newest = max((server.last_index for server in health.servers), default=0)
     tables = sorted(sizes.tables.items(), key=lambda item: (-item[1], item[0]))
     engine = sizes.engine
+    is_writable, why = engine.get("writable", True), str(engine.get("why", ""))
     return ServersView(
         sentence=_build_sentence(health),
         detail=_describe_tolerance(health),
         rows=tuple(_build_row(server, newest, now_ns) for server in health.servers),
-        log_problem="" if engine.get("writable", True) else str(engine.get("why", "")),
+        log_problem="" if is_writable else why,
+        log_warning=why if is_writable else "",
         log_size=_describe_size(int(engine.get("size_bytes", 0)), int(engine.get("quota_bytes", 0))),
         index=sizes.index,
         tables=tuple((name, count) for name, count in tables if count),

@@ -78,6 +78,8 @@ _REFUSAL_TEXTS: Final = (
     ("authentication failed", EtcdRefusalReason.DENIED),
 )
 STALE_TOKEN_TEXTS: Final = ("invalid auth token", "revision in header is old")
+_SILENT_STATUSES: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+"""How gRPC reports a member that sends no reply."""
 # The member could not start the request: it has no leader, or too many requests.
 _NOT_STARTED_TEXTS: Final = (
     "etcdserver: no leader",
@@ -304,6 +306,23 @@ class EtcdClient:
             ) from error
         self._metadata = (REQUIRE_LEADER_METADATA, ("token", reply.token))
         self._has_token = True
+
+    async def check_member(self, position: int, *, timeout_s: float) -> str:
+        """Return why a member cannot serve requests, as the end of a sentence; empty if it can. Selects no member."""
+        if self.is_closed:
+            return "is not connected"
+        channel = self._channels[position]
+        try:
+            # Without the demand for a leader, a member that has none replies.
+            status = await channel.status(messages.build_status(), timeout=timeout_s, metadata=self._metadata[1:])
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in _SILENT_STATUSES:
+                return ""  # It refuses, such as a token that has expired: it runs, and requests report the reason.
+            await self._renew_channel(channel)
+            return "has not replied"
+        except grpc.aio.UsageError:
+            return "is not connected"  # The channel was closed during the call.
+        return "" if status.leader else "has known no leader"
 
     # --- calls ---
 

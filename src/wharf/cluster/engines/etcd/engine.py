@@ -17,6 +17,7 @@ from wharf.cluster.engines.etcd.history import find_write, list_lease_endings
 from wharf.cluster.engines.etcd.keepalive import KeepaliveLease, LeaseKeepalive
 from wharf.cluster.engines.etcd.layout import Epoch, raise_marks
 from wharf.cluster.engines.etcd.load import EtcdLoad
+from wharf.cluster.engines.etcd.member_watch import MemberWatch
 from wharf.cluster.engines.etcd.restore import restore_log
 from wharf.cluster.engines.etcd.session import EtcdSession
 from wharf.cluster.engines.etcd.settings import EtcdSettings
@@ -57,7 +58,8 @@ class EtcdEngine:
         self._barriers = SharedRead(world, self._read_head, name="barrier of etcd")
         self._keepalive = LeaseKeepalive(settings, world)
         self._leases: dict[int, KeepaliveLease] = {}
-        self._contact_task: asyncio.Task[None] | None = None
+        self._members = MemberWatch(world, self._session.client, settings)
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def open(self) -> None:
         """Connect, check that the log is still the one known here, and start to maintain contact."""
@@ -70,13 +72,15 @@ class EtcdEngine:
         except LogUnavailable:
             await self._session.client.close()
             raise
-        self._contact_task = self._world.start_task(self._maintain_contact(), name="contact with etcd")
+        self._tasks = (
+            self._world.start_task(self._maintain_contact(), name="contact with etcd"),
+            self._world.start_task(self._members.run(), name="watch of etcd members"),
+        )
 
     async def close(self) -> None:
         """Disconnect. Leases expire afterwards."""
-        contact_task, self._contact_task = self._contact_task, None
-        if contact_task is not None:
-            await cancel_tasks(contact_task)
+        tasks, self._tasks = self._tasks, ()
+        await cancel_tasks(*tasks)
         await self._barriers.stop()
         await self._session.client.close()
         self._leases.clear()
@@ -210,7 +214,7 @@ class EtcdEngine:
                 raise
 
     async def read_health(self) -> LogHealth:
-        """Return size and quota, and whether etcd reports that its quota is used up."""
+        """Return size and quota, and whether etcd reports that its quota is used up or a member does not reply."""
         client = self._session.client
         try:
             status = await client.send_request("status", messages.build_status())
@@ -221,12 +225,20 @@ class EtcdEngine:
         size_bytes, quota_bytes = int(status.dbSize), self._settings.quota_bytes
         problem = NO_SPACE_TEXT if is_full else _describe_used_quota(size_bytes, quota_bytes)
         remedy = NO_SPACE_REMEDY if is_full else NEARLY_FULL_REMEDY
+        reasons = [
+            f"{self._settings.describe()} {problem}. {remedy}" if problem else "",
+            self._members.describe_problem(names_addresses=True),
+        ]
+        public_reasons = [
+            f"etcd {problem}" if problem else "",
+            self._members.describe_problem(names_addresses=False),
+        ]
         return LogHealth(
             writable=not is_full,
-            why=f"{self._settings.describe()} {problem}. {remedy}" if problem else "",
+            why=". ".join(filter(None, reasons)),
             size_bytes=size_bytes,
             quota_bytes=quota_bytes,
-            public_why=f"etcd {problem}" if problem else "",
+            public_why=". ".join(filter(None, public_reasons)),
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from wharf.cluster.api.handlers.agents.folder_checks import FolderChecks
 from wharf.cluster.engines.port import LogHealth, LogUnavailable
 from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS
 from wharf.cluster.server.rpc.method import EmptyMessage
@@ -33,17 +34,16 @@ async def check_engine_health(server: Server) -> LogHealth:
     )
 
 
-async def find_disk_problem(folders: Sequence[Path]) -> tuple[bool, str]:
+async def find_disk_problem(checks: FolderChecks, folders: Sequence[Path]) -> tuple[bool, str]:
     """Return whether the disk of one of the node's folders is full, and a sentence if one is full or nearly full.
 
     A disk that does not answer counts as full.
     """
-    loop = asyncio.get_running_loop()
     problem = ""
     for folder in folders:
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S / len(folders)):
-                space = await loop.run_in_executor(None, measure_disk_space, folder)
+                space = await checks.run(measure_disk_space, folder)
         except FileNotFoundError:
             continue  # The node is starting and has not created it yet.
         except (OSError, TimeoutError) as error:
@@ -55,7 +55,7 @@ async def find_disk_problem(folders: Sequence[Path]) -> tuple[bool, str]:
     return False, problem
 
 
-async def find_audit_problem(folder: Path | None) -> str:
+async def find_audit_problem(checks: FolderChecks, folder: Path | None) -> str:
     """Return a warning if the disk of the audit log is full or nearly full, or does not answer; empty otherwise.
 
     A problem does not stop the server from executing requests.
@@ -64,7 +64,7 @@ async def find_audit_problem(folder: Path | None) -> str:
         return ""
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT_S):
-            space = await asyncio.get_running_loop().run_in_executor(None, measure_disk_space, folder)
+            space = await checks.run(measure_disk_space, folder)
     except (OSError, TimeoutError) as error:
         return f"the disk of the audit log in {folder} cannot be used: {error or 'it does not answer'}"
     if space.is_full:
@@ -75,13 +75,12 @@ async def find_audit_problem(folder: Path | None) -> str:
     return ""
 
 
-async def find_node_problem(folders: Sequence[Path]) -> str:
+async def find_node_problem(checks: FolderChecks, folders: Sequence[Path]) -> str:
     """Return the problem that the node agent has stored in one of its folders, or ""."""
-    loop = asyncio.get_running_loop()
     for folder in folders:
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S / len(folders)):
-                problem = await loop.run_in_executor(None, read_problem, folder)
+                problem = await checks.run(read_problem, folder)
         except TimeoutError:
             continue  # The check of its disk reports this.
         if problem:

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from wharf.cluster.api.handlers.agents.folder_checks import FolderChecks
 from wharf.cluster.api.handlers.agents.health import (
     check_engine_health,
     find_audit_problem,
@@ -53,6 +54,7 @@ class AgentActions:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._folder_checks = FolderChecks()
         self._health_task: asyncio.Task[tuple[agents_wire.HealthReport, agents_wire.HealthReport]] | None = None
 
     # -- this agent ------------------------------------------------------------------------------------------------
@@ -130,7 +132,8 @@ class AgentActions:
         if not info.has_node:
             return agents_wire.HealthReport(False, "client not enabled")
         (is_full, problem), node_problem = await asyncio.gather(
-            find_disk_problem(info.node_folders), find_node_problem(info.node_folders)
+            find_disk_problem(self._folder_checks, info.node_folders),
+            find_node_problem(self._folder_checks, info.node_folders),
         )
         if node_problem and not is_full:
             return agents_wire.HealthReport(False, node_problem)
@@ -159,25 +162,26 @@ class AgentActions:
 
         Return the report, and the report without the addresses of the store.
         """
-        health, brain_problem, audit_problem = await asyncio.gather(
+        health, brain_problem, audit_problem, certificate_problem = await asyncio.gather(
             check_engine_health(self._server),
             find_brain_problem(self._server),
-            find_audit_problem(self._server.agent.info.audit_folder),
+            find_audit_problem(self._folder_checks, self._server.agent.info.audit_folder),
+            self._server.agent.find_certificate_problem(),
         )
+        other_warning = audit_problem or certificate_problem
         return (
-            self._build_server_report(health, health.why, brain_problem, audit_problem),
-            self._build_server_report(health, health.public_why or health.why, brain_problem, audit_problem),
+            self._build_server_report(health, health.why, brain_problem, other_warning),
+            self._build_server_report(health, health.public_why or health.why, brain_problem, other_warning),
         )
 
     def _build_server_report(
-        self, health: LogHealth, why: str, brain_problem: str, audit_problem: str
+        self, health: LogHealth, why: str, brain_problem: str, other_warning: str
     ) -> agents_wire.HealthReport:
         """Return the report of this server. `why`: why the log is not writable, or what it warns of."""
         problem = why or "the log is not writable" if not health.writable else brain_problem
         if not problem and not self._server.reader.has_leader():
             problem = "no leader"
-        warning = why or audit_problem or self._server.agent.find_certificate_problem()
-        return agents_wire.HealthReport(not problem, problem or warning or "ok")
+        return agents_wire.HealthReport(not problem, problem or why or other_warning or "ok")
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
