@@ -1,6 +1,7 @@
 """Which warnings of a store are logged, and how often."""
 
 import logging
+from collections.abc import Sequence
 
 import pytest
 
@@ -24,20 +25,35 @@ class ControlledHealth(MemoryEngine):
         return self.health
 
 
-def test_a_warning_is_logged_when_it_begins_daily_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+def log_warnings(caplog: pytest.LogCaptureFixture, steps: Sequence[tuple[LogHealth, float]]) -> list[logging.LogRecord]:
+    """Return what is logged while the log has each health for a time in seconds, after one check at its begin."""
+
     @in_virtual_time
     async def run() -> None:
         engine = ControlledHealth()
         warnings = StoreWarnings(SimulatedWorld(7, now_s), engine)
-        for health, later_s in ((HEALTHY, 10), (LOST, 10), (LOST, REPEAT_INTERVAL_S), (LOST, 10), (HEALTHY, 10)):
+        for health, later_s in steps:
             engine.health = health
             await warnings.check()
             await pass_time(later_s)
 
     with caplog.at_level(logging.INFO, logger="wharf.cluster.server.log.store_warnings"):
         run()
+    return caplog.records
 
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+
+def test_a_warning_whose_text_changes_is_logged_every_ten_minutes(caplog: pytest.LogCaptureFixture) -> None:
+    shrinking = [(LogHealth(writable=True, why=f"{free} MB free"), 10.0) for free in range(100)]
+
+    records = log_warnings(caplog, shrinking)
+
+    assert [vars(record)["why"] for record in records] == ["0 MB free", "60 MB free"]
+
+
+def test_a_warning_is_logged_when_it_begins_daily_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    records = log_warnings(caplog, [(HEALTHY, 10), (LOST, 10), (LOST, REPEAT_INTERVAL_S), (LOST, 10), (HEALTHY, 10)])
+
+    assert [(record.levelname, record.getMessage()) for record in records] == [
         ("WARNING", "store has a problem"),
         ("WARNING", "store has a problem"),
         ("INFO", "store has no problem any more"),

@@ -14,6 +14,9 @@ CHECK_TIMEOUT_S: Final = 10.0
 REPEAT_INTERVAL_S: Final = 86_400.0
 """How often a warning is repeated while it is the same: once a day."""
 
+CHANGE_INTERVAL_S: Final = 600.0
+"""How often a warning is logged again while its text changes, such as with the free space of a nearly full disk."""
+
 log = logging.getLogger(__name__)
 
 
@@ -23,7 +26,7 @@ class StoreWarnings:
     def __init__(self, world: World, engine: LogEngine) -> None:
         self._world = world
         self._engine = engine
-        self._warning = ""
+        self._logged_warning = ""
         self._logged_s = 0.0
 
     async def run(self) -> None:
@@ -33,7 +36,7 @@ class StoreWarnings:
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def check(self) -> None:
-        """Log a warning that is new or was last logged a day ago, and the end of a warning."""
+        """Log a warning that is new, has changed or was last logged a day ago, and the end of a warning."""
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 health = await self._engine.read_health()
@@ -42,10 +45,12 @@ class StoreWarnings:
         if not health.writable:
             return
         now_s = self._world.monotonic_s()
-        is_due = health.why != self._warning or now_s - self._logged_s >= REPEAT_INTERVAL_S
+        interval_s = REPEAT_INTERVAL_S if health.why == self._logged_warning else CHANGE_INTERVAL_S
+        is_due = not self._logged_warning or now_s - self._logged_s >= interval_s
         if health.why and is_due:
             log.warning("store has a problem", extra={"why": health.why})
             self._logged_s = now_s
-        elif self._warning and not health.why:
+            self._logged_warning = health.why
+        elif self._logged_warning and not health.why:
             log.info("store has no problem any more")
-        self._warning = health.why
+            self._logged_warning = ""
