@@ -657,6 +657,15 @@ def test_a_wrong_file_in_toml_is_an_error_at_its_place(text: str, error: str) ->
     assert list_errors(text, "toml") == [error]
 
 
+def test_an_unknown_field_beside_the_job_is_an_error() -> None:
+    text = "Job: {ID: a}\nEnforceIndex: true\nvariables: {n: 1}\nx-part: 1\nPriority: 5\nfoo: 1\n"
+
+    assert list_errors(text, "yaml") == [
+        "job.yaml:5:1: Priority is not a known field beside Job",
+        "job.yaml:6:1: foo is not a known field beside Job",
+    ]
+
+
 def test_the_errors_of_many_unknown_fields_are_located_in_linear_time() -> None:
     def measure(count: int) -> float:
         text = json.dumps({f"cuont{number}": 1 for number in range(count)})

@@ -10,8 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
 from wharf.contract.model.decoding import DecodingError, convert_object
 from wharf.contract.model.jobs.job import Job
+from wharf.contract.wire.jobs.messages import JobRegisterRequest
 from wharf.job_files.fields import (
     FieldProblem,
     NormalizedJob,
@@ -66,6 +69,8 @@ EXTENSION_PREFIX: Final = "x-"
 """Top-level keys with this prefix are ignored. They hold parts that other parts of a YAML file refer to by aliases."""
 WRAPPER: Final = "Job"
 """The key of the job in a request of the API. A file may have it too."""
+_REQUEST_FIELDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(JobRegisterRequest))
+"""The keys of a request of the API, which a file with the key `Job` may have. Commands read only the job."""
 _JOB: Final = "job"
 _TEMPLATE_SCHEMA: Final = BodySchema((_JOB,))
 """The top level of a file with variables, beside these."""
@@ -188,6 +193,8 @@ def map_markup_job(
     if not isinstance(job, dict):
         diagnostics.add(*places.get_range(prefix), f"Job: expected a job, got {describe_type(job)}")
         diagnostics.raise_if_any()
+    if prefix:
+        _add_unknown_request_fields(diagnostics, value, places)
     normalized = normalize_job(
         {
             key: item
@@ -246,6 +253,15 @@ def refuse_other_files(document: MarkupDocument, source: SourceFile) -> None:
     key = foreign or next(iter(value), "")
     diagnostics.add(*MarkupPlaces(document, source).get_range((key,), is_name=True), message, fix)
     diagnostics.raise_if_any()
+
+
+def _add_unknown_request_fields(diagnostics: DiagnosticList, value: Mapping[str, Any], places: "MarkupPlaces") -> None:
+    """Add an error for each key beside `Job` that a request of the API does not have."""
+    job_fields = {field.encode_name for field in msgspec.structs.fields(Job)}
+    for key in value:
+        if key not in _REQUEST_FIELDS and key not in TEMPLATE_KEYS and not key.startswith(EXTENSION_PREFIX):
+            fix = "move it into Job" if key in job_fields else "delete it, or move it into Job if it belongs to the job"
+            diagnostics.add(*places.get_range((key,), is_name=True), f"{key} is not a known field beside Job", fix)
 
 
 def _find_foreign_key(value: Mapping[str, Any]) -> str:
