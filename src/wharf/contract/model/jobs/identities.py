@@ -172,7 +172,11 @@ class Consul(Record):
 
 
 class TaskSecret(Record):
-    """A secret that the node fetches before the task starts."""
+    """A secret of a provider.
+
+    No provider exists, so the block has no effect, and a submission returns a warning. Store secrets in variables, and read
+    them in templates with `variable`.
+    """
 
     name: str = ""
     """The name of the secret.
