@@ -172,11 +172,7 @@ class Consul(Record):
 
 
 class TaskSecret(Record):
-    """A secret of a provider.
-
-    No provider exists, so the block has no effect, and a submission returns a warning. Store secrets in variables, and read
-    them in templates with `variable`.
-    """
+    """A secret of a provider; it has no effect, because no provider exists."""
 
     name: str = ""
     """The name of the secret.
