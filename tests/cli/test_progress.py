@@ -112,9 +112,26 @@ def test_an_update_that_is_rolled_back_between_two_requests_names_no_way_back(
 
 
 def test_an_update_that_fails_names_the_way_back_if_there_is_one() -> None:
-    assert describe_way_back(make_progress(version=0)) == ""
-    assert describe_way_back(make_progress(version=1)) == "; `wharf job revert web` returns to the last stable version"
-    assert describe_way_back(make_progress(version=1)._replace(version=0)) == ""
+    progress = make_progress(version=1)._replace(has_stable_version=True)
+
+    assert describe_way_back(progress) == "; `wharf job revert web` returns to the last stable version"
+    assert describe_way_back(progress._replace(version=0)) == ""
+    assert describe_way_back(progress._replace(has_stable_version=False)) == ""
+
+
+def test_an_update_that_fails_names_no_way_back_if_no_version_was_stable(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    deadlines = "ProgressDeadline: 20s, HealthyDeadline: 15s, MinHealthyTime"
+    broken = WEB.replace("MinHealthyTime", deadlines).replace(
+        "Driver: mock", "Driver: mock, Config: {start_error: broken}"
+    )
+    with open_terminal(capsys, nodes=2) as terminal:
+        terminal.run("job", "run", "--follow", write_file(tmp_path, broken))
+        second = terminal.run("job", "run", "--follow", write_file(tmp_path, broken.replace("CPU: 100", "CPU: 120")))
+
+    assert "deployment failed" in second.out
+    assert "wharf job revert" not in second.out
 
 
 def make_progress(**fields: Any) -> JobProgress:

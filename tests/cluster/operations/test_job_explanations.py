@@ -29,6 +29,7 @@ from wharf.cluster.state.tables import (
     ALLOCATIONS,
     DEPLOYMENTS,
     EVALUATIONS,
+    HOST_VOLUMES,
     JOB_VERSIONS,
     JOBS,
     NODES,
@@ -51,6 +52,7 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import (
     DrainStrategy,
     DriverInfo,
+    NodeHostVolume,
     NodeStatus,
     SchedulingEligibility,
     set_drain_strategy,
@@ -60,6 +62,7 @@ from wharf.contract.model.operator.scheduler_configuration import SchedulerConfi
 from wharf.contract.model.quotas import RegionLimit
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.times import to_datetime
+from wharf.contract.model.volumes import HostVolume, HostVolumeCapability, HostVolumeState
 
 
 def make_sized_job(cpu: int = 100, memory_mb: int = 64, count: int = 1, **fields: Any) -> Job:
@@ -320,6 +323,45 @@ def test_a_missing_volume_is_named() -> None:
 
     assert get_web_group(result).smallest_change == (
         "create the volume data, with the access that the job requests, on node-1: use `wharf volume create`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "change", "access"),
+    [
+        (
+            {"read_only": True},
+            "remove ReadOnly of the request and set it in VolumeMounts",
+            "single-node-reader-only",
+        ),
+        (
+            {"access_mode": "single-node-multi-writer"},
+            "change AccessMode of the request",
+            "single-node-multi-writer",
+        ),
+    ],
+)
+def test_a_volume_without_the_requested_access_is_named_with_the_access_that_it_offers(
+    request_fields: dict[str, Any], change: str, access: str
+) -> None:
+    on_node = NodeHostVolume(name="data", path="/srv", id="v1")
+    state = make_fleet(1_000, host_volumes={"data": on_node})
+    volume = HostVolume(
+        id="v1",
+        name="data",
+        node_id="node-1",
+        state=HostVolumeState.READY,
+        requested_capabilities=(HostVolumeCapability(),),
+        create_index=WRITE_INDEX,
+    )
+    state.put(HOST_VOLUMES.build_put(volume))
+    request = VolumeRequest(type="host", source="data", **request_fields)
+    group = replace(a_group("web", a_task(driver="mock")), volumes={"d": request})
+
+    result = explain_registered_job(state, a_job("shop", group))
+
+    assert get_web_group(result).smallest_change == (
+        f"{change}: the volume data of node-1 offers single-node-writer, not {access}"
     )
 
 

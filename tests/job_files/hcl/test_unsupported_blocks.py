@@ -50,6 +50,7 @@ def test_a_block_is_refused_with_one_sentence_and_its_line(
         ("job.group.consul", "consul {}"),
         ("job.group.task.consul", "consul {}"),
         ("job.group.task.schedule", "schedule { cron {} }"),
+        ("job.group.task.secret", 'secret "db" {\n provider = "wharf"\n path = "shop/db"\n}'),
     ],
 )
 def test_a_block_without_effect_has_a_warning(path: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -446,6 +447,21 @@ def test_show_says_banned_only_of_callers_that_are_banned(tmp_path: Path) -> Non
     lines = [line.split() for line in run_as_operator(tmp_path, scenario) if "app:7" in line]
 
     assert lines == [["Ban", "subject", "app:7"], ["Banned", "as", "app:7"]]
+
+
+def test_explain_and_show_name_the_end_of_a_ban_and_who_made_it(tmp_path: Path) -> None:
+    async def scenario(operator: Operator) -> tuple[str, str]:
+        await operator.send(ADA_HEADER)
+        await operator.run("ban", "user:ada", "--duration", "1h", "--reason", "a scraper")
+        reply = await operator.running.request("/things", ADA_HEADER)
+        return await operator.run("explain", reply.headers["x-github-request-id"]), await operator.run("show", "ada")
+
+    explanation, description = run_as_operator(tmp_path, scenario)
+
+    (_, verdict, end) = explanation.splitlines()
+    assert verdict.startswith("refused (banned); retry after ")
+    assert re.fullmatch(r"the ban ends at \S+ \S+Z; `wharf limits show user:ada` shows who made it and why", end)
+    assert re.search(r"^Banned by +\S+: a scraper$", description, re.MULTILINE)
 
 
 def test_show_says_that_a_ban_and_a_limit_in_shadow_mode_refuse_nothing(tmp_path: Path) -> None:

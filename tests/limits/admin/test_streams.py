@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -347,7 +348,7 @@ def test_the_command_shows_recorded_changes(tmp_path: Path) -> None:
 
     first_line, second_line = text.splitlines()
     assert first_line.startswith(f"{records[0]['time']}  ")
-    assert "  grant  owner=user:ada resource=core amount=7 until_ms=" in first_line
+    assert re.search(r"  grant  owner=user:ada resource=core amount=7 until=[-0-9]{10}T[:0-9]{8}Z  ", first_line)
     assert first_line.endswith("  a \\u001b test")
     assert "  ban  subject=app:7 " in second_line
     assert last == f"{second_line}\n"

@@ -93,6 +93,20 @@ def test_an_error_lists_at_most_twenty_unknown_references() -> None:
     assert text.endswith("${a19} and 5 more")
 
 
+@pytest.mark.parametrize("reference", ["${X:-y}", "${#X}", "${X%.txt}"])
+def test_an_unknown_reference_that_a_shell_knows_is_explained_with_its_escapes(reference: str) -> None:
+    text = describe_missing(["${nope}", reference])
+
+    yaml, hcl = f"$${reference[1:]}", f"$$${reference[1:]}"
+    assert text.startswith(f"unknown reference: ${{nope}}, {reference}; ")
+    assert text.endswith(f"write {yaml} in YAML and JSON, or {hcl} in HCL")
+    assert resolve_text(yaml, VALUES) == reference
+
+
+def test_an_unknown_reference_that_no_shell_knows_has_no_advice_for_shells() -> None:
+    assert describe_missing(["${attr.zzz}"]) == "unknown reference: ${attr.zzz}"
+
+
 def test_a_zero_byte_is_found_anywhere_in_a_document() -> None:
     assert "" == find_zero_byte({"args": ["a", {"b": 1}]})
     assert find_zero_byte({"args": ["a", {"b": "c\0"}]}).startswith("config.args[1].b contains a zero byte")

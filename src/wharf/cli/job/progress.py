@@ -61,6 +61,8 @@ class JobProgress(NamedTuple):
     """The text outputs of its steps."""
     run: "RunView | None" = None
     """How a job with steps has ended; `None` before its end, and for other jobs."""
+    has_stable_version: bool = False
+    """Whether a version before the followed one is stable, so that `wharf job revert` can return to it."""
 
     @property
     def current_allocations(self) -> "list[AllocationStub]":
@@ -164,6 +166,10 @@ def fetch_progress(
         explanations = previous.explanations
     else:
         explanations = fetch_explanations(session, job_id, namespace) if unplaced else {}
+    if previous is not None:
+        has_stable_version = previous.has_stable_version
+    else:
+        has_stable_version = version > 0 and job.type == "service" and _has_stable_version(session, job, version)
     return JobProgress(
         job=job,
         version=version,
@@ -176,7 +182,14 @@ def fetch_progress(
         arrays=arrays,
         outputs=outputs,
         run=run,
+        has_stable_version=has_stable_version,
     )
+
+
+def _has_stable_version(session: "Session", job: "Job", version: int) -> bool:
+    """Return whether a version of the job before this one is stable."""
+    versions = session.client.jobs.versions(job.id, namespace=job.namespace).value.versions
+    return any(each.stable for each in versions if each.version < version)
 
 
 def _get_newest(job: "Job") -> int | None:
@@ -223,10 +236,10 @@ def find_outcome(progress: JobProgress) -> JobOutcome | None:
 def describe_way_back(progress: JobProgress) -> str:
     """Return the command that undoes an update of a service that made no progress; empty if there is nothing to undo.
 
-    A first version has no earlier one, and a job that was rolled back already has a newer one.
+    Without an earlier stable version, `wharf job revert` fails. A job that was rolled back already has a newer version.
     """
     job = progress.job
-    if not progress.version or job.version != progress.version or job.type != "service" or job.stop:
+    if not progress.has_stable_version or job.version != progress.version or job.type != "service" or job.stop:
         return ""
     return f"; `wharf job revert {job.id}` returns to the last stable version"
 

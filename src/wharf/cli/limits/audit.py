@@ -159,7 +159,7 @@ def _print_record(record: dict[str, Any], *, as_json: bool) -> None:
     if record["type"] == DECISION_TYPE:
         text = f"{data['caller']}  {data['method']} {data['path']}  {_describe_verdict(data)}  {data['request_id']}"
     else:
-        details = " ".join(f"{name}={_format_value(value)}" for name, value in data["details"].items())
+        details = " ".join(_format_detail(name, value) for name, value in data["details"].items())
         text = "  ".join(part for part in (data["operator"], data["action"], details, data["reason"]) if part)
     click.echo(f"{record['time']}  {escape_controls(text)}")
 
@@ -170,6 +170,16 @@ def _describe_verdict(decision: dict[str, Any]) -> str:
         return f"refused ({decision['verdict']})" + (f" by {decision['refused_by']}" if decision["refused_by"] else "")
     exceeded = [limit["rule"] for limit in decision["limits"] if limit["is_exceeded"] and not limit["is_enforced"]]
     return f"admitted{describe_shadow_refusal(exceeded, is_banned=bool(decision['banned_until']))}"
+
+
+def _format_detail(name: str, value: object) -> str:
+    """Return a detail of a change, such as `amount=7`; times in UTC, with `-` for no time."""
+    if name.endswith("until_ms") and isinstance(value, int):
+        from wharf.cli.common.times import NS_PER_SECOND, format_utc_time
+
+        time = format_utc_time(value * NS_PER_SECOND // 1_000).replace(" ", "T")
+        return f"{name.removesuffix('_ms')}={time}"
+    return f"{name}={_format_value(value)}"
 
 
 def _format_value(value: object) -> str:

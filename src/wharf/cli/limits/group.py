@@ -1,6 +1,7 @@
 """The command group `wharf limits`: check rules, show what a running limiter counts and decides, and change it."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,7 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
         ("Caller class", view["case"]),
         ("Banned as" if banned_s else "Ban subject", view["ban_subject"]),
         ("Banned for", ban),
+        ("Banned by", _describe_origin_of_ban(view) if banned_s else ""),
     ]))  # fmt: skip
     if outage := describe_outage(view.get("fallback_processes")):
         click.echo(f"counted {outage}")
@@ -270,6 +272,13 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
     click.echo(render_section("Limits in use", render_table(titles, rows)))
 
 
+def _describe_origin_of_ban(view: Mapping[str, Any]) -> str:
+    """Return the operator who made the ban of a caller, with the reason; for an automatic ban, the limiter."""
+    if view.get("banned_by") is None:
+        return "the limiter: too many requests while limited"
+    return f"{view['banned_by']}: {view['ban_reason'] or '-'}"
+
+
 @click.command
 @click.argument("request_id")
 @socket_option
@@ -281,6 +290,7 @@ def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
     its counter before and after the request, and the line of the rule.
     """
     from wharf.cli.common.rendering import render_table
+    from wharf.cli.common.times import format_utc_time
 
     decision = query_limiter(path, f"/why/{quote(request_id)}")
     if as_json:
@@ -299,8 +309,14 @@ def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
     rule = f" by {decision['told_by']}" if decision["told_by"] else ""
     retry = f"; retry after {decision['retry_after_s']} s" if decision["retry_after_s"] else ""
     click.echo(f"{verdict}{rule}{retry}{': ' + decision['problem'] if decision['problem'] else ''}")
+    if decision["verdict"] == "banned" and decision.get("banned_until_ms"):
+        end = format_utc_time(decision["banned_until_ms"] * NS_PER_SECOND // 1_000)
+        command = shlex.join(["wharf", "limits", "show", decision["caller"]])
+        click.echo(f"the ban ends at {end}; `{command}` shows who made it and why")
     if outage := describe_outage(decision.get("fallback_processes")):
         click.echo(f"decided {outage}")
+    if not decision["limits"]:
+        return
     click.echo()
     rows = [
         (

@@ -97,12 +97,15 @@ class OperatorQueries:
             user_ban_s = -(-(user_ban.until_ms - now_ms) // 1_000)
             if ban_s is None or user_ban_s >= ban_s:
                 ban_subject, ban_s = user_ban.subject, user_ban_s
+        operator_ban = service.overrides.find_ban(ban_subject, now_ms) if ban_s else None
         return {
             "caller": caller.owner,
             "credential": caller.kind.value,
             "case": caller.caller_class.value,
             "ban_subject": ban_subject,
             "banned_for_s": ban_s,
+            "banned_by": operator_ban.by if operator_ban is not None else None,
+            "ban_reason": operator_ban.reason if operator_ban is not None else None,
             "is_ban_known": is_ban_known,
             "is_ban_enforced": ban_subject is None or not is_subject_shadow(ban_subject, limiter.rulebook.rules.ban),
             "grants": [msgspec.to_builtins(g) for g in service.overrides.grant_file.entries if g.owner == caller.owner],

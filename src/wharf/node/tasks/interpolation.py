@@ -197,8 +197,16 @@ def find_zero_byte(value: object, place: str = "config") -> str:
     return next(filter(None, (find_zero_byte(item, name) for name, item in items)), "")
 
 
+_SHELL_EXPANSION: Final = re.compile(r"\$\{(?:#\w|\w+[:#%/^,=?+-])")
+"""References that only shells know, such as `${X:-y}` and `${#X}`."""
+
+
 def describe_missing(missing: Sequence[str]) -> str:
     """Return a sentence about unknown references; it lists at most `MAX_MISSING_REFERENCES` of them."""
     listed = ", ".join(reference[:100] for reference in missing[:MAX_MISSING_REFERENCES])
     more = len(missing) - MAX_MISSING_REFERENCES
-    return f"unknown reference: {listed}" + (f" and {more} more" if more > 0 else "")
+    text = f"unknown reference: {listed}" + (f" and {more} more" if more > 0 else "")
+    shell = next((each for each in missing if _SHELL_EXPANSION.match(each)), None)
+    if shell is None:
+        return text
+    return f"{text}; to leave a reference to the shell, write $${shell[1:100]} in YAML and JSON, or $$${shell[1:100]} in HCL"

@@ -121,6 +121,11 @@ class ExaminedNodes:
                 self.is_considered[row_by_node_id[allocation.node_id]] = False
         self.served_count = count_before - int(self.is_considered.sum())
 
+    @property
+    def find_volume(self) -> NamespaceVolumes:
+        """The lookup of host volumes of the job's namespace."""
+        return NamespaceVolumes(self._snapshot, self.job.namespace)
+
     def find_feasible_rows(self, job: Job, group: TaskGroup) -> Ints:
         """Return the rows of the considered nodes that are feasible for this job and group, which may be changed
         copies.

@@ -20,6 +20,7 @@ from wharf.cluster.scheduling.explanation.suggestions import (
     suggest_drivers,
     suggest_freeing_resource,
     suggest_networks,
+    suggest_volume_access,
 )
 from wharf.cluster.scheduling.feasibility import checker
 from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacenter
@@ -255,6 +256,8 @@ class ChangeSuggester:
                 suggestion = suggest_drivers(nodes, self._group)
             case checker.MISSING_DEVICES:
                 suggestion = suggest_devices(nodes, self._group)
+            case checker.MISSING_VOLUMES:
+                suggestion = suggest_volume_access(nodes, self._group, self._examined.find_volume)
             case _:
                 suggestion = suggest_networks(nodes, self._group, fewest.rule)
         if suggestion:

@@ -1,6 +1,6 @@
-"""Suggestions for missing drivers, devices, networks and ports, and for distinct constraints.
+"""Suggestions for missing drivers, devices, volumes, networks and ports, and for distinct constraints.
 
-These are texts of the smallest change in an explanation. They use only what nodes report about themselves.
+These are texts of the smallest change in an explanation. They use only what nodes report, and the records of host volumes.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,12 @@ from wharf.cluster.scheduling.feasibility.checker import (
     iter_healthy_drivers,
     list_network_names,
 )
+from wharf.cluster.scheduling.feasibility.volumes import (
+    VolumeLookup,
+    get_requested_access,
+    list_host_volume_requests,
+    list_offered_access,
+)
 from wharf.cluster.scheduling.resources.devices import (
     list_device_requests,
     list_devices,
@@ -21,6 +27,7 @@ from wharf.cluster.scheduling.resources.devices import (
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import Node
+from wharf.contract.model.volumes import HostVolumeState
 from wharf.languages.suggestions import find_nearest_name
 
 PORT_COLLISION_PREFIX: Final = "network: reserved port collision "
@@ -46,6 +53,31 @@ def suggest_drivers(nodes: Sequence[Node], group: TaskGroup) -> str:
     if nearest:
         return f"{text}: did you mean {nearest}?"
     return f"{text}; available: {', '.join(available)}" if available else f"{text}; no drivers are available"
+
+
+def suggest_volume_access(nodes: Sequence[Node], group: TaskGroup, find_volume: VolumeLookup) -> str:
+    """Return how to change the first volume request whose name a ready volume has that does not offer its access.
+
+    Return an empty text if there is no such request, or another node has a volume with the access.
+    """
+    for request in list_host_volume_requests(group):
+        access = get_requested_access(request)
+        on_nodes = [(node, (node.host_volumes or {}).get(request.source)) for node in nodes]
+        volumes = [(node, find_volume(each.id)) for node, each in on_nodes if each is not None and each.id]
+        ready = [(node, each) for node, each in volumes if each is not None and each.state is HostVolumeState.READY]
+        if not ready or any(access in list_offered_access(volume) for _, volume in ready):
+            continue
+        node, volume = ready[0]
+        offered = list_offered_access(volume)
+        if request.read_only and not request.access_mode:
+            change = "remove ReadOnly of the request and set it in VolumeMounts"
+        else:
+            change = "change AccessMode of the request"
+        return (
+            f"{change}: the volume {request.source} of {node.name} offers {', '.join(offered) or 'no access mode'}, "
+            f"not {access}"
+        )
+    return ""
 
 
 def suggest_devices(nodes: Sequence[Node], group: TaskGroup) -> str:

@@ -106,13 +106,23 @@ def has_requested_volumes(
     return all(has_volume(node, _fill_index(request, index), find_volume) for request in requests)
 
 
+def get_requested_access(request: VolumeRequest) -> str:
+    """Return the access mode that the request needs; without one, `read_only` selects the mode."""
+    default_access = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
+    return request.access_mode or default_access
+
+
+def list_offered_access(volume: HostVolume) -> list[str]:
+    """Return the access modes that the volume offers, sorted."""
+    return sorted({capability.access_mode for capability in volume.requested_capabilities or ()})
+
+
 def _can_use_volume(volume: HostVolume, request: VolumeRequest) -> bool:
     """Return whether the volume offers the access mode and attachment mode of the request.
 
     False, too, if the request is read-only but not its access mode, or the other way round.
     """
-    default_access = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
-    access = request.access_mode or default_access
+    access = get_requested_access(request)
     attachment = request.attachment_mode or AttachmentMode.FILE_SYSTEM
     if (access == AccessMode.SINGLE_NODE_READER) != request.read_only:
         return False

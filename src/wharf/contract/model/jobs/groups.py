@@ -360,9 +360,9 @@ class Task(Record):
     Limits: different names
     """
     secrets: tuple[TaskSecret, ...] | None = None
-    """Secrets that are fetched before the task starts.
+    """Secrets of providers.
 
-    Effect: none, because no provider of secrets exists: use a template with `variable`
+    Effect: none, because no provider of secrets exists: use a template with `variable`; a submission returns a warning
     """
     actions: tuple[TaskAction, ...] | None = None
     """Commands that users may run inside the task with `wharf job action`.

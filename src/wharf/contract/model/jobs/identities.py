@@ -172,7 +172,7 @@ class Consul(Record):
 
 
 class TaskSecret(Record):
-    """A secret that the node fetches before the task starts."""
+    """A secret of a provider; it has no effect, because no provider exists."""
 
     name: str = ""
     """The name of the secret.

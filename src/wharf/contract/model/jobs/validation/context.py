@@ -119,7 +119,7 @@ def check_existing_volumes(job: Job, *, exists: Callable[[VolumeRequest], bool])
                 report.add_warning(
                     f"TaskGroups[{position}].Volumes.{name}.Source",
                     f'no node has the volume "{request.source}" with the access that the job requests',
-                    "create it with `wharf volume create`; until then the job waits",
+                    "create it with `wharf volume create`, or request an access that the volume offers; until then the job waits",
                 )
     return report.build_findings()
 

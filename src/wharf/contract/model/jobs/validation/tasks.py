@@ -86,6 +86,12 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
         report.add_error(f"{path}.ScalingPolicies", "Scaling of a task's resources is not supported", "scale the group")
     if task.consul is not None:
         report.add_warning(f"{path}.Consul", "Consul is not supported; the block has no effect")
+    if task.secrets:
+        report.add_warning(
+            f"{path}.Secrets",
+            "no provider of secrets exists; the block has no effect",
+            "store the secret with `wharf var put`, and read it in a template with `variable`",
+        )
     if task.schedule:
         report.add_warning(f"{path}.Schedule", "Schedules of tasks are not supported; the block has no effect")
 
