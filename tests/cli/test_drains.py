@@ -190,3 +190,31 @@ def test_a_drain_that_another_request_cancels_is_not_reported_as_complete(termin
         1,
         "wharf: another request canceled the drain of node-1, with 1 left on the node",
     )
+
+
+@pytest.mark.parametrize("request_number", range(1, 8))
+def test_a_drain_that_is_complete_before_the_next_request_shows_how_many_allocations_it_moved(
+    terminal: Terminal, tmp_path: Path, request_number: int
+) -> None:
+    terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB.replace("Count: 2", "Count: 1")))
+    name = terminal.run_ok("job", "allocs", "web", "-t", "{{(index . 0).NodeName}}").strip()
+    has_begun = False
+    later_requests = 0
+
+    def complete_drain(path: str) -> None:
+        nonlocal has_begun, later_requests
+        if has_begun:
+            later_requests += 1
+            if later_requests == request_number:
+                terminal.before_request = lambda _path: None
+                terminal.wait(60)
+        has_begun = has_begun or path.endswith("/drain")
+
+    terminal.before_request = complete_drain
+    lines = terminal.run_ok("node", "drain", "--enable", name).splitlines()
+
+    assert lines == [
+        f"drain of {name} started",
+        "  1 allocation left",
+        f"drain of {name} complete: 1 replaced on other nodes",
+    ]

@@ -215,3 +215,23 @@ def test_an_evaluation_that_was_canceled_without_a_replacement_is_reported_as_ca
     result = terminal.run("job", "stop", "web")
 
     assert (result.code, result.lines[-1].rpartition(" is ")[2]) == (0, "canceled"), result
+
+
+@pytest.mark.parametrize("request_number", range(1, 12))
+def test_a_followed_job_that_is_purged_between_two_requests_is_reported_as_deleted(
+    terminal: Terminal, tmp_path: Path, request_number: int
+) -> None:
+    paths: list[str] = []
+
+    def purge_before_one_request(path: str) -> None:
+        if path.startswith(("/v1/job/", "/v1/evaluation")):
+            paths.append(path)
+        if len(paths) == request_number:
+            terminal.before_request = lambda _path: None
+            terminal.loop.run_until_complete(terminal.server.client.jobs.deregister("web", purge=True))
+
+    terminal.before_request = purge_before_one_request
+    result = follow(terminal, tmp_path, WEB.replace("MinHealthyTime: 1s", "MinHealthyTime: 60s"))
+
+    assert "web: the job was purged or garbage-collected in the meantime" in result.out + result.err, result
+    assert result.code == 1

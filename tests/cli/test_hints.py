@@ -119,8 +119,8 @@ def test_the_last_management_token_is_deleted_only_after_confirmation(
         (("job", "scale", "web", "--", "-1"), "count -1: expected 0 or more"),
         (("limits", "grant", "user:ada", "--bucket", "x"), "unknown option --bucket; see `wharf limits grant --help`"),
         (("job", "run", "--nosuch", "web.yaml"), "unknown option --nosuch; see `wharf job run --help`"),
-        (("agent", "-dev"), "no such option -dev; `wharf dev` runs a server and a node on this machine"),
-        (("agent", "--dev"), "no such option --dev; `wharf dev` runs a server and a node on this machine"),
+        (("agent", "-dev"), "unknown option -dev; `wharf dev` runs a server and a node on this machine"),
+        (("agent", "--dev"), "unknown option --dev; `wharf dev` runs a server and a node on this machine"),
         (("limits", "disable"), "Missing option '--duration'; see `wharf limits disable --help`"),
         (
             ("operator", "api", "/v1/agent/monitor?log_level=foo"),

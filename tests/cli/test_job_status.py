@@ -227,3 +227,53 @@ def test_an_option_that_does_not_fit_is_an_error(terminal: Terminal, words: tupl
     result = terminal.run("job", "status", *words)
 
     assert (result.code, text in result.err) == (1, True), result
+
+
+@pytest.mark.parametrize("request_number", range(1, 10))
+def test_the_status_of_a_job_that_ends_between_two_requests_agrees_with_its_allocations(
+    terminal: Terminal, tmp_path: Path, request_number: int
+) -> None:
+    ends = WEB.replace("TaskGroups", "Type: batch\nTaskGroups").replace(
+        "Update: {MinHealthyTime: 1s}", "Reschedule: {}"
+    )
+    ends = ends.replace("    Reschedule: {}\n", "").replace("Driver: mock", "Driver: mock, Config: {run_for: 20s}")
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, ends))
+    terminal.wait(5)
+    paths: list[str] = []
+
+    def end_before_one_request(path: str) -> None:
+        paths.append(path)
+        if len(paths) == request_number:
+            terminal.before_request = lambda _path: None
+            terminal.wait(60)
+
+    terminal.before_request = end_before_one_request
+    lines = terminal.run_ok("job", "status", "web").splitlines()
+
+    status = next(line.split()[1] for line in lines if line.startswith("Status"))
+    shown = [line.split() for line in lines[lines.index("Allocations") + 1 :]]
+    assert {"running": 0, "complete": 2}[status] == sum("complete" in words for words in shown), lines
+
+
+@pytest.mark.parametrize("request_number", range(2, 10))
+def test_the_status_of_a_job_that_is_purged_between_two_requests_names_the_job(
+    terminal: Terminal, tmp_path: Path, request_number: int
+) -> None:
+    terminal.run_ok("job", "run", write_file(tmp_path, WEB))
+    paths: list[str] = []
+
+    def purge_before_one_request(path: str) -> None:
+        paths.append(path)
+        if len(paths) == request_number:
+            terminal.before_request = lambda _path: None
+            terminal.loop.run_until_complete(terminal.server.client.jobs.deregister("web", purge=True))
+
+    terminal.before_request = purge_before_one_request
+    result = terminal.run("job", "status", "web")
+
+    if len(paths) < request_number:
+        assert result.code == 0
+    else:
+        assert result.errors == [
+            "wharf: web: the job was purged or garbage-collected in the meantime; `wharf job status` lists all jobs"
+        ]

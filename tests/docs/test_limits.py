@@ -134,7 +134,11 @@ class Terminal:
                 return False
 
         wait_until(is_answering, what=f"{command} accepts requests", within_s=WITHIN_S)
-        return log.read_text() if "gateway" in command else ""
+        if "gateway" not in command:
+            return ""
+        # The gateway answers before it prints its last line.
+        wait_until(lambda: "Admin commands" in log.read_text(), what=f"{command} is ready", within_s=WITHIN_S)
+        return log.read_text()
 
     def close(self) -> None:
         for process in self.background:

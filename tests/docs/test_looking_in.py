@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from tests.agent.processes import running
-from tests.docs.walking import PAGES, CommandStep, Walk, read_steps
+from tests.docs.walking import PAGES, CommandStep, Walk, read_steps, wait_for_nodes
 
 
 def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> None:
     with running(tmp_path / "walk", "dev", "--port", "0") as agent:
-        agent.wait_ready()
+        wait_for_nodes(agent)
         walk = Walk(agent, nodes="vm")
         command_count = 0
         for step in read_steps(PAGES / "docs/looking-in.md"):

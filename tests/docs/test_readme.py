@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.processes import running
-from tests.docs.walking import PAGES, CommandStep, Walk, read_steps
+from tests.docs.walking import PAGES, CommandStep, Walk, read_steps, wait_for_nodes
 
 README = PAGES / "README.md"
 ALL = [README, PAGES / "CONTRIBUTING.md", *sorted((PAGES / "docs").rglob("*.md"))]
@@ -14,7 +14,7 @@ ALL = [README, PAGES / "CONTRIBUTING.md", *sorted((PAGES / "docs").rglob("*.md")
 
 def test_the_commands_of_the_tour_print_what_the_page_shows(tmp_path: Path) -> None:
     with running(tmp_path / "tour", "dev", "--port", "0") as agent:
-        agent.wait_ready()
+        wait_for_nodes(agent)
         walk = Walk(agent, nodes="vm")
         for step in read_steps(README):
             walk.run_step(step)

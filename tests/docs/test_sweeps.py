@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import RunningAgent, running
-from tests.docs.walking import PAGES, CommandStep, Walk, read_steps
+from tests.docs.walking import PAGES, CommandStep, Walk, read_steps, wait_for_nodes
 from tests.waiting import wait_until
 from wharf.cli.slurm.rows import COMPACT_STATES
 from wharf.cli.slurm.sbatch_options import LOCAL, REFUSED, SBATCH_OPTIONS, TRANSLATED, WITHOUT_EFFECT
@@ -21,7 +21,7 @@ ROW = re.compile(r"^\| (?:`-\w`, )?`--([\w-]+)` \| (.*) \|$", re.MULTILINE)
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
     with running(tmp_path_factory.mktemp("sweeps") / "walk", "dev", "--port", "0") as agent:
-        agent.wait_ready()
+        wait_for_nodes(agent)
         yield agent
 
 

@@ -13,12 +13,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx2
 
 from tests.agent.processes import RunningAgent
 from tests.forked_command import run_in_fork
+from tests.notices import is_notice
 from tests.waiting import wait_until
 from wharf.cli import main
 
@@ -26,7 +27,7 @@ PAGES = Path(__file__).parents[2]
 SHOWN_ADDRESS = "http://127.0.0.1:4646"
 READS = re.compile(
     r"curl '?http|nomad job status|"
-    r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status)|squeue|sacct|flow (list|status(?!.*--follow)))\b"
+    r"wharf (job (status|history|explain|plan)|deployment (status|list)|node status|status|job logs|alloc (logs|fs)|(namespace|quota) (list|status)|squeue|sacct|(service|volume) (list|status)|flow (list|status(?!.*--follow)))\b"
 )
 """Commands that only read. They are repeated until they print what the page shows, because the cluster may need time."""
 SHELL_SYNTAX = re.compile(r"[|;&<>$*`\\]")
@@ -79,6 +80,17 @@ def _split_commands(lines: list[str]) -> Iterator[CommandStep]:
     starts = [at for at, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         yield CommandStep(lines[start][2:], lines[start + 1 : end])
+
+
+def wait_for_nodes(agent: RunningAgent, count: int = 1) -> None:
+    """Wait until the agent is ready and this number of nodes can run tasks. On a slow machine, nodes register later."""
+    agent.wait_ready()
+
+    def are_ready() -> bool:
+        nodes: Any = agent.get("/v1/nodes")
+        return sum(node["Status"] == "ready" for node in nodes) >= count
+
+    wait_until(are_ready, what=f"{count} nodes are ready", within_s=WITHIN_S)
 
 
 class Walk:
@@ -191,7 +203,7 @@ def mask(lines: list[str], nodes: re.Pattern[str]) -> list[str]:
     """Mask values that differ between runs, and collapse column widths."""
     found: list[str] = []
     for line in lines:
-        if PROGRESS.match(line):
+        if PROGRESS.match(line) or is_notice(line):
             continue
         text = nodes.sub("NODE", line)
         for pattern, word in MASKS:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import NodeProcess, build_raw_job, run_node, run_server
+from tests.notices import remove_notices
 from tests.waiting import wait_until
 
 COUNT = 12
@@ -62,7 +63,7 @@ def run_to_end(node: NodeProcess, job: dict[str, Any]) -> str:
 
 def run_wharf(node: NodeProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "wharf", *arguments]
-    return subprocess.run(
+    process = subprocess.run(
         command,
         env=build_environment(node),
         stdin=subprocess.DEVNULL,
@@ -71,6 +72,8 @@ def run_wharf(node: NodeProcess, *arguments: str) -> subprocess.CompletedProcess
         timeout=ANSWERED_WITHIN_S,
         check=False,
     )
+    process.stderr = remove_notices(process.stderr)
+    return process
 
 
 def build_environment(node: NodeProcess) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import httpx2
 import pytest
@@ -63,7 +64,7 @@ def run_against(answer: Answer, use: Callable[[str], Awaitable[object]] = fetch)
     """Return what `use` returns with such a server, or its error, and the holds of the event loop."""
 
     async def run_test() -> object:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(90):
             return await with_server(answer, use)
 
     asyncio.run(with_server(lambda writer: _write(writer, FINAL), fetch))  # Loads modules before the measurement.
@@ -143,7 +144,9 @@ def test_a_connection_without_further_bytes_is_used_again() -> None:
 def test_a_body_of_tiny_chunks_does_not_hold_the_loop() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    result, holds = run_against(lambda writer: _write(writer, head + b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n"))
+    result, holds = run_against(
+        lambda writer: _write(writer, head + b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n"), partial(fetch, timeout_s=60)
+    )
 
     assert result == b"x" * 30_000
     holds.require_short("a body of tiny chunks")

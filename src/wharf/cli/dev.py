@@ -143,10 +143,10 @@ def print_welcome(report: "ReadyReport") -> None:
         rows["Audit"] = shorten_path(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
     if settings.acl.enabled:
         rows["Access"] = "control is on: every request needs a token"
-    if REGISTRATION_DETAIL in node:
-        rows["Node"] = "is not registered yet; the log shows why"
-    elif node.get("drivers"):
+    if node.get("drivers"):
         rows["Node"] = f"runs tasks on this machine, drivers {node['drivers']}"
+    if REGISTRATION_DETAIL in node:
+        rows["Waits for"] = "the registration of the node; if this takes long, the log shows why"
     if node.get(UNAVAILABLE_DRIVERS_DETAIL):
         rows["Not here"] = node[UNAVAILABLE_DRIVERS_DETAIL]
     if node.get("fake"):

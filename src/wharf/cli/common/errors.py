@@ -45,7 +45,7 @@ def format_error(error: click.ClickException, arguments: Sequence[str]) -> str:
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         advice = _REPLACED_OPTIONS.get((error.ctx.command.name or "", error.option_name.lstrip("-")))
         if advice:
-            return f"no such option {error.option_name}; {advice}"
+            return f"unknown option {error.option_name}; {advice}"
         return f"unknown option {error.option_name}; {_suggest_option(error.option_name, error.ctx)}"
     for click_text, plain_text in _NUMBER_TYPE_TEXTS.items():
         if text.endswith(click_text):

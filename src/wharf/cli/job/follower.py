@@ -14,7 +14,16 @@ from wharf.cli.common.sentences import print_notice
 from wharf.cli.common.server_commands import Session
 from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.job.change_report import ChangeReport
-from wharf.cli.job.progress import ExitCode, JobOutcome, fetch_next_progress, fetch_progress, find_outcome
+from wharf.cli.job.progress import (
+    DELETED_TEXT,
+    ExitCode,
+    JobDeleted,
+    JobOutcome,
+    fetch_next_progress,
+    fetch_progress,
+    find_outcome,
+    read_job,
+)
 from wharf.contract.model.times import format_rounded_duration
 
 if TYPE_CHECKING:
@@ -61,6 +70,7 @@ def follow_job(
     outage = Outage(session, _format_continuation(job_id))
     standstill = Standstill(session, job_id, namespace, progress_timeout_s)
     start_ns = session.now_ns()
+    progress: JobProgress | None = None
     with view:
         try:
             progress = outage.call(lambda: fetch_progress(session, job_id, namespace, version))
@@ -68,14 +78,17 @@ def follow_job(
                 view.update(progress, session.now_ns() - start_ns, standstill.explain(progress))
                 progress = outage.call(partial(fetch_next_progress, session, progress, wait_s=POLL_WAIT_S))
             view.update(progress, session.now_ns() - start_ns)
+        except JobDeleted:
+            outcome = JobOutcome(ExitCode.FAILED, DELETED_TEXT)
         except KeyboardInterrupt:
             view.stop()
             raise FollowInterrupted(job_id) from None
     view.report_outcome(outcome.exit == ExitCode.SUCCESS, f"{job_id}: {outcome.text}")
     code = outcome.task_exit_code or outcome.exit
     report.add_outcome(OUTCOME_NAMES[outcome.exit], outcome.text, code)
-    report.failures = [failure.text for failure in progress.failures]
-    report.deployment_id = progress.deployment.id if progress.deployment is not None else ""
+    if progress is not None:
+        report.failures = [failure.text for failure in progress.failures]
+        report.deployment_id = progress.deployment.id if progress.deployment is not None else ""
     return code
 
 
@@ -257,7 +270,7 @@ def _follow_change(session: Session, report: ChangeReport, following: FollowOpti
         return 0
     if not following.follow and not session.is_terminal and not session.is_nomad:
         return await_evaluation(session, report)
-    job = session.client.jobs.read(job_id, namespace=namespace).value
+    job = read_job(session, job_id, namespace)
     if session.is_nomad and not following.follow and job.type != JobType.SERVICE:
         return await_evaluation(session, report)
     try:

@@ -3,14 +3,16 @@
 Reads only. Printing is the task of `progress_view`, waiting that of `follower`.
 """
 
+import contextlib
 import enum
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from wharf.cli.common.errors import CliError
 from wharf.cli.common.times import to_nanoseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from wharf.cli.common.failures import FailureText
     from wharf.cli.common.server_commands import Session
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 _DEPLOYMENT_END_TEXTS: Final = {"failed": "failed", "cancelled": "canceled"}
 
 
+DELETED_TEXT: Final = "the job was purged or garbage-collected in the meantime; `wharf job status` lists all jobs"
+JOB_NOT_FOUND_TEXT: Final = "job not found"
+"""The text with which servers refuse a request for a job that does not exist."""
 MAX_ARRAY_ALLOCATIONS: Final = 1_000
 """Allocations of a job with arrays that are read, the newest ones; limits the size of each reply while it is followed."""
 
@@ -126,6 +131,13 @@ class JobProgress(NamedTuple):
         return bool(waiting) and all(group.healthy_allocs >= group.desired_canaries for group in waiting)
 
 
+class JobDeleted(CliError):
+    """A job that the command has read before no longer exists."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"{job_id}: {DELETED_TEXT}")
+
+
 class JobOutcome(NamedTuple):
     """How a followed job ended: exit code of the command and text for the user."""
 
@@ -135,13 +147,43 @@ class JobOutcome(NamedTuple):
     """The exit code of the failed tasks of a batch job, if all have the same; else 0."""
 
 
+def read_job(session: "Session", job_id: str, namespace: str) -> "Job":
+    """Read a job that the command has read or written before. Raises `JobDeleted`."""
+    with report_deleted_job(job_id):
+        return session.client.jobs.read(job_id, namespace=namespace).value
+
+
+@contextlib.contextmanager
+def report_deleted_job(job_id: str) -> "Iterator[None]":
+    """Raise `JobDeleted` if a server replies that the job does not exist: its text does not name the job."""
+    from wharf.contract.client.errors import NotFound
+
+    try:
+        yield
+    except NotFound as error:
+        if error.text != JOB_NOT_FOUND_TEXT:
+            raise
+        raise JobDeleted(job_id) from error
+
+
 def fetch_progress(
     session: "Session", job_id: str, namespace: str, version: int, *, previous: JobProgress | None = None
 ) -> JobProgress:
     """Read the job with its evaluations, deployments and allocations from the server.
 
     The explanations of `previous` are reused while the failed placements are the same: an explanation examines all nodes.
+    Raises `JobDeleted` if the job does not exist, or if it is another one of the same id as in `previous`.
     """
+    with report_deleted_job(job_id):
+        progress = _fetch_progress(session, job_id, namespace, version, previous)
+    if previous is not None and previous.job.create_index != progress.job.create_index:
+        raise JobDeleted(job_id)
+    return progress
+
+
+def _fetch_progress(
+    session: "Session", job_id: str, namespace: str, version: int, previous: JobProgress | None
+) -> JobProgress:
     from wharf.cli.common.failures import fetch_explanations
 
     client = session.client

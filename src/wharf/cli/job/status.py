@@ -25,6 +25,9 @@ MAX_CHILDREN_SHOWN: Final = 5
 """Children of a periodic or parameterized job that its status lists without `--children`; keeps the output short."""
 MAX_ALLOCATIONS_SHOWN: Final = 50
 """Allocations that the status of a job lists without `--all-allocs`; keeps the parts above on the screen."""
+MAX_READS: Final = 4
+"""How often the status of a job is read again because the job changed while the command read it. A job of many short tasks
+changes all the time: then its status and its records can differ by the changes of the last read."""
 WATCH_INTERVAL_S: Final = 2.0
 """How often `--watch` reads again. Limits the load of commands that run for hours."""
 NAMELESS_ACCESSORS: Final = frozenset({"", "acls-disabled", "anonymous"})
@@ -150,32 +153,49 @@ def show_job(
 def _render_current_job(
     session: Session, job_id: str, is_all_allocations: bool, has_children: bool, limit: int | None
 ) -> str:
-    """Return the status of one job, read now."""
+    """Return the status of one job, read now. Raises CliError if the job is deleted meanwhile."""
     from wharf.cli.common.lookup import find_job
-    from wharf.cli.job.progress import fetch_progress
+    from wharf.cli.job.progress import fetch_progress, read_job, report_deleted_job
 
-    found = find_job(session, job_id)
-    if found.stop:  # Only an item with progress has the time before the stop.
-        listed = session.client.jobs.list(prefix=found.id, namespace=found.namespace, progress=True, per_page=1).value
-        found = next((each for each in listed if each.id == found.id), found)
-    job = session.client.jobs.read(found.id, namespace=found.namespace).value
-    progress = fetch_progress(session, found.id, found.namespace, job.version)
-    children = _list_children(session, progress.job)
+    stub = find_job(session, job_id)
+    for _ in range(MAX_READS):
+        version = read_job(session, stub.id, stub.namespace).version
+        progress = fetch_progress(session, stub.id, stub.namespace, version)
+        children = _list_children(session, progress.job)
+        run = progress.run
+        if run is None and progress.job.is_run:
+            with report_deleted_job(stub.id):
+                run = session.client.flows.read_run(stub.id, namespace=stub.namespace).value
+        first, stub = stub, _read_stub(session, progress.job)
+        if stub == first and progress.job.version == version:
+            break
+    if progress.job.stop:
+        stub = _read_stub(session, progress.job, has_progress=True)
     max_children = limit if has_children else MAX_CHILDREN_SHOWN
-    shortage = _explain_shortage(session, progress)
-    run = progress.run
-    if run is None and progress.job.is_run:
-        run = session.client.flows.read_run(found.id, namespace=found.namespace).value
     return _render_job(
         session,
-        found,
+        stub,
         progress,
         children,
-        shortage,
+        _explain_shortage(session, progress),
         run=run,
         is_all_allocations=is_all_allocations,
         max_children=len(children) if max_children is None else max_children,
     )
+
+
+def _read_stub(session: Session, job: "Job", *, has_progress: bool = False) -> "JobStub":
+    """Return the list item of a job: its status and its counts of the same time. Raises `JobDeleted`.
+
+    Of a stopped job, only an item with progress has the time of its submission.
+    """
+    from wharf.cli.job.progress import JobDeleted
+
+    # Of the jobs whose id begins with this id, the list has the shortest id first.
+    found = session.client.jobs.list(prefix=job.id, per_page=1, namespace=job.namespace, progress=has_progress).value
+    if not found or (found[0].id, found[0].create_index) != (job.id, job.create_index):
+        raise JobDeleted(job.id)
+    return found[0]
 
 
 def _explain_shortage(session: Session, progress: "JobProgress") -> str:

@@ -129,7 +129,9 @@ def _follow_drain(session: Session, node_id: str, name: str, initial_ids: set[st
 
     client = session.client
     outage = Outage(session, f"the drain of {name} continues (`wharf node status {name}` shows its state)")
-    last_count, changed_s, notice = -1, session.world.monotonic_s(), ""
+    # The count before the drain: a short drain may be complete before the first request below.
+    _print_remaining(session, len(initial_ids))
+    last_count, changed_s, notice = len(initial_ids), session.world.monotonic_s(), ""
     try:
         while True:
             node = outage.call(lambda: client.nodes.read(node_id))
@@ -137,8 +139,7 @@ def _follow_drain(session: Session, node_id: str, name: str, initial_ids: set[st
             remaining = [allocation for allocation in allocations.value if not allocation.client_status.is_terminal]
             if len(remaining) != last_count:
                 changed_s = session.world.monotonic_s()
-                if remaining:
-                    session.print_text(f"  {len(remaining)} allocation{'' if len(remaining) == 1 else 's'} left")
+                _print_remaining(session, len(remaining))
             last_count = len(remaining)
             if session.world.monotonic_s() - changed_s >= DRAIN_NOTICE_S:
                 new_notice = _format_drain_notice(session, node.value, remaining)
@@ -156,6 +157,11 @@ def _follow_drain(session: Session, node_id: str, name: str, initial_ids: set[st
     except KeyboardInterrupt:
         print_notice(f"stopped watching; the drain of {name} continues (`wharf node status {name}` shows its state)")
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
+
+
+def _print_remaining(session: Session, count: int) -> None:
+    if count:
+        session.print_text(f"  {count} allocation{'' if count == 1 else 's'} left")
 
 
 def _is_canceled(node: "NodeView") -> bool:
