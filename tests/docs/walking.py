@@ -88,7 +88,7 @@ def wait_for_nodes(agent: RunningAgent, count: int = 1) -> None:
 
     def are_ready() -> bool:
         nodes: Any = agent.get("/v1/nodes")
-        return sum(node["Status"] == "ready" for node in nodes) >= count
+        return len([node for node in nodes if node["Status"] == "ready"]) >= count
 
     wait_until(are_ready, what=f"{count} nodes are ready", within_s=WITHIN_S)
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.cluster.engines.contract import a_write, commit, drop, load, put, records, unchanged, written
 from tests.cluster.engines.etcd_server import EtcdCluster, running_etcd
 from tests.cluster.engines.workload import Follower, Workload
-from tests.waiting import wait_on_loop_until
+from tests.waiting import wait_on_loop_until, wait_until
 from wharf.cluster.engines.etcd import engine as engine_module
 from wharf.cluster.engines.etcd import member_watch
 from wharf.cluster.engines.etcd.engine import EtcdEngine
@@ -122,13 +122,15 @@ async def test_the_health_names_a_lost_member_until_it_replies_again(
 
 
 async def wait_for_warning(engine: EtcdEngine, *, is_expected: bool) -> LogHealth:
-    """Return the health once it has a warning, or none. Returns the last one read after 15 s."""
-    deadline_s = time.monotonic() + 15.0
-    while True:
-        health = await engine.read_health()
-        if bool(health.why) is is_expected or time.monotonic() >= deadline_s:
-            return health
-        await asyncio.sleep(0.1)
+    """Return the health once it has a warning, or once it has none."""
+    loop = asyncio.get_running_loop()
+
+    def find_health() -> LogHealth | None:
+        health = asyncio.run_coroutine_threadsafe(engine.read_health(), loop).result()
+        return health if bool(health.why) is is_expected else None
+
+    what = "the health has a warning" if is_expected else "the health has no warning"
+    return await asyncio.to_thread(wait_until, find_health, what=what)
 
 
 async def test_restarting_all_three_members_loses_and_repeats_no_write(three_members: EtcdCluster) -> None:
