@@ -189,6 +189,18 @@ def test_a_variable_of_another_namespace_is_named_with_its_namespace(terminal: T
     )
 
 
+def test_the_name_of_an_allocation_instead_of_a_job_gets_a_hint(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("job", "run", "--detach", write_file(tmp_path, WEB))
+    terminal.wait(5)
+
+    assert terminal.run("job", "status", "web.api[0]").err == (
+        "wharf: web.api[0] is an allocation, not a job: `wharf alloc status 'web.api[0]'` shows it\n"
+    )
+    assert terminal.run("job", "status", "web.api[7]").err == (
+        "wharf: job web.api[7] does not exist; `wharf job status` lists all\n"
+    )
+
+
 def test_the_job_of_an_id_in_another_namespace_is_no_allocation(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("namespace", "apply", "shop")
     terminal.run_ok("job", "run", "--detach", "--namespace", "shop", write_file(tmp_path, WEB))

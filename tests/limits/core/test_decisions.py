@@ -447,7 +447,7 @@ def test_callers_without_a_credential_learn_how_to_get_more() -> None:
     _, body = refuse(decide(("core", 1_000), caller=anonymous()), anonymous())
 
     assert body["message"].startswith(
-        "API rate limit exceeded for 192.0.2.7. Requests with a credential have a higher limit. Wait 1 second"
+        "API rate limit exceeded for 192.0.2.7. Requests with an accepted credential have a higher limit. Wait 1 second"
     )
 
 

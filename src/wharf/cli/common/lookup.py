@@ -58,6 +58,7 @@ def find_job(session: "Session", query: str) -> "JobStub":
         session.require_namespace()
         require_no_other_namespace(session, "job", query, lambda: list_namespaces_of_job(session, query))
         _require_no_element(session, query)
+        _require_no_allocation_name(session, query)
     return require_single(
         "job",
         query,
@@ -68,6 +69,12 @@ def find_job(session: "Session", query: str) -> "JobStub":
         ),
         list_command="wharf job status",
     )
+
+
+def _require_no_allocation_name(session: "Session", query: str) -> None:
+    """Raise CliError if the text is the name of an allocation, such as `web.api[0]`."""
+    if query.endswith("]") and is_allocation_name(query) and match_allocation_name(session, query):
+        raise CliError(f"{query} is an allocation, not a job: `wharf alloc status '{query}'` shows it")
 
 
 def _require_no_element(session: "Session", query: str) -> None:

@@ -202,7 +202,7 @@ def _format_message(decision: LimitDecision, caller: Caller) -> str:
     wait = f"Wait {decision.retry_after_s} {unit} before you try again. Request ID {decision.request_id}."
     match decision.verdict:
         case Verdict.PRIMARY:
-            hint = " Requests with a credential have a higher limit." if caller.is_anonymous else ""
+            hint = " Requests with an accepted credential have a higher limit." if caller.is_anonymous else ""
             return f"API rate limit exceeded for {caller.display_name}.{hint} {wait}"
         case Verdict.EXCEEDS_CEILING:
             return _format_exceeds_ceiling_message(decision, caller)
