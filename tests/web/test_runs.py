@@ -88,6 +88,22 @@ async def test_lists_of_jobs_show_the_state_of_a_run_in_the_words_of_its_page() 
 
 
 @in_virtual_time
+async def test_a_run_with_a_failed_step_that_may_fail_has_the_same_state_on_its_page_as_in_lists() -> None:
+    job = a_job(
+        "import", a_step("load", {"run_for": "2s"}), a_step("lint", {"exit_code": 1}, may_fail=True), type="batch"
+    )
+    async with ACluster() as cluster:
+        _, browser = await with_run(cluster, job)
+
+        own, jobs, runs = [(await browser.get(path)).text for path in ("/ui/jobs/import", "/ui/jobs", "/ui/flows")]
+
+        assert "succeeded with failures" in own[own.index("<h1>") : own.index("</h1>")]
+        assert find_listed_states(jobs, "import") == ["▲ succeeded with failures"]
+        row = runs[runs.index('href="/ui/jobs/import"') :].partition("</tr>")[0]
+        assert re.findall("succeeded with failures|lint failed", row) == ["succeeded with failures", "lint failed"]
+
+
+@in_virtual_time
 async def test_a_list_of_jobs_shows_that_a_run_waits_for_the_job_that_it_needs() -> None:
     async with ACluster() as cluster:
         server, browser = await with_run(cluster, a_release())

@@ -18,9 +18,10 @@ from wharf.contract.model.jobs.run_views import (
 from wharf.contract.model.jobs.step_outputs import StepOutputsView
 from wharf.contract.model.jobs.step_states import StepOutcome
 from wharf.contract.wire.flows import RunRetryResponse, RunState
+from wharf.contract.wire.jobs.states import JobState
 from wharf.web.rendering import build_link, format_age, format_span
 from wharf.web.views.listing import ListView
-from wharf.web.views.states import State, Tone
+from wharf.web.views.states import JOB_TONES, State, Tone
 from wharf.web.views.step_outputs import OutputSummary, summarize_outputs
 
 MAX_BOXES: Final = 120
@@ -248,7 +249,11 @@ def build_run_section(
     shown_names = {step.name for step in shown}
     end_ns = run.ended_at if run.status.has_ended else now_ns
     return RunSection(
-        state=describe_run(run.status, is_gated=waits_for_approval({each.status for each in run.steps})),
+        state=describe_run(
+            run.status,
+            is_gated=waits_for_approval({each.status for each in run.steps}),
+            has_failures=run.has_failures,
+        ),
         text=run.text,
         took=format_span(end_ns - run.began_at) if run.began_at else "",
         deadline_ns=0 if run.status.has_ended else run.deadline,
@@ -385,22 +390,29 @@ def _format_path(run: RunView, now_ns: int) -> str:
     return " → ".join([*(["…"] if len(run.critical_path) > len(shown) else []), *parts])
 
 
-def describe_run(status: RunStatus, *, is_gated: bool) -> State:
-    """Return the state of a run in words. `is_gated`: it only waits for a person, and does not look as if it ran."""
+def describe_run(status: RunStatus, *, is_gated: bool, has_failures: bool = False) -> State:
+    """Return the state of a run in words. `is_gated`: it only waits for a person, and does not look as if it ran.
+
+    `has_failures`: a step failed that may fail.
+    """
     if is_gated and not status.has_ended:
         return State(STEP_WORDS[StepStatus.GATED], Tone.WAIT)
+    if has_failures and status is RunStatus.SUCCEEDED:
+        return State(JobState.WITH_FAILURES, JOB_TONES[JobState.WITH_FAILURES])
     return State(str(status), RUN_TONES[status])
 
 
 def _describe_listed(run: RunStub) -> State:
-    return describe_run(run.status, is_gated=bool(run.counts.gated) and not run.counts.running)
+    is_gated = bool(run.counts.gated) and not run.counts.running
+    return describe_run(run.status, is_gated=is_gated, has_failures=run.has_failures)
 
 
 def build_run_row(run: RunStub, now_ns: int) -> RunRow:
     """Return a run as lists show it."""
     counts, end_ns = run.counts, run.ended_at if run.status.has_ended else now_ns
     ended = counts.succeeded + counts.failed + counts.skipped + counts.canceled
-    state = str(run.status)
+    state = _describe_listed(run)
+    shown_status = state.text if run.status.has_ended else str(run.status)
     namespace = run.namespace if run.namespace != "default" else ""
     return RunRow(
         key=f"{run.namespace}/{run.job_id}",
@@ -410,8 +422,8 @@ def build_run_row(run: RunStub, now_ns: int) -> RunRow:
         namespace=run.namespace,
         flow=run.flow,
         flow_url=build_link("jobs", run.flow, namespace=namespace) if run.flow else "",
-        state=_describe_listed(run),
-        text="" if run.text == state else run.text.removeprefix(f"{state}: "),
+        state=state,
+        text="" if run.text == shown_status else run.text.removeprefix(f"{shown_status}: "),
         steps=f"{ended} of {run.step_count}",
         took=format_span(end_ns - run.began_at) if run.began_at else "",
         age=format_age(run.began_at, now_ns) if run.began_at else "",
