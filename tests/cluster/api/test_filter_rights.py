@@ -105,7 +105,7 @@ def test_the_shown_fields_are_those_of_the_list_item() -> None:
     assert JOB_LIST.shown_fields <= names
     assert JOB_LIST.shown_presence_fields <= names
     assert names - JOB_LIST.shown_fields - JOB_LIST.shown_presence_fields == {
-        "Multiregion", "JobSummary", "GroupCountSum", "Progress"
+        "Multiregion", "JobSummary", "GroupCountSum", "Progress", "SubmissionTime"
     }  # fmt: skip
 
 
