@@ -4,6 +4,7 @@ The fixtures were written by `write`, with the programs of that time.
 """
 
 import asyncio
+import re
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -96,6 +97,13 @@ def list_differences(expected: Any, found: Any, path: str = "") -> Iterable[str]
         yield f"{path}: {expected!r} became {found!r}"
 
 
+SKIPPED_ELEMENTS = re.compile(
+    r"\./v1/job/release/.*\.Counts\.(Canceled: (?P<size>\d+) became 0|Skipped: 0 became \d+)"
+    r"|\./v1/job/release/arrays\.Arrays\[\d\]\.States: '(?P<states>\d+)c' became '(?P=states)x'"
+)
+"""The differences of replies about steps that were skipped. The servers that wrote the fixtures called their elements canceled."""
+
+
 def test_the_newest_format_has_a_fixture() -> None:
     assert NEWEST_FORMAT in FORMATS, "write it: python -m tests.cluster.stored_formats.write"
 
@@ -118,7 +126,7 @@ async def test_the_api_says_the_same_about_data_of_an_earlier_format(stored: tup
 
         replies = {path: msgspec.json.decode((await send_raw(server.api, "GET", path)).body) for path in expected}
 
-        assert [*list_differences(expected, replies)] == []
+        assert [each for each in list_differences(expected, replies) if not SKIPPED_ELEMENTS.fullmatch(each)] == []
 
 
 @in_virtual_time
