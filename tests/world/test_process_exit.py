@@ -1,5 +1,6 @@
 """The end of a process that leaves its memory to the kernel."""
 
+import os
 import subprocess
 import sys
 
@@ -42,7 +43,8 @@ def test_closed_streams_do_not_change_the_exit_code() -> None:
 
 def test_output_that_cannot_be_written_is_a_failure() -> None:
     program = "from wharf.world.process_exit import exit_process; print(1); exit_process(0)"
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}  # Without a buffer, the output fails before the exit.
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", program], stdout=full, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, env=buffered, timeout=60, check=False)
 
     assert done.returncode == 120
