@@ -418,6 +418,22 @@ def test_a_stopped_run_is_retried_with_the_steps_that_had_not_ended() -> None:
     assert (run.outcome, run.job().status) == ("succeeded", JobStatus.DEAD)
 
 
+def test_a_skipped_step_stays_skipped_if_the_run_is_canceled_while_its_earlier_tasks_stop() -> None:
+    steps = (a_step("build"), a_step("alert", Need(on="build", when="failed")), a_step("other"))
+    run = Run(*steps)
+    run.fail("build")
+    former = run.alive["alert[0]"]
+    run.submit(*steps, stop=True)
+    run.kill("other")
+    run.submit(*steps)
+    run.end("build")
+    assert (run.phases["alert"], run.alive["alert[0]"].id) == ("skipped", former.id)
+
+    run.cancel()
+
+    assert (run.phases["alert"], run.phases["other"]) == ("skipped", "canceled")
+
+
 def test_a_report_of_an_earlier_attempt_decides_nothing() -> None:
     run = Run(a_step("build", may_fail=True))
     former = run.alive["build[0]"]

@@ -10,7 +10,7 @@ from wharf.cluster.operations.decision import WriteBuilder
 from wharf.cluster.operations.derived_write_builder import DerivedWriteBuilder
 from wharf.cluster.operations.step_states import read_run_ahead, read_stored_run, settle_steps, store_step_states
 from wharf.cluster.scheduling.steps.conditions import MAX_DETAIL_BYTES
-from wharf.cluster.scheduling.steps.decider import judge_step
+from wharf.cluster.scheduling.steps.decider import NEVER_BEGAN_PHASES, judge_step
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ARRAY_ATTEMPTS
 from wharf.contract.model.body_limits import MAX_NAME_BYTES
@@ -156,13 +156,14 @@ def end_steps(
 ) -> bool:
     """Add to the write the cancellation of all steps that have not ended and are selected, and what follows from it.
 
-    Return whether a step has become ready.
+    A step that was decided never to begin, such as a skipped one, keeps its state, also while tasks of an earlier version
+    of it still stop. Return whether a step has become ready.
     """
     run = read_stored_run(builder, job)
     canceled = {
         name: replace(record.facts.state, phase=StepPhase.CANCELED, cause=cause, since=now_ns)
         for name, record in run.steps.items()
-        if record.facts.state.phase is not StepPhase.CANCELED
+        if record.facts.state.phase not in NEVER_BEGAN_PHASES
         and selects(record.facts.group)
         and judge_step(record.facts) is StepOutcome.OPEN
     }

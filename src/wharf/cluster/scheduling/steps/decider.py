@@ -30,7 +30,7 @@ from wharf.contract.model.times import SECOND
 
 DEFAULT_GATE_TIMEOUT_NS: Final = 24 * 3_600 * SECOND
 UNDECIDED_PHASES: Final = frozenset({StepPhase.WAITING, StepPhase.GATED})
-_NEVER_BEGAN_PHASES: Final = frozenset({StepPhase.SKIPPED, StepPhase.CANCELED, StepPhase.FAILED})
+NEVER_BEGAN_PHASES: Final = frozenset({StepPhase.SKIPPED, StepPhase.CANCELED, StepPhase.FAILED})
 _ALL_STOPPED: Final = StepCause(kind=StepCauseKind.CANCEL, detail="all of its elements were stopped")
 """The cause of a step that had not begun when users stopped each of its elements alone."""
 _SELECT_SKIPPED: Final = bytes(OPEN[0] if code == ELEMENT_SKIPPED[0] else ABSENT[0] for code in range(256))
@@ -75,7 +75,7 @@ class StepChange(NamedTuple):
     @property
     def never_begins(self) -> bool:
         """Whether the open elements of the step never run."""
-        return self.state.phase in _NEVER_BEGAN_PHASES
+        return self.state.phase in NEVER_BEGAN_PHASES
 
 
 def judge_step(facts: StepFacts) -> StepOutcome:
@@ -101,7 +101,7 @@ def judge_step(facts: StepFacts) -> StepOutcome:
 def describe_needed(facts: StepFacts) -> NeededStep:
     """Return what needs see of a step."""
     outcome = judge_step(facts)
-    never_begins = outcome if facts.state.phase in _NEVER_BEGAN_PHASES else StepOutcome.OPEN
+    never_begins = outcome if facts.state.phase in NEVER_BEGAN_PHASES else StepOutcome.OPEN
     is_certain = facts.state.phase in (StepPhase.SKIPPED, StepPhase.FAILED)
     return NeededStep(
         outcome,
@@ -204,7 +204,7 @@ class _Run:
         self.stopping_count += bool(facts.alive) and state.phase is StepPhase.CANCELED
         if not facts.group.final and state.phase not in UNDECIDED_PHASES:
             self.undecided_count -= 1
-        if state.phase in _NEVER_BEGAN_PHASES:
+        if state.phase in NEVER_BEGAN_PHASES:
             elements, stopping = elements.replace(OPEN, CANCELED), facts.alive
         self._replace_facts(name, facts._replace(state=state, elements=elements, stopping=stopping))
 
