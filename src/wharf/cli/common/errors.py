@@ -34,7 +34,7 @@ def format_error(error: click.ClickException, arguments: Sequence[str]) -> str:
     `arguments` are those of the process.
     """
     if isinstance(error, click.NoSuchOption):
-        error = _name_whole_option(_leave_out_former_names(error), arguments)
+        error = _name_whole_option(error, arguments)
     # The choices of an option are on lines of their own.
     text = error.format_message().replace(":\n\t", ": ").replace(",\n\t", ", ")
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and isinstance(error.ctx.command, click.Group):
@@ -53,15 +53,6 @@ def format_error(error: click.ClickException, arguments: Sequence[str]) -> str:
     if isinstance(error, click.MissingParameter | click.BadOptionUsage) and error.ctx is not None:
         return f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
     return text
-
-
-def _leave_out_former_names(error: click.NoSuchOption) -> click.NoSuchOption:
-    """Return the error without suggestions that help does not show, such as former names of options."""
-    if error.ctx is None or not error.possibilities:
-        return error
-    shown = {name for parameter in error.ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    possibilities = [name for name in error.possibilities if name in shown]
-    return click.NoSuchOption(error.option_name, possibilities=possibilities or None, ctx=error.ctx)
 
 
 def _name_whole_option(error: click.NoSuchOption, arguments: Sequence[str]) -> click.NoSuchOption:

@@ -1,6 +1,6 @@
 """Finds the smallest change after which one more allocation of a group could be placed, as a text."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -129,10 +129,7 @@ class ChangeSuggester:
                 amounts.append((dimension, np.maximum(missing, 0)))
         if not is_amount.any():
             return ""
-        # Shares of the requested amounts make dimensions comparable. Prefer nodes that lack fewer dimensions.
-        share = np.zeros(len(self._examined.rows))
-        for dimension, missing in amounts:
-            share += missing / max(1, self._get_requested(dimension)) + (missing > 0)
+        share = self._measure_shortage(amounts)
         share[~is_amount] = np.inf
         best = int(share.argmin())
         if self._mask_large_enough(amounts, is_amount).any():
@@ -147,18 +144,10 @@ class ChangeSuggester:
 
         What is free now says nothing then: the job must request less in any case. `is_amount` as in `_suggest_freeing`.
         """
-        missing = [(name, np.maximum(self._get_requested(name) - self._get_capacity(name), 0)) for name, _ in amounts]
-        share = np.zeros(len(self._examined.rows))
-        for dimension, lacked in missing:
-            share += lacked / max(1, self._get_requested(dimension)) + (lacked > 0)
+        missing = self._list_missing_in_total([dimension for dimension, _ in amounts])
+        share = self._measure_shortage(missing)
         share[~is_amount] = np.inf
-        changes, group = list[str](), self._group
-        for dimension, amount in _list_missing(missing, int(share.argmin())):
-            result = _lower_largest_task(group, dimension, amount)
-            if result is None:
-                return ""
-            group, change = result
-            changes.append(change)
+        _, changes = _lower_largest_tasks(self._group, _list_missing(missing, int(share.argmin())))
         return f"lower {' and '.join(changes)}" if changes else ""
 
     def _suggest_freeing(self, amounts: Sequence[tuple[str, Ints]], is_amount: Mask, share: Floats) -> str:
@@ -210,24 +199,36 @@ class ChangeSuggester:
         return self._examined.usable_cores
 
     def _get_requested(self, dimension: str) -> int:
-        """Return how much one allocation requests of CPU (MHz), memory or disk (MB)."""
+        """Return how much one allocation requests of CPU (MHz), memory or disk (MB), or how many cores."""
+        if dimension == CORES_DIMENSION:
+            return self._examined.assigner.requested_cores
         demand = get_group_demand(self._group)
         return {"cpu": demand.cpu, "memory": demand.memory_mb}.get(dimension, demand.disk_mb)
+
+    def _list_missing_in_total(self, dimensions: Iterable[str]) -> list[tuple[str, Ints]]:
+        """Return how much each feasible node lacks of these dimensions even when nothing else runs on it."""
+        return [(name, np.maximum(self._get_requested(name) - self._get_capacity(name), 0)) for name in dimensions]
+
+    def _measure_shortage(self, missing_amounts: Sequence[tuple[str, Ints]]) -> Floats:
+        """Return a number for each feasible node that is larger the more it lacks, and 0 if it lacks nothing.
+
+        Shares of the requested amounts make dimensions comparable. A node that lacks fewer dimensions has a smaller number.
+        """
+        share = np.zeros(len(self._examined.rows))
+        for dimension, missing in missing_amounts:
+            share += missing / max(1, self._get_requested(dimension)) + (missing > 0)
+        return share
 
     def _suggest_lower_request(self, missing_amounts: Sequence[tuple[str, int]]) -> str:
         """Return the suggestion to lower the requests of the group's largest tasks by these amounts.
 
         `missing_amounts` are pairs (dimension, MHz or MB). Return an empty text if that is not possible, or not enough.
         """
-        group, changes = self._group, list[str]()
-        for dimension, amount in missing_amounts:
-            result = _lower_largest_task(group, dimension, amount)
-            if result is None:
-                return ""
-            group, change = result
-            changes.append(change)
+        group, changes = _lower_largest_tasks(self._group, missing_amounts)
+        if not changes:
+            return ""
         has_capacity = self._examined.build_candidates(group, self._examined.rows).has_capacity
-        return f"lower {' and '.join(changes)}" if changes and bool(has_capacity.any()) else ""
+        return f"lower {' and '.join(changes)}" if bool(has_capacity.any()) else ""
 
     def _suggest_feasible_node(self) -> str:
         """Return the suggestion to drop constraints, or else to provide what the fewest nodes lack.
@@ -331,30 +332,15 @@ class ChangeSuggester:
 
         The advice is the same on busy and on empty nodes. Return an empty text if a node is large enough.
         """
-        requested = {
-            CORES_DIMENSION: self._examined.assigner.requested_cores,
-            "memory": self._get_requested("memory"),
-            "disk": self._get_requested("disk"),
-        }
-        missing = {name: np.maximum(amount - self._get_capacity(name), 0) for name, amount in requested.items()}
-        share = np.zeros(len(self._examined.rows))
-        for name, amounts in missing.items():
-            share += amounts / max(1, requested[name]) + (amounts > 0)
+        missing = self._list_missing_in_total((CORES_DIMENSION, "memory", "disk"))
+        share = self._measure_shortage(missing)
         if self._job.runs_on_every_node or not share.all():
             return ""
-        group, changes = self._group, list[str]()
-        position = int(share.argmin())
-        for dimension, amounts in missing.items():
-            if not amounts[position]:
-                continue
-            result = _lower_largest_task(group, dimension, int(amounts[position]))
-            if result is None:
-                changes.clear()
-                break
-            group, change = result
-            changes.append(change)
+        _, changes = _lower_largest_tasks(self._group, _list_missing(missing, int(share.argmin())))
         lowered = f"lower {' and '.join(changes)}, or " if changes else ""
-        needed = f"{_format_cores(requested[CORES_DIMENSION])} and {requested['memory']} MB of memory"
+        needed = (
+            f"{_format_cores(self._get_requested(CORES_DIMENSION))} and {self._get_requested('memory')} MB of memory"
+        )
         return f"{lowered}add a node with at least {needed}"
 
     def _suggest_fewer_cores(self) -> str:
@@ -442,6 +428,21 @@ def _format_location(node_count: int, examples: Sequence[str]) -> str:
 def _format_cores(count: int) -> str:
     """Return the count with the word "core" or "cores"."""
     return "1 core" if count == 1 else f"{count} cores"
+
+
+def _lower_largest_tasks(group: TaskGroup, missing_amounts: Iterable[tuple[str, int]]) -> tuple[TaskGroup, list[str]]:
+    """Return the group with lower requests of its largest tasks, and the text of each change; no changes if one is impossible.
+
+    `missing_amounts` are pairs (dimension, amount), as in `_lower_largest_task`.
+    """
+    lowered, changes = group, list[str]()
+    for dimension, amount in missing_amounts:
+        result = _lower_largest_task(lowered, dimension, amount)
+        if result is None:
+            return group, []
+        lowered, change = result
+        changes.append(change)
+    return lowered, changes
 
 
 def _lower_largest_task(group: TaskGroup, dimension: str, amount: int) -> tuple[TaskGroup, str] | None:
